@@ -1,0 +1,81 @@
+# Two commands for a fresh machine: `make quickstart` (needs only Python 3.11+) and `make test` (sets up everything it needs).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CLUSTER_TESTS := cluster or sdk
+
+.PHONY: help quickstart setup check test test-fast test-long bench docs generate lock clean
+
+help:            ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+# --- setting up -------------------------------------------------------------------------------------------------------
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "mqbridge needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@echo "==> creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.python pyproject.toml requirements.lock
+	@echo "==> installing mqbridge into $(VENV) (about 20 MB of packages)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@echo "==> installing what checks and tests need"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.dev ## a .venv with the mqbridge command and everything for development
+	@echo "==> ready. Next: make quickstart, make check, make test; or: source $(VENV)/bin/activate && mqbridge --help"
+
+# --- the main job, in one minute --------------------------------------------------------------------------------------
+
+quickstart: $(VENV)/.runtime ## the gateway between embedded topics: live progress, then proof that nothing was lost
+	@$(BIN)/mqbridge quickstart
+
+# --- quality ----------------------------------------------------------------------------------------------------------
+
+check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages current
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python proto/generate.py --check
+	$(BIN)/python -m mqbridge.config.reference --check
+	$(BIN)/python -m pytest -q tests/test_imports.py
+	@echo "==> all checks passed"
+
+test: $(VENV)/.dev ## everything, real TubeMQ and Pulsar included (about ten minutes, the first time more)
+	@sh tests/prerequisites.sh
+	@echo "==> fetching the real servers (once; kept in the cache)"
+	@$(BIN)/python -m tests.kit.clusters fetch
+	@$(MAKE) --no-print-directory check
+	@echo "==> tests"
+	@$(BIN)/python -m pytest
+	@echo "==> all tests passed. Next: make quickstart, or make test-long (the full-size runs), or make bench"
+
+test-fast: $(VENV)/.dev ## what needs no Java: seconds
+	@$(BIN)/python -m pytest -q -m "not ($(CLUSTER_TESTS) or long)"
+
+test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers
+	@sh tests/prerequisites.sh
+	@$(BIN)/python -m pytest -m long -s
+
+bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside a Java bridge on the official clients
+	@sh tests/prerequisites.sh
+	@$(BIN)/python -m tests.bench
+
+# --- generated files --------------------------------------------------------------------------------------------------
+
+generate: $(VENV)/.dev ## protobuf modules and reference pages
+	@$(BIN)/python proto/generate.py
+	@$(BIN)/python -m mqbridge.config.reference --write
+
+lock: $(VENV)/.dev ## renew requirements.lock
+	@$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \
+	  --output-file requirements.lock pyproject.toml
+
+clean:           ## remove what was built
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/java/target

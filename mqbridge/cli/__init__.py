@@ -1,0 +1,1 @@
+"""The `mqbridge` command: one file per subcommand. Clusters are reached only through `mqbridge.adapter`."""

@@ -1,0 +1,109 @@
+"""`mqbridge quickstart`: the real gateway between two embedded logs, with proof that nothing was lost or changed.
+
+It feeds a topic, runs the gateway to a copy of it, and reads the copy back to compare number, order and every field per
+partition. Some messages are too large for the target on purpose: they must arrive in the dead-letter topic.
+"""
+
+import shlex
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from mqbridge.cli import demo, exits, logs, loop
+from mqbridge.cli.console import command, err, out, print_json, print_table
+from mqbridge.config.load import load
+
+
+@command
+def quickstart(
+    *,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages to bridge.")] = 200_000,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=256, help="Over how many partitions.")] = 8,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data here; a new folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", "-J", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Bridge a stream between two embedded logs and prove that it arrived. Needs nothing but Python.
+
+    For example:
+
+        mqbridge quickstart
+
+        mqbridge quickstart --messages 1000000 --keep /tmp/mqbridge-demo
+    """
+    logs.configure("error")  # the dead letters are warnings, and are wanted here
+    if keep is not None:
+        _run(keep, messages, partitions, as_json, kept=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="mqbridge-quickstart-") as folder:
+        _run(Path(folder), messages, partitions, as_json, kept=False)
+
+
+def _run(folder: Path, messages: int, partitions: int, as_json: bool, *, kept: bool) -> None:
+    file = demo.write_configuration(folder)
+    config = load(file)
+    began = time.monotonic()
+    with _progress() as progress:
+        proof = loop.run(demo.bridge(config, messages, partitions, _Bar(progress)))
+    if as_json:
+        print_json(proof.as_dict() | {"seconds": round(time.monotonic() - began, 3)})
+    else:
+        _show(proof, file if kept else None)
+    raise typer.Exit(exits.OK if proof.holds else exits.STOPPED)
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = err()
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+class _Bar:
+    """Shows the steps as bars, where there is a terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, Any] = {}
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        """This step has done so much of so much."""
+        if step not in self._tasks:
+            self._tasks[step] = self._progress.add_task(step, total=total)
+        self._progress.update(self._tasks[step], completed=done)
+
+
+def _show(proof: demo.Proof, file: Path | None) -> None:
+    rows = [
+        (row.partition, row.sent, row.copied, row.sent_checksum, row.copied_checksum, "equal" if row.equal else "DIFFERENT")
+        for row in proof.partitions
+    ]
+    columns = ["partition", "sent", "copied", "checksum sent", "checksum copied", "order and content"]
+    print_table(columns, rows, right=["sent", "copied"])
+    console = out()
+    for step in proof.steps:
+        console.print(f"{step.name:>8}: {step.messages:,} messages in {step.seconds:.2f} s, {step.rate:,.0f} per second")
+    console.print(f"dead letters: {proof.dead:,} of {proof.refused:,} messages that were made too large for the target")
+    console.print("everything arrived, in order and unchanged" if proof.holds else "something differs", style="bold")
+    _next_steps(file)
+
+
+def _next_steps(file: Path | None) -> None:
+    if file is None:
+        tries = ["mqbridge quickstart --keep /tmp/mqbridge-demo", "mqbridge check config/tubemq-to-pulsar.yaml"]
+    else:
+        path = shlex.quote(str(file))
+        tries = [
+            f"mqbridge consume -F {path} -b target -t orders-copy -c 5 -e -f '%t [%p] %o: %k %s\\n'",
+            f"mqbridge consume -F {path} -b source -t orders-dead -e --json | head -c 300",
+            f"mqbridge check {path} --connect",
+            f"mqbridge groups orders -F {path} -b source",
+            f"mqbridge run {path} --until-idle 1",
+        ]
+    out().print("\nTry next:")
+    for line in tries:
+        out().print(f"  {line}", soft_wrap=True)

@@ -1,0 +1,112 @@
+"""How a command is told which cluster to work on: a configuration and a name, or a URL."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from mqbridge.adapter import Adapter, Cluster, load_adapters
+from mqbridge.config.load import load
+from mqbridge.config.problems import nearest
+from mqbridge.errors import ClusterError, ConfigError, Failure, RequestTimeout
+
+CONNECT_TIMEOUT_S = 30.0
+"""A person waits in front; an adapter's own deadlines are shorter."""
+
+PANEL = "Which cluster"
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-F", envvar="MQBRIDGE_CONFIG", help="Configuration that names the cluster.", rich_help_panel=PANEL),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", "-b", help="The cluster's name in it (not needed if there is one).", rich_help_panel=PANEL),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="URL",
+        help="Instead: tubemq://HOST:PORT[,HOST:PORT], pulsar://HOST:PORT, log:///PATH.",
+        rich_help_panel=PANEL,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", "-J", help="Print JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The cluster that the command line names, not connected yet."""
+
+    name: str
+    adapter: Adapter
+    settings: BaseModel
+
+    @contextlib.asynccontextmanager
+    async def reached(self) -> AsyncIterator[Cluster]:
+        """The cluster, connected; closed at the end. Raises ClusterError."""
+        cluster = self.adapter.make_cluster(self.name, self.settings)
+        try:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await cluster.connect()
+            except TimeoutError as error:
+                raise RequestTimeout(
+                    f"cluster {self.name!r} did not answer within {CONNECT_TIMEOUT_S:g} s; check its address and the network"
+                ) from error
+            yield cluster
+        finally:
+            await cluster.close()
+
+
+def choose(config: Path | None, cluster: str | None, url: str | None) -> Chosen:
+    """Raises ConfigError when the options do not name one cluster."""
+    if (config is None) == (url is None):
+        raise ConfigError("no cluster is named", hint="Give --config FILE with --cluster NAME, or --at URL, not both")
+    return _from_url(url) if url is not None else _from_config(config, cluster)
+
+
+def _from_config(path: Path | None, name: str | None) -> Chosen:
+    assert path is not None  # noqa: S101 - `choose` saw to it
+    clusters = load(path).clusters
+    if name is None and len(clusters) == 1:
+        name = next(iter(clusters))
+    if name is None:
+        raise ConfigError(f"{path} has {len(clusters)} clusters", hint=f"Add --cluster with one of {', '.join(clusters)}")
+    if name not in clusters:
+        raise ConfigError(f"{path} has no cluster {name!r}", hint=nearest(name, clusters))
+    return Chosen(name, load_adapters()[clusters[name].system], clusters[name].settings)
+
+
+def _from_url(url: str) -> Chosen:
+    scheme, mark, _ = url.partition("://")
+    system = scheme.partition("+")[0].lower()  # pulsar+ssl:// is pulsar over TLS
+    adapters = load_adapters()
+    if not mark or system not in adapters:
+        raise ConfigError(f"{url!r} is not the URL of a known system", hint=nearest(system, (f"{name}://" for name in adapters)))
+    model = adapters[system].cluster_model
+    from_url = getattr(model, "from_url", None)
+    if from_url is None:
+        raise ConfigError(f"a {system} cluster cannot be given by a URL", hint="Write a configuration and use --config FILE")
+    try:
+        settings = from_url(url)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{url!r} cannot be used: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except ValueError as error:
+        raise ConfigError(f"{url!r} cannot be used: {error}") from error
+    return Chosen(system, adapters[system], settings)
+
+
+def no_topic(topic: str, cluster: Cluster) -> ClusterError:
+    """There is no such topic, and what to do about it."""
+    return ClusterError(
+        f"there is no topic {topic!r} in cluster {cluster.name!r}; `mqbridge topics` lists them, "
+        f"`mqbridge topics {topic} --create N` makes it with N partitions",
+        Failure.FATAL,
+    )

@@ -1,0 +1,87 @@
+r"""A message as text: kcat's format strings, and one JSON object per message.
+
+%t topic      %p partition   %o position   %k key        %s payload      %S payload length, -1 for a tombstone
+%K key length %T event or publish time, ms              %h properties k=v,...
+%g msg_type   %a attributes  %%            and \n \r \t \0 \\ \xHH
+"""
+
+import base64
+import re
+from collections.abc import Callable
+from typing import Any
+
+from mqbridge.errors import ConfigError
+from mqbridge.message import Message, Partition, format_position
+
+DEFAULT_FORMAT = r"%s\n"
+
+_TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9A-Fa-f]{2})|\\(?P<escape>.)|(?P<text>[^%\\]+)|(?P<rest>.)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+
+Write = Callable[[Partition, Message], bytes]
+
+
+def _bytes(value: str | bytes | None) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""
+
+
+def _number(value: int | None) -> bytes:
+    return b"" if value is None else b"%d" % value
+
+
+_FIELDS: dict[str, Write] = {
+    "t": lambda partition, _: partition.topic.encode(),
+    "p": lambda partition, _: partition.name.encode(),
+    "o": lambda _, message: format_position(message.position).encode(),
+    "k": lambda _, message: _bytes(message.key),
+    "s": lambda _, message: message.payload or b"",
+    "S": lambda _, message: _number(-1 if message.payload is None else len(message.payload)),
+    "K": lambda _, message: _number(-1 if message.key is None else len(_bytes(message.key))),
+    "T": lambda _, message: _number(message.publish_time if message.event_time is None else message.event_time),
+    "h": lambda _, message: ",".join(f"{key}={value}" for key, value in message.properties).encode(),
+    "g": lambda _, message: _bytes(message.msg_type),
+    "a": lambda _, message: _bytes(message.attributes),
+}
+
+
+def compile_format(text: str) -> Write:
+    """What writes a message by this format. Raises ConfigError for an unknown token."""
+    pieces: list[Write] = [_piece(found, text) for found in _TOKEN.finditer(text)]
+    return lambda partition, message: b"".join([piece(partition, message) for piece in pieces])
+
+
+def _piece(found: re.Match[str], text: str) -> Write:
+    field, escape = found["field"], found["escape"]
+    if field is not None and field != "%":
+        if field not in _FIELDS:
+            raise ConfigError(f"the format {text!r} uses %{field}", hint=f"Known: {' '.join('%' + name for name in _FIELDS)} %%")
+        return _FIELDS[field]
+    if escape is not None and escape not in _ESCAPES:
+        raise ConfigError(f"the format {text!r} uses \\{escape}", hint=r"Known: \n \r \t \0 \\ \xHH")
+    if found["hex"]:
+        literal = bytes.fromhex(found["hex"])
+    else:
+        literal = _ESCAPES[escape] if escape is not None else (field or found["text"] or found["rest"]).encode()
+    return lambda _, __: literal
+
+
+def as_json(partition: Partition, message: Message) -> dict[str, Any]:
+    """Every field that the message has; bytes that are not UTF-8 stand under `<name>_base64`."""
+    said: dict[str, Any] = {"topic": partition.topic, "partition": partition.name, "position": format_position(message.position)}
+    for name, value in message.as_dict().items():
+        if name == "position" or (name != "payload" and value in (None, (), 0)):
+            continue
+        if isinstance(value, bytes):
+            said.update(_text_or_base64(name, value))
+        elif name == "properties":
+            said[name] = [list(pair) for pair in value]
+        else:
+            said[name] = value
+    return said
+
+
+def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}

@@ -1,0 +1,70 @@
+"""`mqbridge run`: the gateway itself. The only place of the command line that starts it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mqbridge.cli import exits, logs, loop
+from mqbridge.cli.console import command, print_json, say
+from mqbridge.config.load import load
+from mqbridge.config.models import Config
+from mqbridge.gateway.run import Gateway, Outcome
+
+
+@command
+def run(
+    *,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.")],
+    until_idle: Annotated[
+        float | None,
+        typer.Option("--until-idle", metavar="SECONDS", min=0.0, help="End when nothing came for so long and all is delivered."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="At the end print what every route did, as JSON.")] = False,
+) -> None:
+    """Run the gateway until it is stopped.
+
+    The first Ctrl-C or SIGTERM drains: what is in flight is delivered and acknowledged, the rest stays at the source.
+    The second quits at once; what was in flight is then delivered again by the next run.
+
+    For example:
+
+        mqbridge run config/tubemq-to-pulsar.yaml
+
+        SOURCE_TOPIC=orders mqbridge run config/tubemq-to-pulsar.yaml --until-idle 5
+    """
+    config = load(file)
+    logs.configure(config.log.level, config.log.format)
+    outcome = serve(config, until_idle)
+    if as_json:
+        print_json(asdict(outcome) | {"clean": outcome.clean})
+    report(outcome)
+    raise typer.Exit(exits.OK if outcome.clean else exits.STOPPED)
+
+
+def serve(config: Config, until_idle_s: float | None) -> Outcome:
+    """Run the gateway; signals drain it. Raises ConfigError or ClusterError when it cannot begin."""
+    gateway = Gateway(config)
+
+    def stop() -> bool:
+        if not gateway.ready:
+            return False  # still connecting: nothing to drain
+        say("draining; press Ctrl-C again to quit at once")
+        gateway.stop()
+        return True
+
+    return loop.run(gateway.run(until_idle_s), stop=stop)
+
+
+def report(outcome: Outcome) -> None:
+    """One line per route, and one per partition that stopped, on standard error."""
+    for route in outcome.routes:
+        rate = route.stored / outcome.seconds if outcome.seconds else 0.0
+        counted = f"{route.received:,} received, {route.stored:,} stored, {route.dead:,} dead letters"
+        say(f"route {route.name}: {counted}, {route.acknowledged:,} acknowledged in {outcome.seconds:.1f} s ({rate:,.0f}/s)")
+        if route.error is not None:
+            say(f"route {route.name} stopped: {route.error}")
+        for partition, reason in route.stopped.items():
+            if reason != route.error:
+                say(f"{partition} stopped: {reason}")

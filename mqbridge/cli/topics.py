@@ -1,0 +1,72 @@
+"""`mqbridge topics`: list, describe and create topics."""
+
+from typing import Annotated, Any
+
+import typer
+
+from mqbridge.adapter import Cluster
+from mqbridge.cli import loop
+from mqbridge.cli.console import command, print_json, print_table
+from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic
+from mqbridge.message import format_position
+
+
+@command
+def topics(
+    *,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Describe these; without any, list all.")
+    ] = None,
+    create: Annotated[
+        int | None, typer.Option("--create", metavar="N", min=1, help="Create the topics with N partitions, or grow them to N.")
+    ] = None,
+    config: ConfigOption = None,
+    cluster: ClusterOption = None,
+    at: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List topics, describe them by partition, or create them.
+
+    For example:
+
+        mqbridge topics --at pulsar://127.0.0.1:6650
+
+        mqbridge topics orders -F gateway.yaml -b source
+
+        mqbridge topics orders --create 8 --at log:///tmp/orders.db
+    """
+    loop.run(_topics(choose(config, cluster, at), names or [], create, as_json))
+
+
+async def _topics(chosen: Chosen, names: list[str], create: int | None, as_json: bool) -> None:
+    async with chosen.reached() as cluster:
+        if create is not None and not names:
+            raise typer.BadParameter("name the topics to create", param_hint="TOPIC")
+        if not names:
+            found = sorted(await cluster.topics())
+            print_json(found) if as_json else print_table(["topic"], [(name,) for name in found])
+            return
+        for name in names if create is not None else []:
+            await cluster.create(name, create or 1)
+        described = [await _describe(cluster, name) for name in names]
+    if as_json:
+        print_json(described)
+        return
+    rows = [(one["topic"], part["name"], part["first"], part["next"]) for one in described for part in one["partitions"]]
+    print_table(["topic", "partition", "first", "next"], rows, right=["first", "next"])
+
+
+async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
+    topic = await cluster.describe(name)
+    if topic is None:
+        raise no_topic(name, cluster)
+    bounds = await cluster.bounds(name)
+    rows = [
+        {
+            "name": partition,
+            "first": format_position(bounds[partition].first) if partition in bounds else None,
+            "next": format_position(bounds[partition].next) if partition in bounds else None,
+        }
+        for partition in topic.partitions
+    ]
+    return {"topic": name, "partitions": rows}

@@ -1,0 +1,94 @@
+"""The parts of a configuration that belong to a system, validated with that system's own models.
+
+A cluster's body is read by its adapter's `cluster_model`, the `options` of a route's ends by `inbound_options` and
+`outbound_options`.
+What cannot be read is reported and replaced by a stand-in, so that the rest of the file is still checked in the same pass.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mqbridge.adapter import Adapter
+from mqbridge.config.document import Document, Path
+from mqbridge.config.explain import explain
+from mqbridge.config.models import ClusterConfig, Part
+from mqbridge.config.problems import nearest
+from mqbridge.errors import ConfigError
+
+
+class Bodies:
+    """Replaces what belongs to systems by models; `errors` gathers what is wrong with it."""
+
+    def __init__(self, document: Document, adapters: Mapping[str, Adapter]) -> None:
+        self._document = document
+        self._adapters = adapters
+        self._system_of: dict[str, str] = {}
+        self.errors: list[ConfigError] = []
+
+    def filled(self) -> Any:
+        """The document's data with models in place; shapes that are wrong are left for the general models to report."""
+        data = self._document.data
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        if isinstance(data.get("clusters"), dict):
+            data["clusters"] = {name: self._cluster(name, body) for name, body in data["clusters"].items()}
+        if isinstance(data.get("routes"), list):
+            data["routes"] = [self._route(route, ("routes", index)) for index, route in enumerate(data["routes"])]
+        return data
+
+    def _cluster(self, name: str, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        path: Path = ("clusters", name)
+        system = body.get("system")
+        adapter = self._adapters.get(system) if isinstance(system, str) else None
+        if adapter is None:
+            self.errors.append(self._no_system(path, system))
+            return ClusterConfig.model_construct(system="", settings=Part())
+        self._system_of[name] = adapter.system
+        rest = {key: value for key, value in body.items() if key != "system"}
+        settings = self._read(adapter.cluster_model, rest, path)
+        return ClusterConfig.model_construct(system=adapter.system, settings=settings or Part())
+
+    def _no_system(self, path: Path, system: Any) -> ConfigError:
+        installed = f"Installed systems: {', '.join(sorted(self._adapters))}"
+        if system is None:
+            return self._document.error((*path, "system"), "is missing", installed)
+        return self._document.error(
+            (*path, "system"), f"{system!r} is not an installed system", nearest(system, self._adapters) or installed
+        )
+
+    def _route(self, route: Any, path: Path) -> Any:
+        if not isinstance(route, dict):
+            return route
+        route = dict(route)
+        if "from" in route:
+            route["from"] = self._end(route["from"], (*path, "from"), "inbound_options")
+        targets = route.get("to")
+        if isinstance(targets, list):
+            route["to"] = [self._end(end, (*path, "to", index), "outbound_options") for index, end in enumerate(targets)]
+        elif targets is not None:
+            route["to"] = self._end(targets, (*path, "to"), "outbound_options")
+        return route
+
+    def _end(self, end: Any, path: Path, model: str) -> Any:
+        if not isinstance(end, dict):
+            return end
+        cluster, options = end.get("cluster"), end.get("options")
+        if not isinstance(options, (dict, type(None))):
+            self.errors.append(self._document.error((*path, "options"), "must be a mapping of the system's own settings"))
+            return end | {"options": None}
+        system = self._system_of.get(cluster) if isinstance(cluster, str) else None
+        if system is None:  # reported where the cluster is looked up
+            return end | {"options": None}
+        return end | {"options": self._read(getattr(self._adapters[system], model), options or {}, (*path, "options"))}
+
+    def _read(self, model: type[BaseModel], data: Mapping[str, Any], path: Path) -> BaseModel | None:
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            self.errors.extend(explain(self._document, error, model.model_json_schema(), path))
+            return None

@@ -1,0 +1,112 @@
+"""What no single value can tell: names that must exist, be unique, or fit each other.
+
+Works on the plain data, so that it finds what it can beside problems of other kinds; a shape that is wrong is skipped here, as
+the models report it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mqbridge.config.document import Document, Path
+from mqbridge.config.problems import nearest
+from mqbridge.errors import ConfigError
+from mqbridge.routing.topics import compile_pattern, is_pattern, template_fields
+
+Found = tuple[Path, Mapping[str, Any]]
+
+
+def cross_check(document: Document) -> list[ConfigError]:
+    """Every problem between the parts of a configuration."""
+    data = document.data
+    routes = list(_mappings(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
+    clusters = data.get("clusters") if isinstance(data, dict) else None
+    known = set(clusters) if isinstance(clusters, dict) else set()
+    errors = list(_unique_names(document, routes))
+    for path, route in routes:
+        for place, end in _ends(path, route):
+            errors.extend(_cluster_exists(document, place, end, known))
+        for source in _one(route, "from", path):
+            for target in _targets(path, route):
+                errors.extend(_template(document, source, target))
+    return errors
+
+
+def _mappings(value: Any, path: Path) -> Iterator[Found]:
+    if isinstance(value, list):
+        yield from (((*path, index), item) for index, item in enumerate(value) if isinstance(item, dict))
+
+
+def _one(parent: Mapping[str, Any], key: str, path: Path) -> Iterator[Found]:
+    value = parent.get(key)
+    if isinstance(value, dict):
+        yield (*path, key), value
+
+
+def _targets(path: Path, route: Mapping[str, Any]) -> Iterator[Found]:
+    yield from _one(route, "to", path)
+    yield from _mappings(route.get("to"), (*path, "to"))
+
+
+def _ends(path: Path, route: Mapping[str, Any]) -> Iterator[Found]:
+    yield from _one(route, "from", path)
+    yield from _targets(path, route)
+    for place, delivery in _one(route, "delivery", path):
+        yield from _one(delivery, "dead_letter", place)
+
+
+def _unique_names(document: Document, routes: list[Found]) -> Iterator[ConfigError]:
+    seen: dict[str, Path] = {}
+    for path, route in routes:
+        name = route.get("name")
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            yield document.error(
+                (*path, "name"), f"the route name {name!r} is already used ({document.place(seen[name])})", "Choose another"
+            )
+        seen.setdefault(name, (*path, "name"))
+
+
+def _cluster_exists(document: Document, path: Path, end: Mapping[str, Any], known: set[str]) -> Iterator[ConfigError]:
+    name = end.get("cluster")
+    if isinstance(name, str) and name not in known:
+        yield document.error((*path, "cluster"), f"there is no cluster {name!r}", nearest(name, known))
+
+
+def _template(document: Document, source: Found, target: Found) -> Iterator[ConfigError]:
+    path, end = target
+    template = end.get("topic", "{topic}")
+    topics = _source_topics(source[1])
+    if not isinstance(template, str) or not topics:
+        return
+    try:
+        used = template_fields(template)
+        words = set.intersection(*({"topic", *_groups(topic)} for topic in topics))
+    except ConfigError:
+        return
+    for word in sorted(used - words):
+        yield document.error(
+            (*path, "topic"), f"the template uses {{{word}}}, which the source topics do not give", _known_words(word, words)
+        )
+    if used <= words and end.get("cluster") == source[1].get("cluster"):
+        for topic in topics:
+            if not is_pattern(topic) and template.format(topic=topic) == topic:
+                problem = f"the route would write {topic!r} into itself"
+                yield document.error((*path, "topic"), problem, "Choose another topic or cluster")
+
+
+def _known_words(word: str, words: set[str]) -> str:
+    near = nearest(word, words)
+    return near if near.startswith("Did") else "It may use " + ", ".join(f"{{{known}}}" for known in sorted(words))
+
+
+def _source_topics(source: Mapping[str, Any]) -> list[str]:
+    topics = source.get("topics")
+    written = [source.get("topic"), *(topics if isinstance(topics, list) else [])]
+    return [topic for topic in written if isinstance(topic, str)]
+
+
+def _groups(topic: str) -> dict[str, int]:
+    pattern: re.Pattern[str] | None = compile_pattern(topic) if is_pattern(topic) else None
+    return dict(pattern.groupindex) if pattern else {}

@@ -1,0 +1,94 @@
+"""What pydantic found wrong, as problems with a line, a path and the next step.
+
+Pydantic names a place by its own path, which also holds names of union members and the 0 of a value that stands for a list of
+one; only the parts that were written are shown. Which words would have been right comes from the model's JSON Schema.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from mqbridge.config.document import Document, Path
+from mqbridge.config.problems import nearest
+from mqbridge.errors import ConfigError
+
+Schema = Mapping[str, Any]
+
+
+def explain(document: Document, error: ValidationError, schema: Schema, under: Path = ()) -> list[ConfigError]:
+    """One problem per place and message; `schema` describes what stands at `under`, where `error`'s paths begin."""
+    found: dict[tuple[Path, str], ConfigError] = {}
+    details = error.errors(include_url=False)
+    for detail in details:
+        loc = detail["loc"]
+        if detail["type"] == "too_short" and any(other["loc"][: len(loc)] == loc != other["loc"] for other in details):
+            continue  # items that failed are not counted: the length is not what is wrong
+        path = _written(document, under, loc, missing=detail["type"] == "missing")
+        problem, hint = _say(detail, schema, loc)
+        found.setdefault((path, problem), document.error(path, problem, hint))
+    return list(found.values())
+
+
+def _written(document: Document, under: Path, loc: Path, *, missing: bool) -> Path:
+    path = under
+    for index, part in enumerate(loc):
+        last = index == len(loc) - 1
+        if not document.lines or (*path, part) in document.lines or (last and missing):
+            path = (*path, part)
+    return path
+
+
+def _say(detail: ErrorDetails, schema: Schema, loc: Path) -> tuple[str, str]:
+    kind, given = detail["type"], detail["input"]
+    if kind == "missing":
+        return "is missing", _described(schema, loc)
+    if kind == "extra_forbidden":
+        return "there is no such key here", nearest(loc[-1], keys_at(schema, loc[:-1]))
+    if kind in {"string_too_short", "too_short"}:
+        return "must not be empty", _described(schema, loc)
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    context = detail.get("ctx", {})
+    if kind in {"enum", "literal_error"}:
+        near = nearest(given, _words(context["expected"]))
+        return f"{given!r} is not one of {context['expected']}", near if near.startswith("Did") else ""
+    if kind == "string_type":
+        is_plain = isinstance(given, (bool, int, float, date))
+        return f"must be a text, not {given!r}", "Put quotes around it" if is_plain else ""
+    shown = given is not None and not isinstance(given, (dict, list, tuple)) and message.startswith("Input should")
+    return f"{message}, not {given!r}" if shown else message, str(context.get("hint", ""))
+
+
+def _words(expected: str) -> list[str]:
+    return [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
+
+
+def keys_at(schema: Schema, loc: Path) -> set[str]:
+    """The keys that may stand at this path."""
+    return {key for place in _places(schema, schema, loc) for key in place.get("properties", ())}
+
+
+def _described(schema: Schema, loc: Path) -> str:
+    for place in _places(schema, schema, loc):
+        if said := place.get("description"):
+            return str(said).removesuffix(".")
+    return ""
+
+
+def _places(root: Schema, here: Schema, loc: Path) -> Iterator[Schema]:
+    """Every schema that describes the path, through references and alternatives."""
+    if "$ref" in here:
+        name = here["$ref"].rpartition("/")[2]
+        yield from _places(root, {**root["$defs"][name], **{key: value for key, value in here.items() if key != "$ref"}}, loc)
+        return
+    for inner in (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ())):
+        yield from _places(root, inner, loc)
+    if not loc:
+        yield here
+        return
+    part, rest = loc[0], loc[1:]
+    under = here.get("items") if isinstance(part, int) else here.get("properties", {}).get(part, here.get("additionalProperties"))
+    if isinstance(under, Mapping):
+        yield from _places(root, under, rest)

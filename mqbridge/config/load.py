@@ -1,0 +1,79 @@
+"""From a YAML file to a `Config`, or to every problem in it at once.
+
+Four passes over the same text, each reporting what it alone can see: YAML and variables, the systems' own models, the general
+models, and what must fit between parts. Every problem has its line, its path and, where there is one, the nearest right word.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.config.bodies import Bodies
+from mqbridge.config.crosscheck import cross_check
+from mqbridge.config.document import Document, compose
+from mqbridge.config.explain import explain
+from mqbridge.config.models import Config
+from mqbridge.config.problems import ConfigErrors
+from mqbridge.errors import ConfigError
+
+MAX_FILE_BYTES = 8 << 20
+"""A configuration beyond this is some other file."""
+
+
+def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None) -> Config:
+    """Read a file. Raises ConfigErrors with every problem, or ConfigError when it cannot be read at all."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+        text = raw.decode()
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration cannot be read: {error.strerror}", place=str(path), hint="Check the path and its rights"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the file is not UTF-8 text (byte {error.start})", place=str(path)) from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(f"the file is larger than {MAX_FILE_BYTES} bytes; it cannot be a configuration", place=str(path))
+    return parse(text, str(path), environ=environ, adapters=adapters)
+
+
+def parse(
+    text: str, name: str, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None
+) -> Config:
+    """Read a YAML text; `name` is what problems call it. Raises ConfigErrors, or ConfigError for broken syntax."""
+    return _validate(compose(text, name, os.environ if environ is None else environ), adapters)
+
+
+def from_dict(data: Mapping[str, Any], *, adapters: Mapping[str, Adapter] | None = None) -> Config:
+    """The same from plain data, as a program builds it; nothing is substituted. Raises ConfigErrors."""
+    return _validate(Document("", data, {}, []), adapters)
+
+
+def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Config:
+    bodies = Bodies(document, load_adapters() if adapters is None else adapters)
+    data = bodies.filled()
+    errors = document.errors + bodies.errors + cross_check(document)
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        errors += explain(document, error, Config.model_json_schema())
+        raise ConfigErrors(_in_order(errors)) from error
+    if errors:
+        raise ConfigErrors(_in_order(errors))
+    return config
+
+
+def _in_order(errors: list[ConfigError]) -> list[ConfigError]:
+    def line(error: ConfigError) -> int:
+        number = error.place.rpartition(":")[2]
+        return int(number) if number.isdigit() else 0
+
+    # One place keeps its first problem: what a bad variable or template causes further on helps nobody.
+    first: dict[tuple[str, str], ConfigError] = {}
+    for error in errors:
+        first.setdefault((error.place, error.path), error)
+    return sorted(first.values(), key=line)

@@ -1,0 +1,159 @@
+"""Writes docs/configuration.md from the models, so that the reference cannot say anything else than the program.
+
+python -m mqbridge.config.reference --check     exits 1 when the file is not current
+python -m mqbridge.config.reference --write
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.config.schema import Schema, described
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+_BEGINNING = """\
+# Configuration
+
+<!-- Written by `python -m mqbridge.config.reference --write` from the models. Do not edit. -->
+
+One YAML file says everything: the clusters, what goes from where to where, and how the process behaves.
+Working examples are in [`config/`](../config); `mqbridge check FILE` names every problem of a file at once, each with its line,
+and `mqbridge schema` prints the JSON Schema that editors complete by.
+
+- **Variables.** `${NAME}` and `${NAME:-default}` are replaced inside values, never inside keys, after the YAML has been read:
+  what a variable holds is always text and cannot change the structure. The default also counts when the variable is empty, and
+  may hold `{words}` of a topic template. A variable that is not set and has no default is an error. `$${` writes a plain `${`.
+- **Durations** need a unit: `250ms`, `30s`, `5m`, `1h30m`, `2d`.
+- **Sizes** are whole bytes or have a unit: `64KiB`, `32MiB`, `1GiB`, or decimal `64KB`, `1MB`, `1GB`.
+- **Topics.** A topic is an exact name. `~PATTERN` is a Python regular expression that must match a whole topic name; put it in
+  quotes. The target's topic is a template: `{topic}` is the source topic, `{name}` the pattern's named group `(?P<name>...)`.
+- **Unknown keys** and keys that are given twice are refused. YAML anchors and `<<` may be used for what repeats.
+
+## A small example
+
+```yaml
+clusters:
+  old: {system: tubemq, masters: "127.0.0.1:8715"}
+  new: {system: pulsar, service_url: "pulsar://127.0.0.1:6650", admin_url: "http://127.0.0.1:8080"}
+routes:
+  - name: orders
+    from: {cluster: old, topic: orders, group: mqbridge}
+    to: {cluster: new, topic: "persistent://public/default/{topic}"}
+```
+"""
+
+
+def page(adapters: Mapping[str, Adapter] | None = None) -> str:
+    """The whole page."""
+    found = load_adapters() if adapters is None else adapters
+    schema = described(found)
+    sections = [_section("##", "The file", schema, schema)]
+    for heading, name in _parts():
+        sections.append(_section("##", heading, schema["$defs"][name], schema))
+    for system in sorted(found):
+        sections.extend(_system(found[system], schema))
+    return _BEGINNING + "\n" + "\n".join(sections)
+
+
+def _parts() -> Iterator[tuple[str, str]]:
+    yield "routes[]", "Route"
+    yield "routes[].from", "Source"
+    yield "routes[].to", "Target"
+    yield "routes[].to.partitions", "PartitionRule"
+    yield "routes[].delivery", "Delivery"
+    yield "routes[].delivery.retry", "Retry"
+    yield "routes[].delivery.dead_letter", "DeadLetter"
+    yield "http", "Http"
+    yield "log", "Log"
+
+
+def _system(adapter: Adapter, schema: Schema) -> Iterator[str]:
+    yield _section("##", f"clusters with system: {adapter.system}", schema["$defs"][f"cluster.{adapter.system}"], schema)
+    ends = (
+        (f"routes[].from.options for {adapter.system} (inbound)", adapter.inbound_options),
+        (f"routes[].to.options for {adapter.system} (outbound)", adapter.outbound_options),
+    )
+    for heading, model in ends:
+        own = model.model_json_schema()
+        if own.get("properties"):
+            yield _section("###", heading, own, own)
+
+
+def _section(mark: str, heading: str, body: Schema, schema: Schema) -> str:
+    lines = [f"{mark} {heading}", ""]
+    if said := body.get("description"):
+        lines += [said.split("\n\n")[0].replace("\n", " "), ""]
+    lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+    required = body.get("required", ())
+    for key, value in body.get("properties", {}).items():
+        default = "**required**" if key in required else _default(value)
+        cells = (
+            f"`{key}`",
+            _kind(value, schema),
+            default,
+            value.get("description", _resolved(value, schema).get("description", "")),
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: Schema) -> str:
+    default = value.get("default")
+    if default is None:
+        return "null" if "default" in value else ""
+    if isinstance(default, dict):
+        return "as below"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _resolved(value: Schema, schema: Schema) -> Schema:
+    if "$ref" in value:
+        return dict(schema["$defs"][value["$ref"].rpartition("/")[2]])
+    return value
+
+
+def _kind(value: Schema, schema: Schema) -> str:
+    value = _resolved(value, schema)
+    if choices := value.get("anyOf") or value.get("oneOf"):
+        kinds = dict.fromkeys(_kind(inner, schema) for inner in choices)
+        return " or ".join(kind for kind in kinds if kind != "null")
+    if "const" in value:
+        return f"`{value['const']}`"
+    if "enum" in value:
+        return ", ".join(f"`{word}`" for word in value["enum"])
+    if value.get("format") in {"duration", "size", "address", "path"}:
+        return str(value["format"])
+    if value.get("type") == "array":
+        return f"list of {_kind(value.get('items', {}), schema)}"
+    if value.get("type") == "object":
+        return "mapping" if "properties" in value or not value.get("additionalProperties") else "mapping by name"
+    return {"string": "text", "integer": "whole number", "boolean": "true, false"}.get(_word(value), _word(value))
+
+
+def _word(value: Schema) -> str:
+    kind: Any = value.get("type", "anything")
+    return kind if isinstance(kind, str) else " or ".join(kind)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check or write the page; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m mqbridge.config.reference", description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--check", action="store_true", help="exit 1 when the page is not current")
+    what.add_argument("--write", action="store_true", help="write the page")
+    if parser.parse_args(arguments).write:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
+    if not current:
+        print(f"{PAGE} is not current: run python -m mqbridge.config.reference --write", file=sys.stderr)
+    return 0 if current else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""The JSON Schema of a whole configuration, with the models of every installed adapter in it.
+
+Editors complete and check by it. A cluster's body is chosen by its `system`; the `options` of a route's ends depend on the
+cluster that the end names, which JSON Schema cannot say, so any adapter's options fit there and `mqbridge check` decides. Where a
+number, a switch or one of a few words is asked for, a `${NAME}` may stand instead.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.config.models import Config
+from mqbridge.config.units import format_duration, format_size
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Schema = dict[str, Any]
+
+_FORMATS = {"duration": format_duration, "size": format_size}
+_VARIABLE = {"type": "string", "pattern": r"\$\{.+\}", "description": "A value from the environment."}
+
+
+def json_schema(adapters: Mapping[str, Adapter] | None = None) -> Schema:
+    """The schema of a configuration file."""
+    schema = _or_variable(described(adapters))
+    schema["$defs"]["variable"] = _VARIABLE
+    return schema
+
+
+def described(adapters: Mapping[str, Adapter] | None = None) -> Schema:
+    """The schema of the values themselves, which the reference is written from."""
+    found = load_adapters() if adapters is None else adapters
+    installed = [found[system] for system in sorted(found)]
+    names, defs = _definitions(installed)
+    del defs["ClusterConfig"], defs["BaseModel"]
+    for adapter in installed:
+        defs[f"cluster.{adapter.system}"] = _cluster(adapter, defs[names[adapter.cluster_model]])
+    clusters = [_ref(f"cluster.{adapter.system}") for adapter in installed]
+    schema: Schema = defs.pop(names[Config])
+    schema["properties"]["clusters"]["additionalProperties"] = {"oneOf": clusters}
+    _options(defs["Source"], (names[adapter.inbound_options] for adapter in installed))
+    _options(defs["Target"], (names[adapter.outbound_options] for adapter in installed))
+    _single_or_list(defs["Route"]["properties"]["to"])
+    schema |= {"$schema": DIALECT, "title": "mqbridge configuration", "$defs": dict(sorted(defs.items()))}
+    _tidy(schema)
+    return schema
+
+
+def _definitions(installed: Iterable[Adapter]) -> tuple[dict[type[BaseModel], str], Schema]:
+    models: list[type[BaseModel]] = [Config]
+    for adapter in installed:
+        models += [adapter.cluster_model, adapter.inbound_options, adapter.outbound_options]
+    keys, whole = models_json_schema([(model, "validation") for model in dict.fromkeys(models)], by_alias=True)
+    names = {model: keys[model, "validation"]["$ref"].rpartition("/")[2] for model in models}
+    return names, whole["$defs"]
+
+
+def _cluster(adapter: Adapter, body: Schema) -> Schema:
+    system = {"const": adapter.system, "type": "string", "description": "The system that the cluster runs."}
+    return {
+        **body,
+        "properties": {"system": system, **body.get("properties", {})},
+        "required": ["system", *(key for key in body.get("required", ()) if key != "system")],
+    }
+
+
+def _options(end: Schema, names: Iterable[str]) -> None:
+    choices = [_ref(name) for name in dict.fromkeys(names)]
+    end["properties"]["options"] = {
+        "anyOf": [*choices, {"type": "null"}],
+        "default": None,
+        "description": end["properties"]["options"]["description"],
+    }
+
+
+def _single_or_list(targets: Schema) -> None:
+    array = {key: targets.pop(key) for key in ("type", "items", "minItems")}
+    targets["anyOf"] = [array["items"], array]
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _tidy(node: Schema) -> None:
+    """Write defaults in their unit, and leave out what pydantic says twice or in no standard word."""
+    write = _FORMATS.get(node.get("format", ""))
+    if write is not None and isinstance(node.get("default"), (int, float)):
+        node["default"] = write(node["default"])
+    for word in ("gt", "ge", "lt", "le"):
+        node.pop(word, None)
+    for value in node.get("properties", {}).values():
+        value.pop("title", None)
+    _each(node, _tidy)
+
+
+def _or_variable(node: Schema) -> Schema:
+    """The schema, or `${NAME}` wherever the value is not free text."""
+    if node.get("type") in ("integer", "number", "boolean") or "enum" in node:
+        said: Schema = {key: node[key] for key in ("default", "description") if key in node}
+        return {"anyOf": [{key: value for key, value in node.items() if key not in said}, _ref("variable")], **said}
+    _each(node, _or_variable)
+    return node
+
+
+def _each(node: Schema, change: Callable[[Schema], Schema | None]) -> None:
+    """Apply to every schema directly inside this one, putting what comes back in its place."""
+    for word in ("properties", "$defs"):
+        for key, inner in node.get(word, {}).items():
+            node[word][key] = change(inner) or inner
+    for word in ("anyOf", "oneOf", "allOf"):
+        if word in node:
+            node[word] = [change(inner) or inner for inner in node[word]]
+    for word in ("items", "additionalProperties"):
+        if isinstance(node.get(word), dict):
+            node[word] = change(node[word]) or node[word]

@@ -1,0 +1,108 @@
+"""Durations, sizes and addresses as people write them: `30s`, `1m30s`, `512KiB`, `127.0.0.1:8098`.
+
+They are read once, when the configuration is loaded: behind the models a duration is seconds (float), a size is bytes (int).
+Written out again (`model_dump`, the JSON Schema's defaults) they are text that reads back to the same value.
+"""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_DURATION = re.compile(rf"(?:{_NUMBER}(?:ms|[smhd])\s*)+")
+_DURATION_PART = re.compile(rf"({_NUMBER})(ms|[smhd])")
+_SIZE = re.compile(rf"({_NUMBER})\s*([KMG]i?B|B)?")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]+):(?P<port>\d{1,5})")
+MAX_PORT = 65535
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in `30s`, `250ms`, `1h30m`. Raises ValueError; a number alone is refused, as nobody can tell its unit."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration: write a number and a unit, as in 250ms, 30s, 5m, 1h30m or 2d")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+
+
+def format_duration(seconds: float) -> str:
+    """The text that reads back as this many seconds, in the largest unit that divides it."""
+    for unit in ("d", "h", "m", "s"):
+        count = seconds / _SECONDS[unit]
+        if count >= 1 and count.is_integer():
+            return f"{int(count)}{unit}"
+    return f"{seconds * 1000:f}".rstrip("0").rstrip(".") + "ms"
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `512KiB`, `1MB`, `4096`. Raises ValueError."""
+    found = _SIZE.fullmatch(text)
+    size = float(found[1]) * _BYTES[found[2] or "B"] if found else 0.5
+    if found is None or not size.is_integer():
+        raise ValueError(f"{text!r} is not a size: write whole bytes, or a number and a unit, as in 512KiB, 32MiB, 1MB")
+    return int(size)
+
+
+def format_size(size: int) -> str:
+    """The text that reads back as this many bytes, in the largest binary unit that divides it."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return f"{size}B"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[::1]:port`. Raises ValueError."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > MAX_PORT:
+        raise ValueError(f"{text!r} is not an address: write HOST:PORT, as in 127.0.0.1:8098 or [::1]:8098")
+    return found["host"].strip("[]"), int(found["port"])
+
+
+def _read_duration(value: Any) -> Any:
+    if isinstance(value, str):
+        return _read(parse_duration, value)
+    raise PydanticCustomError(
+        "duration", "{value} has no unit: write a text such as 250ms, 30s, 5m, 1h30m or 2d", {"value": repr(value)}
+    )
+
+
+def _read_size(value: Any) -> Any:
+    return _read(parse_size, value) if isinstance(value, str) else value
+
+
+def _read_address(value: Any) -> Any:
+    if isinstance(value, str):
+        _read(split_address, value)
+    return value
+
+
+def _read(parse: Any, value: str) -> Any:
+    try:
+        return parse(value.strip())
+    except ValueError as error:
+        # Passed as a value: braces in what the person wrote must not be taken for a template.
+        raise PydanticCustomError("unit", "{problem}", {"problem": str(error)}) from error
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_read_duration),
+    PlainSerializer(format_duration),
+    WithJsonSchema({"type": "string", "format": "duration", "examples": ["250ms", "30s", "1h30m"]}),
+]
+"""Seconds, written with a unit."""
+
+Size = Annotated[
+    int,
+    BeforeValidator(_read_size),
+    PlainSerializer(format_size),
+    WithJsonSchema({"type": ["string", "integer"], "format": "size", "examples": ["512KiB", "32MiB", 65536]}),
+]
+"""Bytes, written with a unit or as a whole number."""
+
+Address = Annotated[str, BeforeValidator(_read_address), WithJsonSchema({"type": "string", "format": "address"})]
+"""`host:port`."""

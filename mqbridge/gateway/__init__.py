@@ -1,0 +1,1 @@
+"""Builds the routes from the configuration and keeps them alive."""

@@ -1,0 +1,125 @@
+"""What a running gateway shows over HTTP: metrics, health, and the state of its routes as JSON.
+
+/metrics        Prometheus text
+/health/live    200 while the process answers
+/health/ready   200 while every route runs, 503 with the reasons otherwise
+/routes         what every route has done so far
+"""
+
+import asyncio
+import contextlib
+import socket
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route as Path
+
+from mqbridge.errors import ConfigError
+from mqbridge.gateway.metrics import make_registry
+from mqbridge.net.tasks import spawn
+
+if TYPE_CHECKING:
+    from mqbridge.gateway.run import Gateway
+
+BACKLOG = 64
+STOP_TIMEOUT_S = 2
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: the command line drains the gateway on signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Leave signals to others."""
+        yield
+
+
+class StatusServer:
+    """The HTTP page. The port is taken by `bind`, before anything else starts; requests are answered once it is entered."""
+
+    def __init__(self, gateway: "Gateway", host: str, port: int) -> None:
+        self._gateway = gateway
+        self._address = (host, port)
+        self._registry = make_registry(lambda: gateway.routes)
+        self._socket: socket.socket | None = None
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that was taken."""
+        return int(self._socket.getsockname()[1]) if self._socket else 0
+
+    def bind(self) -> None:
+        """Take the port. Raises ConfigError when it is in use."""
+        host, port = self._address
+        try:
+            self._socket = socket.create_server(self._address, backlog=BACKLOG)
+        except OSError as error:
+            raise ConfigError(
+                f"{host}:{port} cannot be listened on: {error.strerror or error}",
+                path="http.listen",
+                hint="Choose another port, 0 for any free one, or set http.enabled: false",
+            ) from error
+
+    def unbind(self) -> None:
+        """Give the port back."""
+        if self._socket is not None:
+            self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        app = Starlette(
+            routes=[
+                Path("/metrics", self._metrics),
+                Path("/health/live", self._live),
+                Path("/health/ready", self._ready),
+                Path("/routes", self._routes),
+            ]
+        )
+        config = uvicorn.Config(
+            app, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=STOP_TIMEOUT_S
+        )
+        self._server = _Server(config)
+        assert self._socket is not None  # noqa: S101 - bind comes first
+        self._task = spawn(self._server.serve(sockets=[self._socket]), "http")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await asyncio.wait([self._task], timeout=STOP_TIMEOUT_S * 2)
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def _live(self, _: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def _ready(self, _: Request) -> Response:
+        reasons = {route.name: str(route.error) for route in self._gateway.routes if route.error is not None}
+        reasons |= {f"{r.name} {partition}": why for r in self._gateway.routes for partition, why in r.stopped.items()}
+        ready = self._gateway.ready and not reasons
+        return JSONResponse({"ready": ready, "stopped": reasons}, status_code=200 if ready else 503)
+
+    async def _routes(self, _: Request) -> Response:
+        return JSONResponse([self._row(route) for route in self._gateway.routes])
+
+    @staticmethod
+    def _row(route: Any) -> dict[str, Any]:
+        counters = {name: getattr(route.counters, name) for name in route.counters.__slots__ if name != "last_batch_at"}
+        lanes = {str(p): ":".join(map(str, d.position or ())) for p, d in route.deliveries.items()}
+        error = None if route.error is None else str(route.error)
+        stopped = {str(partition): why for partition, why in route.stopped.items()}
+        return {
+            "name": route.name,
+            **counters,
+            "in_flight_bytes": route.budget.used,
+            "lanes": lanes,
+            "stopped": stopped,
+            "error": error,
+        }

@@ -1,0 +1,67 @@
+"""The metrics page: every metric is declared here, and read from the routes' own counters when the page is asked for.
+
+Nothing is counted twice: the hot path adds to plain integers once per batch, the collector turns them into samples.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mqbridge.gateway.route import Route
+
+_COUNTERS = {
+    "received": "Messages received from the source",
+    "filtered": "Messages that the route's filter left out",
+    "stored": "Messages stored by the targets",
+    "dead": "Messages stored as dead letters",
+    "acknowledged": "Messages acknowledged to the source",
+    "batches": "Batches received from the source",
+    "bytes": "Bytes received from the source",
+}
+_NAMES = {name: f"mqbridge_{name}_messages" for name in _COUNTERS} | {
+    "dead": "mqbridge_dead_letters",
+    "batches": "mqbridge_batches",
+    "bytes": "mqbridge_received_bytes",
+}
+
+
+class RouteCollector(Collector):
+    """Samples of every route at the moment of asking."""
+
+    def __init__(self, routes: Callable[[], Iterable[Route]]) -> None:
+        self._routes = routes
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, each with one sample per route."""
+        routes = list(self._routes())
+        for field, text in _COUNTERS.items():
+            family = CounterMetricFamily(_NAMES[field], text, labels=["route"])
+            for route in routes:
+                family.add_metric([route.name], getattr(route.counters, field))
+            yield family
+        now = asyncio.get_running_loop().time()
+        gauges: dict[str, tuple[str, Callable[[Route], float]]] = {
+            "mqbridge_route_up": ("1 while the route runs, 0 when it stopped", lambda r: float(r.error is None)),
+            "mqbridge_lanes": ("Source partitions that are assigned to this process", lambda r: len(r.deliveries)),
+            "mqbridge_stopped_partitions": ("Partitions that stopped by an error", lambda r: len(r.stopped)),
+            "mqbridge_in_flight_bytes": ("Bytes received and not yet acknowledged", lambda r: r.budget.used),
+            "mqbridge_lane_head_age_seconds": ("Age of the oldest batch in flight", lambda r: r.head_age(now)),
+        }
+        for name, (text, read) in gauges.items():
+            gauge = GaugeMetricFamily(name, text, labels=["route"])
+            for route in routes:
+                gauge.add_metric([route.name], read(route))
+            yield gauge
+
+
+def make_registry(routes: Callable[[], Iterable[Route]]) -> CollectorRegistry:
+    """A registry of our own: nothing global, so that tests and embedders can run several gateways."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(RouteCollector(routes))
+    return registry

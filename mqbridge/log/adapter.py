@@ -1,0 +1,93 @@
+"""The embedded log as the gateway sees it."""
+
+from collections.abc import Mapping, Sequence
+
+from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Outbound, OutboundSpec, Topic
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.log import topics
+from mqbridge.log.append import Appender
+from mqbridge.log.config import LogCluster as LogConfig
+from mqbridge.log.config import LogInbound as LogInboundOptions
+from mqbridge.log.config import LogOutbound as LogOutboundOptions
+from mqbridge.log.inbound import LogInbound
+from mqbridge.log.outbound import LogOutbound
+from mqbridge.log.store import Store
+from mqbridge.log.topics import PartitionRow
+from mqbridge.message import Position
+
+MAX_PARTITIONS = 10_000
+
+
+class LogCluster:
+    """One log file. Other processes, and other clusters of this one, may have it open too."""
+
+    capabilities = Capabilities(seek=True)
+
+    def __init__(self, name: str, config: LogConfig) -> None:
+        self.name = name
+        self.store = Store(config)
+        self._appender = Appender(self.store)
+
+    async def connect(self) -> None:
+        """Open or create the file."""
+        await self.store.open()
+
+    async def close(self) -> None:
+        """Let the file go."""
+        await self.store.close()
+
+    async def topics(self) -> list[str]:
+        """All topics."""
+        return await self.store.read(topics.names)
+
+    async def describe(self, topic: str) -> Topic | None:
+        """The topic, or None."""
+        rows = await self.store.read(topics.partitions, topic)
+        return Topic(topic, tuple(str(row.number) for row in rows)) if rows else None
+
+    async def create(self, topic: str, partitions: int) -> None:
+        """Create or grow; a topic is never made smaller."""
+        if not topic or not 1 <= partitions <= MAX_PARTITIONS:
+            raise ConfigError(
+                f"topic {topic!r} with {partitions} partitions cannot be made in log {self.name!r}",
+                hint=f"Give it a name and 1 to {MAX_PARTITIONS} partitions",
+            )
+        await self.store.write(topics.create(topic, partitions))
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        """First and next offset by partition."""
+        return {str(row.number): Bounds((row.first,), (row.next,)) for row in await self._existing(topic)}
+
+    async def groups(self, topic: str) -> list[str]:
+        """The groups that ever joined."""
+        await self._existing(topic)
+        return await self.store.read(topics.groups, topic)
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        """The group's offsets, as far as they are written: an acknowledgement shows after ACK_FLUSH_S."""
+        await self._existing(topic)
+        offsets = await self.store.read(topics.committed, topic, group)
+        return {str(number): (offset,) for number, offset in offsets.items()}
+
+    async def inbound(self, spec: InboundSpec) -> Inbound:
+        """Join a group."""
+        for topic in spec.topics:
+            await self._existing(topic)
+        inbound = LogInbound(self.store, self.name, spec)
+        await inbound.join()
+        return inbound
+
+    async def outbound(self, spec: OutboundSpec) -> Outbound:
+        """Open a way into a topic."""
+        return LogOutbound(self.store, self._appender, spec, await self._existing(spec.topic))
+
+    async def _existing(self, topic: str) -> Sequence[PartitionRow]:
+        rows = await self.store.read(topics.partitions, topic)
+        if not rows:
+            raise ClusterError(
+                f"there is no topic {topic!r} in log {self.name!r} ({self.store.config.path}); create it", Failure.FATAL
+            )
+        return rows
+
+
+ADAPTER = Adapter("log", LogConfig, LogInboundOptions, LogOutboundOptions, LogCluster)

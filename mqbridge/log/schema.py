@@ -1,0 +1,105 @@
+"""The tables of the log, how a connection to them is opened, and what SQLite's errors mean.
+
+A row of `batch` is what one append left: whole or absent. Its blob is the last column, so that what reads only the others does
+not touch the blob's pages. `partition.next` outlives its batches: offsets never start over.
+"""
+
+import sqlite3
+from pathlib import Path
+
+from mqbridge.errors import ClusterError, Failure, Unreachable
+
+SCHEMA_VERSION = 1
+
+_TABLES = """
+CREATE TABLE topic (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE partition (
+    id INTEGER PRIMARY KEY, topic INTEGER NOT NULL REFERENCES topic, number INTEGER NOT NULL,
+    first INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0, UNIQUE (topic, number)
+);
+CREATE TABLE batch (
+    partition INTEGER NOT NULL REFERENCES partition, base INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    appended_ms INTEGER NOT NULL, crc INTEGER NOT NULL, records BLOB NOT NULL
+);
+CREATE UNIQUE INDEX batch_place ON batch (partition, base);
+CREATE TABLE position (
+    grp TEXT NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL, PRIMARY KEY (grp, partition)
+) WITHOUT ROWID;
+CREATE TABLE member (
+    grp TEXT NOT NULL, topic INTEGER NOT NULL, id TEXT NOT NULL, expires_ms INTEGER NOT NULL, PRIMARY KEY (grp, topic, id)
+) WITHOUT ROWID;
+CREATE TABLE lease (
+    grp TEXT NOT NULL, partition INTEGER NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (grp, partition)
+) WITHOUT ROWID;
+"""
+
+PAGE_BYTES = 16 << 10
+"""Rows are hundreds of kilobytes: pages of 16 KiB were measured to append and read them a fifth faster than SQLite's own 4 KiB,
+and larger pages no faster. The WAL is folded into the file every 1000 pages, which is SQLite's own rule."""
+
+_FATAL = {
+    sqlite3.SQLITE_CORRUPT: "restore the file, or move it away to start an empty log",
+    sqlite3.SQLITE_NOTADB: "point `path` at a file of the log",
+    sqlite3.SQLITE_READONLY: "let this user write the file and its folder",
+    sqlite3.SQLITE_PERM: "let this user write the file and its folder",
+    sqlite3.SQLITE_AUTH: "let this user write the file and its folder",
+}
+_RETRY = {
+    sqlite3.SQLITE_BUSY: "another process is writing for too long",
+    sqlite3.SQLITE_LOCKED: "another process is writing for too long",
+    sqlite3.SQLITE_FULL: "free space on the disk",
+    sqlite3.SQLITE_IOERR: "check the disk",
+    sqlite3.SQLITE_CANTOPEN: "check that the folder is there and can be written",
+    sqlite3.SQLITE_NOMEM: "free memory",
+}
+
+
+def cluster_error(error: sqlite3.Error, path: Path) -> ClusterError:
+    """What SQLite's error means to the gateway; one that nobody foresaw is fatal, as retrying a bug helps nobody."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    hint = _RETRY.get(code) or _FATAL.get(code, "this is a bug of mqbridge, or the file was changed by something else")
+    return ClusterError(f"the log {path}: {error}; {hint}", Failure.RETRY if code in _RETRY else Failure.FATAL)
+
+
+def open_connection(path: Path, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection in autocommit mode; makes file and tables where there are none. Raises ClusterError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Each connection is used by one thread, but closed and opened from wherever its executor runs.
+        connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as error:
+        raise Unreachable(
+            f"the log {path} cannot be opened: {error}; check that the folder is there and can be written"
+        ) from error
+    try:
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        _ensure_tables(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise cluster_error(error, path) from error
+    except ClusterError:
+        connection.close()
+        raise
+    return connection
+
+
+def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
+    if _version(connection) == 0:
+        # Two processes may come here at once; the second finds the tables made when it gets the lock.
+        connection.execute("BEGIN IMMEDIATE")
+        if _version(connection) == 0:
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    if (version := _version(connection)) != SCHEMA_VERSION:
+        raise ClusterError(
+            f"the log {path} has schema version {version}, this mqbridge reads {SCHEMA_VERSION}; use the mqbridge that wrote it",
+            Failure.FATAL,
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])

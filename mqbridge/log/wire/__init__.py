@@ -1,0 +1,1 @@
+"""Messages as the bytes of a stored row; no file, no clock."""

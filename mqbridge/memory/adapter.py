@@ -1,0 +1,89 @@
+"""The memory as the gateway sees it."""
+
+from collections.abc import Mapping
+
+from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Outbound, OutboundSpec, Topic
+from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
+from mqbridge.memory.broker import StoredPartition, broker
+from mqbridge.memory.config import MemoryConfig, MemoryOptions
+from mqbridge.memory.inbound import MemoryInbound
+from mqbridge.memory.outbound import MemoryOutbound
+from mqbridge.message import Position
+
+
+class MemoryCluster:
+    """One client of a broker in this process."""
+
+    def __init__(self, name: str, config: MemoryConfig) -> None:
+        self.name = name
+        self.capabilities = Capabilities(individual_ack=config.individual_ack, seek=True, empty_payload=config.empty_payload)
+        self._config = config
+        self.broker = broker(config.broker or name)
+
+    async def connect(self) -> None:
+        """Nothing to open. Raises Unreachable while the broker is told to be disconnected."""
+        self._reach()
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def topics(self) -> list[str]:
+        """All topics."""
+        self._reach()
+        return sorted(self.broker.topics)
+
+    async def describe(self, topic: str) -> Topic | None:
+        """The topic, or None."""
+        self._reach()
+        stored = self.broker.topics.get(topic)
+        return None if stored is None else Topic(topic, tuple(map(str, range(len(stored)))))
+
+    async def create(self, topic: str, partitions: int) -> None:
+        """Create or grow."""
+        self._reach()
+        if not topic or partitions < 1:
+            raise ConfigError(
+                f"topic {topic!r} with {partitions} partitions cannot be made", hint="Give it a name and a partition"
+            )
+        self.broker.create(topic, partitions)
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        """First and next offset by partition."""
+        return {str(number): Bounds((stored.first,), (stored.next,)) for number, stored in enumerate(self._existing(topic))}
+
+    async def groups(self, topic: str) -> list[str]:
+        """The groups that ever joined."""
+        self._existing(topic)
+        return sorted({group for group, of, _ in self.broker.progress if of == topic})
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        """The offset below which the group has acknowledged everything."""
+        self._existing(topic)
+        progress = self.broker.progress.items()
+        return {str(number): (state.committed,) for (who, of, number), state in progress if (who, of) == (group, topic)}
+
+    async def inbound(self, spec: InboundSpec) -> Inbound:
+        """Join a group."""
+        for topic in spec.topics:
+            self._existing(topic)
+        inbound = MemoryInbound(self.broker, self.name, self._config, spec)
+        self.broker.join(spec.group, inbound)
+        return inbound
+
+    async def outbound(self, spec: OutboundSpec) -> Outbound:
+        """Open a way into a topic."""
+        self._existing(spec.topic)
+        return MemoryOutbound(self.broker, self._config, spec)
+
+    def _reach(self) -> None:
+        if not self.broker.connected.is_set():
+            raise Unreachable(f"memory cluster {self.name!r} is disconnected")
+
+    def _existing(self, topic: str) -> list[StoredPartition]:
+        self._reach()
+        if topic not in self.broker.topics:
+            raise ClusterError(f"there is no topic {topic!r} in memory cluster {self.name!r}; create it", Failure.FATAL)
+        return self.broker.topics[topic]
+
+
+ADAPTER = Adapter("memory", MemoryConfig, MemoryOptions, MemoryOptions, MemoryCluster)

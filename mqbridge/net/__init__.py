@@ -1,0 +1,1 @@
+"""The only place that touches sockets: an endpoint, dialling, requests that wait for answers, tasks, backoff."""

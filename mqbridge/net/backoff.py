@@ -1,0 +1,21 @@
+"""How long to wait before trying again: exponential, capped, with jitter so that clients do not return in step."""
+
+import random
+
+
+class Backoff:
+    """Delays in seconds: about `first`, doubling up to `most`; each is drawn from the upper half of its range."""
+
+    def __init__(self, first: float = 0.1, most: float = 10.0) -> None:
+        self._first, self._most = first, most
+        self._next = first
+
+    def delay(self) -> float:
+        """The next delay."""
+        ceiling = self._next
+        self._next = min(self._next * 2, self._most)
+        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+
+    def reset(self) -> None:
+        """It worked: start over."""
+        self._next = self._first

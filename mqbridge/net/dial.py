@@ -1,0 +1,39 @@
+"""Opening connections, with a deadline and an error that names the address."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from mqbridge.errors import Unreachable
+from mqbridge.net.endpoint import Endpoint
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+def split_address(address: str, default_port: int) -> tuple[str, int]:
+    """`host:port`, `host` or `[v6]:port`. Raises ValueError when the port is not a number from 1 to 65535."""
+    host, _, port = address.rpartition(":") if ":" in address.rsplit("]", 1)[-1] else (address, "", "")
+    number = int(port) if port else default_port
+    if not host or not 0 < number < 65536:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), number
+
+
+async def dial(
+    host: str,
+    port: int,
+    make: Callable[[], Endpoint],
+    *,
+    tls: ssl.SSLContext | None = None,
+    timeout: float = CONNECT_TIMEOUT_S,
+) -> Endpoint:
+    """Connect and return the endpoint that `make` built. Raises Unreachable."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            _, endpoint = await loop.create_connection(make, host, port, ssl=tls)
+    except TimeoutError as error:
+        raise Unreachable(f"{host}:{port} did not accept a connection within {timeout:g} s") from error
+    except OSError as error:
+        raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
+    return endpoint

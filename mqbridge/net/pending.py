@@ -1,0 +1,75 @@
+"""Requests that wait for their answers, with one timer for all deadlines of a connection.
+
+A timer or a task per request would cost more than the request. Deadlines are checked every SWEEP_S, so a request may outlive
+its own by that much.
+"""
+
+import asyncio
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from mqbridge.errors import LocalProtocolError, RequestTimeout
+
+SWEEP_S = 0.25
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Pending(Generic[K, V]):
+    """Futures by request id. Made and used inside a running loop."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._waiting: dict[K, tuple[asyncio.Future[V], float, str]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, key: K, what: str, timeout: float) -> "asyncio.Future[V]":
+        """Wait for the answer to `key` for `timeout` seconds; `what` names the request in the error."""
+        if key in self._waiting:
+            raise LocalProtocolError(f"request id {key!r} is already waiting at {self._peer}")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[V] = loop.create_future()
+        self._waiting[key] = (future, loop.time() + timeout, what)
+        if self._timer is None:
+            self._timer = loop.call_later(SWEEP_S, self._sweep)
+        return future
+
+    def resolve(self, key: K, value: V) -> bool:
+        """Answer a request; False when nobody waits for it any more."""
+        entry = self._waiting.pop(key, None)
+        if entry is None or entry[0].done():
+            return False
+        entry[0].set_result(value)
+        return True
+
+    def reject(self, key: K, error: Exception) -> bool:
+        """Fail one request; False when nobody waits for it any more."""
+        entry = self._waiting.pop(key, None)
+        if entry is None or entry[0].done():
+            return False
+        entry[0].set_exception(error)
+        return True
+
+    def fail_all(self, error: Exception) -> None:
+        """Fail every request: the connection is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for future, _, _ in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late = [key for key, (future, deadline, _) in self._waiting.items() if deadline <= now or future.done()]
+        for key in late:
+            future, _, what = self._waiting.pop(key)
+            if not future.done():
+                future.set_exception(RequestTimeout(f"{self._peer} did not answer {what} in time"))
+        self._timer = loop.call_later(SWEEP_S, self._sweep) if self._waiting else None

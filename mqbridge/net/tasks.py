@@ -1,0 +1,32 @@
+"""The one place that creates tasks: named, referenced until they end, and never failing unseen."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_running: set[asyncio.Task[Any]] = set()
+
+
+def spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    """Start a task. If it ends by an exception that nobody awaits, that is logged with its traceback."""
+    task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    _running.add(task)
+    task.add_done_callback(_ended)
+    return task
+
+
+def _ended(task: asyncio.Task[Any]) -> None:
+    _running.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("task %s ended by %s: %s", task.get_name(), type(error).__name__, error, exc_info=error)
+
+
+async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel tasks and wait until they are gone; their exceptions have been logged by then."""
+    live = [task for task in tasks if task is not None and not task.done()]
+    for task in live:
+        task.cancel()
+    await asyncio.gather(*live, return_exceptions=True)

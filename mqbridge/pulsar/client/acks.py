@@ -1,0 +1,72 @@
+"""Acknowledgements on their way: gathered and sent as few commands.
+
+Cumulative ones are a single place, of which only the furthest matters. Individual ones are a list of entries, for a batch with
+the mask of its messages that are still to be acknowledged. Without batch-index acknowledgement (a broker setting that is
+off by default) an entry is only acknowledged when all its messages are.
+"""
+
+from collections.abc import Iterator
+
+from mqbridge.pulsar.wire.ids import EntryId, full_mask, message_id, to_words
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageIdData
+
+IDS_PER_COMMAND = 1000
+
+
+class Acks:
+    """What is acknowledged and not yet told to the broker."""
+
+    __slots__ = ("_batch_index", "_cumulative", "_due", "_open")
+
+    def __init__(self, batch_index: bool) -> None:
+        self._batch_index = batch_index
+        self._cumulative: tuple[EntryId, int] | None = None
+        self._due: dict[EntryId, int] = {}
+        self._open: dict[EntryId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._due) + (self._cumulative is not None)
+
+    def clear(self) -> None:
+        """Forget everything: the positions have been set otherwise."""
+        self._cumulative = None
+        self._due.clear()
+        self._open.clear()
+
+    def entry(self, place: EntryId) -> None:
+        """A whole entry."""
+        self._open.pop(place, None)
+        self._due[place] = 0
+
+    def message(self, place: EntryId, index: int, count: int) -> None:
+        """One message of a batch of `count`."""
+        mask = self._open.get(place, full_mask(count)) & ~(1 << index)
+        if not mask:
+            self.entry(place)
+            return
+        self._open[place] = mask
+        if self._batch_index:
+            self._due[place] = mask
+
+    def cumulative(self, place: EntryId, index: int | None = None, count: int = 1) -> None:
+        """Everything up to this entry, or up to and including message `index` of it.
+
+        In the middle of a batch without batch-index acknowledgement that is everything before the entry.
+        """
+        mask = 0 if index is None else full_mask(count) & ~full_mask(index + 1)
+        if mask and not self._batch_index:
+            place, mask = (place[0], place[1] - 1), 0
+        if self._cumulative is None or (place, -mask) > (self._cumulative[0], -self._cumulative[1]):
+            self._cumulative = place, mask
+
+    def take_cumulative(self) -> MessageIdData | None:
+        """The cumulative one to send now."""
+        taken, self._cumulative = self._cumulative, None
+        return None if taken is None else message_id(*taken[0], to_words(taken[1]))
+
+    def take_individual(self) -> Iterator[list[MessageIdData]]:
+        """The individual ones to send now, cut for commands."""
+        due, self._due = self._due, {}
+        found = [message_id(*place, to_words(mask)) for place, mask in due.items()]
+        for at in range(0, len(found), IDS_PER_COMMAND):
+            yield found[at : at + IDS_PER_COMMAND]

@@ -1,0 +1,261 @@
+"""One connection to a broker: the handshake, keep-alive, requests and their answers, and what the broker pushes.
+
+Producers and consumers are `Session`s of a connection: registered under their id they get what concerns them, and they hear once
+that the connection is gone. Request ids come from one counter, so that an answer needs no other key.
+"""
+
+import asyncio
+import itertools
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mqbridge import __version__
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout
+from mqbridge.net.dial import dial
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.pending import Pending
+from mqbridge.pulsar.client.auth import NO_AUTH, Auth
+from mqbridge.pulsar.wire import codes, commands
+from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, Frame, FrameMeter, parse_frame
+from mqbridge.pulsar.wire.ids import NO_REQUEST
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+
+log = logging.getLogger(__name__)
+
+CLIENT_VERSION = f"mqbridge-{__version__}"
+KEEP_ALIVE_S = 30.0
+HANDSHAKE_TIMEOUT_S = 10.0
+MAX_SENDS_IN_FLIGHT = 500
+"""Per connection. At 1000 a broker stops reading the socket, and with it the pings and acknowledgements of everybody on it."""
+MAX_BYTES_IN_FLIGHT = 32 << 20
+"""Per connection; what a broker on a fast network has on the way to disk is far less."""
+
+_RESPONSES: dict[int, Callable[[BaseCommand], Any]] = {
+    BaseCommand.SUCCESS: lambda command: command.success,
+    BaseCommand.PRODUCER_SUCCESS: lambda command: command.producer_success,
+    BaseCommand.PARTITIONED_METADATA_RESPONSE: lambda command: command.partitionMetadataResponse,
+    BaseCommand.LOOKUP_RESPONSE: lambda command: command.lookupTopicResponse,
+    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: lambda command: command.getLastMessageIdResponse,
+    BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE: lambda command: command.getTopicsOfNamespaceResponse,
+    BaseCommand.ACK_RESPONSE: lambda command: command.ackResponse,
+}
+_PRODUCER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
+    BaseCommand.SEND_RECEIPT: lambda command: command.send_receipt.producer_id,
+    BaseCommand.SEND_ERROR: lambda command: command.send_error.producer_id,
+    BaseCommand.CLOSE_PRODUCER: lambda command: command.close_producer.producer_id,
+}
+_CONSUMER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
+    BaseCommand.MESSAGE: lambda command: command.message.consumer_id,
+    BaseCommand.CLOSE_CONSUMER: lambda command: command.close_consumer.consumer_id,
+    BaseCommand.ACTIVE_CONSUMER_CHANGE: lambda command: command.active_consumer_change.consumer_id,
+    BaseCommand.REACHED_END_OF_TOPIC: lambda command: command.reachedEndOfTopic.consumer_id,
+}
+_CLOSES = frozenset({BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER})
+
+
+class Session(Protocol):
+    """A producer or consumer as its connection sees it."""
+
+    def on_push(self, frame: Frame) -> None:
+        """Something for this session, in the order of arrival; after a close by the broker it is no longer registered."""
+
+    def on_lost(self, error: Exception) -> None:
+        """The connection is gone; nothing more will come."""
+
+
+class Connection:
+    """A connection after its handshake; made by `open_connection`."""
+
+    def __init__(self, auth: Auth = NO_AUTH, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+        self._auth = auth
+        self._keep_alive_s = keep_alive_s
+        self._meter = FrameMeter()
+        self.endpoint = Endpoint(self._meter.measure, self._on_frames, self._on_lost)
+        self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
+        self.server_version = ""
+        self.producers: dict[int, Session] = {}
+        self.consumers: dict[int, Session] = {}
+        self.window = SendWindow()
+        self._request_ids = itertools.count(1)
+        self._pending: Pending[int, BaseCommand] = Pending("the broker")
+        self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tick: asyncio.TimerHandle | None = None
+        self._pinged_at = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used."""
+        return self.endpoint.alive
+
+    # --- handshake and end ------------------------------------------------------------------------------------------
+
+    async def handshake(self, proxy_to: str | None, timeout: float) -> None:
+        """CONNECT. Raises ClusterError."""
+        credentials = self._auth.credentials()
+        self.endpoint.send(commands.connect(CLIENT_VERSION, self._auth.method, credentials, proxy_to))
+        try:
+            async with asyncio.timeout(timeout):
+                await self._connected
+        except TimeoutError as error:
+            self.endpoint.abort(error)
+            raise RequestTimeout(f"{self.endpoint.peer} did not answer CONNECT within {timeout:g} s") from error
+        self._tick = asyncio.get_running_loop().call_later(self._keep_alive_s, self._keep_alive)
+
+    async def close(self) -> None:
+        """Write what is queued and close; sessions hear that the connection is lost."""
+        await self.endpoint.close()
+
+    def _on_lost(self, error: Exception) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+        if not self._connected.done():
+            self._connected.set_exception(error)
+            self._connected.exception()  # whoever waited may have gone
+        lost = error if isinstance(error, ClusterError) else ConnectionLost(f"the connection to {self.endpoint.peer}: {error}")
+        self._pending.fail_all(lost)
+        sessions = [*self.producers.values(), *self.consumers.values()]
+        self.producers.clear()
+        self.consumers.clear()
+        for session in sessions:
+            session.on_lost(lost)
+
+    def _keep_alive(self) -> None:
+        """At every tick: a ping that nothing has followed since the last one means that the peer is gone."""
+        if self._pinged_at and self.endpoint.received_at < self._pinged_at:
+            self.endpoint.abort(ConnectionLost(f"{self.endpoint.peer} has said nothing for {self._keep_alive_s:g} s"))
+            return
+        if self.alive:
+            self.endpoint.send(commands.PING)
+            loop = asyncio.get_running_loop()
+            self._pinged_at = loop.time()
+            self._tick = loop.call_later(self._keep_alive_s, self._keep_alive)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def next_request_id(self) -> int:
+        """A request id that no other request of this connection has."""
+        return next(self._request_ids)
+
+    async def request(self, make: Callable[[int], bytes], expect: int, what: str, timeout: float) -> Any:
+        """Send what `make` gives for a request id; the body of the answer, which must be of type `expect`.
+
+        Raises ServerRefused, RequestTimeout, ConnectionLost.
+        """
+        request_id = self.next_request_id()
+        future = self._pending.add(request_id, what, timeout)
+        try:
+            self.endpoint.send(make(request_id))
+        except ConnectionLost as error:
+            self._pending.reject(request_id, error)
+        command = await future
+        if command.type != expect:
+            wrong = RemoteProtocolError(f"{self.endpoint.peer} answered {what} by a command of type {command.type}")
+            self.endpoint.abort(wrong)
+            raise ConnectionLost(str(wrong))
+        return _RESPONSES[expect](command)
+
+    # --- what arrives -----------------------------------------------------------------------------------------------
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        for data in frames:
+            frame = parse_frame(data)
+            kind, command = frame.type, frame.command
+            if kind in _PRODUCER_PUSHES:
+                self._push(self.producers, _PRODUCER_PUSHES[kind](command), frame)
+            elif kind in _CONSUMER_PUSHES:
+                self._push(self.consumers, _CONSUMER_PUSHES[kind](command), frame)
+            elif kind in _RESPONSES:
+                self._pending.resolve(_RESPONSES[kind](command).request_id, command)
+            else:
+                self._on_control(kind, command)
+
+    @staticmethod
+    def _push(sessions: dict[int, Session], key: int, frame: Frame) -> None:
+        """A session that was closed a moment ago may still be spoken to; that is not an error."""
+        session = sessions.pop(key, None) if frame.type in _CLOSES else sessions.get(key)
+        if session is not None:
+            session.on_push(frame)
+
+    def _on_control(self, kind: int, command: BaseCommand) -> None:
+        match kind:
+            case BaseCommand.PING:
+                self.endpoint.send(commands.PONG)
+            case BaseCommand.PONG:
+                pass
+            case BaseCommand.CONNECTED:
+                self._on_connected(command)
+            case BaseCommand.ERROR:
+                self._on_error(command)
+            case BaseCommand.AUTH_CHALLENGE:
+                credentials = self._auth.credentials()
+                self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, credentials))
+            case _:
+                log.warning("%s sent a command of type %d, which is not expected here: ignored", self.endpoint.peer, kind)
+
+    def _on_connected(self, command: BaseCommand) -> None:
+        if self._connected.done():
+            raise RemoteProtocolError(f"{self.endpoint.peer} sent CONNECTED twice")
+        self.server_version = command.connected.server_version
+        if command.connected.max_message_size > 0:
+            self.max_message_size = command.connected.max_message_size
+            self._meter.allow(self.max_message_size)
+        self._connected.set_result(None)
+
+    def _on_error(self, command: BaseCommand) -> None:
+        said = command.error
+        if said.request_id != NO_REQUEST:
+            self._pending.reject(said.request_id, codes.refused(said.error, said.message, self.endpoint.peer))
+            return
+        self.endpoint.abort(codes.refused(said.error, said.message, f"{self.endpoint.peer} refused the connection"))
+
+
+class SendWindow:
+    """How much may be on the way to the broker over one connection; producers that find it full are woken in turn."""
+
+    __slots__ = ("_bytes", "_sends", "_waiting")
+
+    def __init__(self) -> None:
+        self._sends = self._bytes = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def take(self, size: int, wake: Callable[[], None]) -> bool:
+        """Reserve a SEND of `size` bytes; when there is no room `wake` is called as soon as there is."""
+        if self._sends and (self._sends >= MAX_SENDS_IN_FLIGHT or self._bytes + size > MAX_BYTES_IN_FLIGHT):
+            if wake not in self._waiting:
+                self._waiting.append(wake)
+            return False
+        self._sends += 1
+        self._bytes += size
+        return True
+
+    def give(self, sends: int, size: int) -> None:
+        """SENDs that are answered or given up."""
+        self._sends -= sends
+        self._bytes -= size
+        for _ in range(len(self._waiting)):
+            if self._sends >= MAX_SENDS_IN_FLIGHT:
+                return
+            self._waiting.popleft()()
+
+
+async def open_connection(
+    host: str,
+    port: int,
+    *,
+    proxy_to: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    auth: Auth = NO_AUTH,
+    keep_alive_s: float = KEEP_ALIVE_S,
+    timeout: float = HANDSHAKE_TIMEOUT_S,
+) -> Connection:
+    """Dial and shake hands. Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost."""
+    connection = Connection(auth, keep_alive_s)
+    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout)
+    try:
+        await connection.handshake(proxy_to, timeout)
+    except RemoteProtocolError as error:
+        raise ClusterError(f"{host}:{port} does not speak Pulsar's protocol: {error}", Failure.FATAL) from error
+    return connection

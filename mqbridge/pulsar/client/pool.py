@@ -1,0 +1,108 @@
+"""Connections by (broker, address): one each, opened once, replaced when lost.
+
+The broker is the logical `host:port`, the address where the socket goes; behind a proxy many brokers share one address.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.dial import split_address
+from mqbridge.pulsar.client.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, open_connection
+
+DEFAULT_PORT = 6650
+SCHEME = "pulsar://"
+TLS_SCHEME = "pulsar+ssl://"
+
+
+class Address(NamedTuple):
+    """Where a socket goes."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_service_url(text: str, tls: bool) -> list[Address]:
+    """The addresses of `pulsar://a:6650,b:6650`. Raises ValueError."""
+    scheme = TLS_SCHEME if tls else SCHEME
+    addresses = []
+    for part in text.removeprefix(scheme).split(","):
+        rest = part.strip().removeprefix(scheme).rstrip("/")
+        if "://" in rest:
+            raise ValueError(f"{part.strip()!r} does not begin with {scheme}")
+        addresses.append(Address(*split_address(rest, DEFAULT_PORT)))
+    return addresses
+
+
+class Pool:
+    """The connections of one cluster. `service` holds the addresses to begin with, tried in turn."""
+
+    def __init__(
+        self,
+        service: Sequence[Address],
+        *,
+        tls: ssl.SSLContext | None = None,
+        auth: Auth = NO_AUTH,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+    ) -> None:
+        self._service = list(service)
+        self._tls, self._auth = tls, auth
+        self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
+        self._connections: dict[tuple[str, Address], Connection] = {}
+        self._locks: dict[tuple[str, Address], asyncio.Lock] = {}
+        self._turn = 0
+        self._closed = False
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self._tls is not None
+
+    async def service(self) -> tuple[Connection, Address]:
+        """A connection to one of the service addresses, and which. Raises the last error when none answers."""
+        failed: ClusterError | None = None
+        for _ in self._service:
+            address = self._service[self._turn % len(self._service)]
+            try:
+                return await self.get(address), address
+            except ClusterError as error:
+                self._turn += 1
+                failed = error
+        assert failed is not None  # noqa: S101 - there is at least one address
+        raise failed
+
+    def skip_service(self) -> None:
+        """Begin with the next service address from now on: this one could not help."""
+        self._turn += 1
+
+    async def get(self, address: Address, proxy_to: str | None = None) -> Connection:
+        """The connection to this address, on behalf of the broker `proxy_to` if there is a proxy between. Raises ClusterError."""
+        key = (proxy_to or str(address), address)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if self._closed:
+                raise ClusterError("the client is closed", Failure.FATAL)
+            connection = self._connections.get(key)
+            if connection is None or not connection.alive:
+                connection = await open_connection(
+                    *address,
+                    proxy_to=proxy_to,
+                    tls=self._tls,
+                    auth=self._auth,
+                    keep_alive_s=self._keep_alive_s,
+                    timeout=self._connect_timeout_s,
+                )
+                self._connections[key] = connection
+            return connection
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+        self._connections.clear()

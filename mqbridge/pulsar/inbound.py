@@ -1,0 +1,112 @@
+"""Consuming: a consumer per partition, a lane for as long as it is the one that gets the entries.
+
+With exclusive and shared subscriptions a lane lasts until it is released. With failover it comes and goes as the broker
+activates one member or another. New partitions of a topic are looked for now and then.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator
+
+from mqbridge.adapter import InboundSpec, Start
+from mqbridge.errors import ClusterError
+from mqbridge.message import Partition
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.consumer import Consumer, Subscription, Types
+from mqbridge.pulsar.config import PulsarInboundOptions
+from mqbridge.pulsar.lane import PulsarLane
+from mqbridge.pulsar.topics import Topics
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTION_TYPES = {
+    "failover": Types.Failover,
+    "exclusive": Types.Exclusive,
+    "shared": Types.Shared,
+    "key_shared": Types.Key_Shared,
+}
+MIN_CONSUMER_BYTES = 1 << 20
+"""What one consumer may hold when a budget is divided among many; an entry must fit in any case."""
+
+
+class PulsarInbound:
+    """A membership in a subscription; `open` subscribes to everything there is now."""
+
+    def __init__(self, client: PulsarClient, topics: Topics, spec: InboundSpec, refresh_s: float) -> None:
+        assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - by the registry
+        self._client, self._topics, self._spec, self._refresh_s = client, topics, spec, refresh_s
+        self._options = spec.options or PulsarInboundOptions()
+        self._consumer_name = self._options.consumer_name or f"mqbridge-{uuid.uuid4().hex[:12]}"
+        self._consumers: dict[Partition, Consumer] = {}
+        self._held: dict[Partition, PulsarLane] = {}
+        self._new: asyncio.Queue[PulsarLane | Exception | None] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Subscribe. Raises ClusterError (FATAL for a missing topic); then nothing stays open."""
+        try:
+            await self._subscribe_all()
+        except BaseException:
+            await self.close()
+            raise
+        self._tasks.append(spawn(self._look_for_partitions(), f"new partitions for {self._spec.group}"))
+
+    async def lanes(self) -> AsyncIterator[PulsarLane]:
+        """Lanes as they are assigned."""
+        while (lane := await self._new.get()) is not None:
+            if isinstance(lane, Exception):
+                raise lane
+            if not lane.revoked:
+                yield lane
+
+    async def close(self) -> None:
+        """Release all lanes and close all consumers."""
+        await cancel(*self._tasks)
+        for lane in self._held.values():
+            lane.revoke()
+        await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
+        self._new.put_nowait(None)
+
+    # --- partitions -------------------------------------------------------------------------------------------------
+
+    async def _subscribe_all(self) -> None:
+        partitions = [partition for topic in self._spec.topics for partition in await self._topics.partitions(topic)]
+        share = max(MIN_CONSUMER_BYTES, self._spec.max_bytes // max(1, len(partitions)))
+        for partition in partitions:
+            if partition not in self._consumers:
+                await self._subscribe(partition, share)
+
+    async def _subscribe(self, partition: Partition, max_bytes: int) -> None:
+        subscription = Subscription(
+            self._spec.group,
+            SUBSCRIPTION_TYPES[self._options.subscription_type],
+            earliest=self._spec.start is Start.EARLIEST,
+            consumer_name=self._consumer_name,
+            max_bytes=max_bytes,
+        )
+        consumer = await self._client.consumer(self._topics.concrete(partition), subscription)
+        self._consumers[partition] = consumer
+        self._tasks.append(spawn(self._watch(partition, consumer), f"lane {partition}"))
+
+    async def _watch(self, partition: Partition, consumer: Consumer) -> None:
+        """Hand out a lane whenever the consumer is the active one."""
+        try:
+            while True:
+                await consumer.wait_active(True)
+                lane = self._held[partition] = PulsarLane(partition, consumer, self._options.batch_bytes)
+                self._new.put_nowait(lane)
+                await consumer.wait_active(False)
+                lane.revoke()
+        except ClusterError as error:
+            if not consumer.closed:
+                self._new.put_nowait(error)
+
+    async def _look_for_partitions(self) -> None:
+        while True:
+            await asyncio.sleep(self._refresh_s)
+            try:
+                await self._subscribe_all()
+            except ClusterError as error:
+                log.warning("looking for new partitions for %s: %s", self._spec.group, error)

@@ -1,0 +1,136 @@
+"""Producing to one topic: a producer per partition, opened when the first batch for it comes."""
+
+import asyncio
+import base64
+import functools
+from collections.abc import Sequence
+
+from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.message import Message, Partition, origin_prefix
+from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.consumer import Subscription
+from mqbridge.pulsar.client.producer import Producer
+from mqbridge.pulsar.client.sending import SendReceipt
+from mqbridge.pulsar.config import PulsarOutboundOptions
+from mqbridge.pulsar.lane import newest_message
+from mqbridge.pulsar.mapping import Limits, Outgoing, encode
+from mqbridge.pulsar.topics import Topics
+from mqbridge.pulsar.wire.compression import NAMES
+from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
+from mqbridge.pulsar.wire.ids import LATEST
+
+READ_BACK_TIMEOUT_S = 10.0
+KEY_MEMO = 16384
+"""Hashes remembered; keys repeat, and hashing one takes longer than looking it up."""
+
+
+class PulsarOutbound:
+    """A way into one topic."""
+
+    def __init__(self, client: PulsarClient, topics: Topics, spec: OutboundSpec, targets: Sequence[Partition]) -> None:
+        assert spec.options is None or isinstance(spec.options, PulsarOutboundOptions)  # noqa: S101 - by the registry
+        options = spec.options or PulsarOutboundOptions()
+        self.partitions = len(targets)
+        self._client, self._spec, self._options = client, spec, options
+        self._names = [topics.concrete(partition) for partition in targets]
+        self._limits = Limits(options.batch_messages, options.batch_bytes)
+        self._producers: dict[int, Producer] = {}
+        self._prefixes: dict[Partition, str] = {}
+        self._hash = _java_hash if options.key_hash == "java" else murmur3_32
+        self._closed = False
+
+    def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
+        """Send in order; the receipt's position is that of the last stored message."""
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(ClusterError(f"the outbound to {self._spec.topic} is closed", Failure.FATAL))
+            return future
+        prefix = self._prefix(source) if source is not None and self._spec.stamp_origin else None
+        entries, failures = encode(messages, prefix, self._limits)
+        producer = self._producers.get(partition) or self._open(partition)
+        _Gathering(future, failures).start(producer, entries)
+        return future
+
+    def partition_of(self, key: bytes) -> int:
+        """By the hash of the options; a key that is no text counts as its base64 form, as it does for Java producers."""
+        return self._hash(key) % self.partitions
+
+    def _open(self, partition: int) -> Producer:
+        producer = self._producers[partition] = self._client.producer(
+            self._names[partition],
+            name=self._options.producer_name,
+            codec=NAMES[self._options.compression],
+            max_elapsed_s=self._spec.max_elapsed_s,
+        )
+        return producer
+
+    def _prefix(self, source: Partition) -> str:
+        prefix = self._prefixes.get(source)
+        if prefix is None:
+            prefix = self._prefixes[source] = origin_prefix(source)
+        return prefix
+
+    async def last_origin(self, partition: int) -> str | None:
+        """The origin stamped on the newest message. Raises ClusterError."""
+        reader = await self._client.consumer(self._names[partition], Subscription("mqbridge-last-origin", reader_from=LATEST))
+        try:
+            message = await newest_message(reader, READ_BACK_TIMEOUT_S)
+        except TimeoutError as error:
+            raise ClusterError(f"the newest message of {self._names[partition]} did not come") from error
+        finally:
+            await reader.close()
+        return None if message is None else message.origin
+
+    async def close(self) -> None:
+        """Wait for what is in flight, then let go."""
+        self._closed = True
+        await asyncio.gather(*(producer.close() for producer in self._producers.values()))
+
+
+@functools.lru_cache(maxsize=KEY_MEMO)
+def _java_hash(key: bytes) -> int:
+    try:
+        return java_string_hash(key.decode())
+    except UnicodeDecodeError:
+        return java_string_hash(base64.b64encode(key).decode())
+
+
+class _Gathering:
+    """One `send` until all of its entries have their receipts."""
+
+    __slots__ = ("_failures", "_fatal", "_future", "_open", "_position")
+
+    def __init__(self, future: "asyncio.Future[Receipt]", failures: list[MessageFailure]) -> None:
+        self._future, self._failures = future, failures
+        self._open = 1
+        self._position: tuple[int, ...] = ()
+        self._fatal: ClusterError | None = None
+
+    def start(self, producer: Producer, entries: Sequence[Outgoing]) -> None:
+        self._open += len(entries)
+        for outgoing in entries:
+            sent = producer.send(outgoing.metadata, outgoing.payload, outgoing.count)
+            sent.add_done_callback(functools.partial(self._done, outgoing))
+        self._finish()
+
+    def _done(self, outgoing: Outgoing, sent: "asyncio.Future[SendReceipt]") -> None:
+        error = sent.exception()
+        if error is None:
+            receipt = sent.result()
+            self._position = max(self._position, (receipt.ledger, receipt.entry, outgoing.count - 1))
+        elif isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
+            self._failures += [MessageFailure(index, error.failure, str(error)) for index in outgoing.indexes]
+        else:
+            self._fatal = error if isinstance(error, ClusterError) else ClusterError(str(error), Failure.FATAL)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._open -= 1
+        if self._open or self._future.done():
+            return
+        if self._fatal is not None:
+            self._future.set_exception(self._fatal)
+            return
+        self._failures.sort(key=lambda failure: failure.index)
+        self._future.set_result(Receipt(self._position, self._failures))

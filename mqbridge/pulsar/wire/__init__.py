@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol: bytes <-> commands and entries; no socket, no clock."""

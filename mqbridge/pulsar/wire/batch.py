@@ -1,0 +1,59 @@
+"""The payload of a batch entry: per message a uint32 size, its SingleMessageMetadata and its own payload.
+
+Reading makes one protobuf object per message. Writing is left to who knows the message: `property_bytes` gives the piece that is
+worth remembering, and `frame_message` is the plain way.
+"""
+
+import struct
+from collections.abc import Iterable
+
+from google.protobuf.message import DecodeError
+
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import SingleMessageMetadata
+from mqbridge.wire.varint import encode_varint
+
+_SIZE = struct.Struct(">I")
+_PROPERTIES, _KEY, _VALUE = b"\x0a", b"\x0a", b"\x12"  # tags: field 1 of the metadata; fields 1 and 2 of KeyValue
+
+
+def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
+    """The `count` messages of a batch. Raises RemoteProtocolError when the bytes do not hold exactly those."""
+    parse, size_at = SingleMessageMetadata.FromString, _SIZE.unpack_from
+    messages: list[tuple[SingleMessageMetadata, bytes]] = []
+    at, size = 0, len(payload)
+    try:
+        for _ in range(count):
+            head = at + 4
+            body = head + size_at(payload, at)[0]
+            if body > size:
+                break
+            single = parse(payload[head:body])
+            at = body + single.payload_size
+            if not body <= at <= size:
+                break
+            messages.append((single, payload[body:at]))
+    except (struct.error, DecodeError) as error:
+        raise RemoteProtocolError(f"message {len(messages)} of a batch of {count} cannot be read: {error}") from error
+    if len(messages) != count or at != size:
+        raise RemoteProtocolError(f"{size} bytes of a batch of {count} held {len(messages)} messages in {at}")
+    return messages
+
+
+def frame_message(single: SingleMessageMetadata, payload: bytes) -> bytes:
+    """One message as it lies in a batch; sets `payload_size`."""
+    single.payload_size = len(payload)
+    head = single.SerializeToString()
+    return _SIZE.pack(len(head)) + head + payload
+
+
+def join_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> bytes:
+    """The payload of a batch entry."""
+    return b"".join([frame_message(single, payload) for single, payload in messages])
+
+
+def property_bytes(key: str, value: bytes) -> bytes:
+    """A property as it stands in SingleMessageMetadata or MessageMetadata-like field 1. `value` is UTF-8."""
+    name = key.encode()
+    pair = b"".join((_KEY, encode_varint(len(name)), name, _VALUE, encode_varint(len(value)), value))
+    return _PROPERTIES + encode_varint(len(pair)) + pair

@@ -1,0 +1,137 @@
+"""Entries: what one SEND stores and one MESSAGE brings; the unit of acknowledgement, deduplication and checksums.
+
+    [0x0e02 uint32 size BrokerEntryMetadata] [0x0e01 CRC32C] uint32 metadataSize MessageMetadata payload
+
+The checksum covers everything after itself. A damaged entry is still an entry: it says so in `defect`, keeps its raw bytes, and
+never raises, because one bad entry must not end a connection that carries others.
+"""
+
+import struct
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.pulsar.wire.compression import decompress
+from mqbridge.pulsar.wire.frame import encode_head
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+
+MAGIC_CHECKSUM = 0x0E01
+MAGIC_BROKER_METADATA = 0x0E02
+
+_SHORT = struct.Struct(">H")
+_SIZE = struct.Struct(">I")
+_MAGIC_AND_SUM = struct.Struct(">HI")
+_BROKER_HEAD = struct.Struct(">HI")
+_SUM_AND_SIZE = struct.Struct(">HII")
+
+
+class Entry:
+    """An entry as a consumer received it.
+
+    `payload` is decompressed, with the batch's framing still in it where the metadata has `num_messages_in_batch`. With a
+    `defect` it holds the bytes as they came. `ack_set` is empty when all messages of a batch are to be delivered.
+    """
+
+    __slots__ = ("_packed", "ack_set", "defect", "entry", "ledger", "metadata", "partition", "payload", "redelivery_count")
+
+    def __init__(
+        self,
+        metadata: MessageMetadata,
+        payload: bytes,
+        *,
+        ledger: int = 0,
+        entry: int = 0,
+        partition: int = -1,
+        redelivery_count: int = 0,
+        ack_set: tuple[int, ...] = (),
+        defect: str | None = None,
+    ) -> None:
+        self.metadata, self.payload, self.defect = metadata, payload, defect
+        self.ledger, self.entry, self.partition = ledger, entry, partition
+        self.redelivery_count, self.ack_set = redelivery_count, ack_set
+        self._packed = defect is None and bool(metadata.compression or metadata.encryption_keys)
+
+    @property
+    def count(self) -> int:
+        """Messages in it, whether or not they are to be delivered."""
+        return self.metadata.num_messages_in_batch  # 1 where the field is absent
+
+    @property
+    def is_batch(self) -> bool:
+        """Presence decides: C++ and Go frame a single message as a batch of one, Java does not."""
+        return self.metadata.HasField("num_messages_in_batch")
+
+    def unpack(self) -> None:
+        """Decompress the payload; a failure becomes the `defect`. Calling it again does nothing."""
+        if not self._packed:
+            return
+        self._packed = False
+        metadata = self.metadata
+        if metadata.encryption_keys:
+            self.defect = "it is encrypted, and the gateway has no keys"
+            return
+        try:
+            self.payload = decompress(metadata.compression, self.payload, metadata.uncompressed_size)
+        except RemoteProtocolError as error:
+            self.defect = str(error)
+
+
+def decode_entry(data: bytes, at: int = 0) -> Entry:
+    """Read what lies behind `at`, checksum verified, payload not yet unpacked. Never raises: see `Entry.defect`."""
+    size = len(data)
+    if size - at >= 6 and _SHORT.unpack_from(data, at)[0] == MAGIC_BROKER_METADATA:
+        at += 6 + _BROKER_HEAD.unpack_from(data, at)[1]
+    if size - at >= 6 and _SHORT.unpack_from(data, at)[0] == MAGIC_CHECKSUM:
+        told = _MAGIC_AND_SUM.unpack_from(data, at)[1]
+        at += 6
+        found = crc32c(memoryview(data)[at:])
+        if found != told:
+            return Entry(MessageMetadata(), data[at:], defect=f"its CRC32C is {found:08x} where {told:08x} was stored")
+    if size - at < 4:
+        return Entry(MessageMetadata(), data[at:], defect="it ends before its metadata")
+    end = at + 4 + _SIZE.unpack_from(data, at)[0]
+    if end > size:
+        return Entry(MessageMetadata(), data[at:], defect=f"its metadata of {end - at - 4} bytes does not fit")
+    try:
+        return Entry(MessageMetadata.FromString(data[at + 4 : end]), data[end:])
+    except DecodeError:
+        return Entry(MessageMetadata(), data[at:], defect=f"its {end - at - 4} bytes of metadata cannot be read")
+
+
+def has_valid_checksum(data: bytes, at: int = 0) -> bool:
+    """Whether the entry without broker metadata is what its checksum says; an entry without one is."""
+    if len(data) - at < 6 or _SHORT.unpack_from(data, at)[0] != MAGIC_CHECKSUM:
+        return True
+    return bool(crc32c(memoryview(data)[at + 6 :]) == _MAGIC_AND_SUM.unpack_from(data, at)[1])
+
+
+def encode_entry_head(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """The entry up to its payload: magic, checksum and metadata. The payload is read once and not copied."""
+    data = metadata.SerializeToString()
+    length = _SIZE.pack(len(data))
+    checksum = crc32c(payload, crc32c(length + data))
+    return _SUM_AND_SIZE.pack(MAGIC_CHECKSUM, checksum, len(data)) + data
+
+
+class SendEncoder:
+    """Encodes SEND frames of one producer, with a command object that is made once."""
+
+    __slots__ = ("_command", "_send")
+
+    def __init__(self, producer_id: int) -> None:
+        self._command = BaseCommand(type=BaseCommand.SEND)
+        self._send = self._command.send
+        self._send.producer_id = producer_id
+
+    def encode(self, sequence_id: int, highest: int, count: int, metadata: MessageMetadata, payload: bytes) -> bytes:
+        """The frame up to its payload. `highest` equals `sequence_id` when the whole entry counts as one."""
+        send = self._send
+        send.sequence_id = sequence_id
+        send.num_messages = count
+        if highest > sequence_id:
+            send.highest_sequence_id = highest
+        else:
+            send.ClearField("highest_sequence_id")
+        head = encode_entry_head(metadata, payload)
+        return encode_head(self._command, len(head) + len(payload)) + head

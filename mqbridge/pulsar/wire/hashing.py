@@ -1,0 +1,38 @@
+"""The two key hashes that clients in every language can be told to use for choosing a partition.
+
+(The default of the C++ core is platform dependent, so it can be agreed with nobody.)
+"""
+
+_M32 = 0xFFFFFFFF
+_POSITIVE = 0x7FFFFFFF
+
+
+def java_string_hash(text: str) -> int:
+    """Java's `String.hashCode` without its sign: over UTF-16 code units."""
+    value = 0
+    units = text.encode("utf-16-le", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + units[at] + (units[at + 1] << 8)) & _M32
+    return value & _POSITIVE
+
+
+def murmur3_32(data: bytes) -> int:
+    """MurmurHash3, x86, 32 bits, seed 0, without its sign."""
+    value, whole = 0, len(data) & ~3
+    for at in range(0, whole, 4):
+        value ^= _scramble(int.from_bytes(data[at : at + 4], "little"))
+        value = (_rotate(value, 13) * 5 + 0xE6546B64) & _M32
+    if whole != len(data):
+        value ^= _scramble(int.from_bytes(data[whole:], "little"))
+    value ^= len(data)
+    value = (value ^ value >> 16) * 0x85EBCA6B & _M32
+    value = (value ^ value >> 13) * 0xC2B2AE35 & _M32
+    return (value ^ value >> 16) & _POSITIVE
+
+
+def _rotate(value: int, bits: int) -> int:
+    return (value << bits | value >> 32 - bits) & _M32
+
+
+def _scramble(word: int) -> int:
+    return _rotate(word * 0xCC9E2D51 & _M32, 15) * 0x1B873593 & _M32

@@ -1,0 +1,74 @@
+"""Topic names: `persistent://tenant/namespace/topic`, their short forms, and the names of partitions.
+
+The short forms are `topic` (in a default namespace) and `tenant/namespace/topic`. The old form with a cluster between tenant and
+namespace still parses; its namespace then reads `cluster/namespace`.
+"""
+
+import re
+from dataclasses import dataclass
+
+DOMAINS = ("persistent", "non-persistent")
+DEFAULT_NAMESPACE = "public/default"
+
+_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
+_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A topic name, taken apart."""
+
+    domain: str
+    tenant: str
+    namespace: str
+    """Without its tenant."""
+    local: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.path}"
+
+    @property
+    def path(self) -> str:
+        """`tenant/namespace/topic`."""
+        return f"{self.tenant}/{self.namespace}/{self.local}"
+
+    def short(self, default_namespace: str = DEFAULT_NAMESPACE) -> str:
+        """The shortest text that parses back to this name."""
+        if self.domain != DOMAINS[0]:
+            return str(self)
+        return self.local if f"{self.tenant}/{self.namespace}" == default_namespace else self.path
+
+    def partition(self, index: int) -> "TopicName":
+        """The name of one partition of this topic."""
+        return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}-partition-{index}")
+
+    @property
+    def partition_index(self) -> int:
+        """The number of the partition that this name says, -1 when it names none."""
+        found = _PARTITION.match(self.local)
+        return int(found[2]) if found else -1
+
+    @property
+    def parent(self) -> "TopicName":
+        """The partitioned topic that this partition belongs to; the name itself when it is no partition."""
+        found = _PARTITION.match(self.local)
+        return TopicName(self.domain, self.tenant, self.namespace, found[1]) if found else self
+
+
+def parse_topic(text: str, default_namespace: str = DEFAULT_NAMESPACE) -> TopicName:
+    """Read any form of a name. Raises ValueError that says what is wrong with it."""
+    domain, scheme, path = text.partition("://")
+    if not scheme:
+        domain, path = DOMAINS[0], text if "/" in text else f"{default_namespace}/{text}"
+    if domain not in DOMAINS:
+        raise ValueError(f"topic name {text!r}: {domain!r} is neither persistent nor non-persistent")
+    parts = path.split("/", 3)
+    if len(parts) < 3 or (len(parts) == 4 and not scheme):
+        raise ValueError(f"topic name {text!r}: write topic, tenant/namespace/topic or persistent://tenant/namespace/topic")
+    *entities, local = parts
+    for entity in entities:
+        if not _ENTITY.match(entity):
+            raise ValueError(f"topic name {text!r}: {entity!r} may only have letters, digits and - = : . _")
+    if not local.strip() or "/" in local:
+        raise ValueError(f"topic name {text!r}: its last part is empty or has a slash")
+    return TopicName(domain, entities[0], "/".join(entities[1:]), local)

@@ -1,0 +1,152 @@
+"""TubeMQ as the gateway sees it.
+
+Producing and consuming need only the Masters. Whatever the protocol has no call for (listing and creating topics, groups,
+offsets, the newest message) goes through the administrators' web API, when `admin_url` is set.
+"""
+
+from collections.abc import Mapping
+from zoneinfo import ZoneInfo
+
+from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Outbound, OutboundSpec, Start, Topic
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.message import Position
+from mqbridge.net.dial import split_address
+from mqbridge.tubemq.client.admin import Admin
+from mqbridge.tubemq.client.consumer import Consumer, From
+from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
+from mqbridge.tubemq.client.producer import Producer
+from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.session import Sessions
+from mqbridge.tubemq.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
+from mqbridge.tubemq.inbound import TubeMQInbound
+from mqbridge.tubemq.outbound import TubeMQOutbound
+
+PACK_BYTES = 1 << 20
+"""A get returns half a MiB, or one message that may have a little over 1 MiB."""
+
+
+class TubeMQ:
+    """One configured cluster: a producer's view of it, kept current, and the connections that all ends share."""
+
+    def __init__(self, name: str, config: TubeMQCluster) -> None:
+        self.name = name
+        # A message without a single byte is refused by Brokers; the mapping gives such a one an attribute block.
+        self.capabilities = Capabilities(create_topics=config.admin_url is not None, list_topics=config.admin_url is not None)
+        self._config = config
+        self._zone = ZoneInfo(config.time_zone)
+        self._admin: Admin | None = None
+        self._sessions: Sessions | None = None
+        self._routes: Routes | None = None
+
+    async def connect(self) -> None:
+        """Register a producer with the Master."""
+        config = self._config
+        self._sessions = Sessions(timeout_s=config.request_timeout_s)
+        addresses = [split_address(address, DEFAULT_PORT) for address in config.masters]
+        routes = Routes(Masters(addresses, self._sessions), heartbeat_s=config.heartbeat_s)
+        try:
+            await routes.start()
+        except BaseException:
+            await self._sessions.close()
+            raise
+        self._routes = routes
+        if config.admin_url is not None:
+            token = config.admin_token
+            self._admin = Admin(config.admin_url, None if token is None else token.get_secret_value())
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        if self._admin is not None:
+            await self._admin.close()
+        if self._routes is not None:
+            await self._routes.close()
+        if self._sessions is not None:
+            await self._sessions.close()
+        self._admin = self._routes = self._sessions = None
+
+    async def topics(self) -> list[str]:
+        """All topics but the system's own."""
+        return await self._administrator("list topics").topics()
+
+    async def describe(self, topic: str) -> Topic | None:
+        """The topic, its partitions sorted by Broker and number."""
+        route = await self._view.look_up(topic)
+        return None if route is None else Topic(topic, tuple(route.partitions))
+
+    async def create(self, topic: str, partitions: int) -> None:
+        """Create it, spread over the Brokers that are online, or grow it; waits until it accepts messages."""
+        if partitions < 1:
+            raise ConfigError(f"topic {topic!r} cannot have {partitions} partitions", hint="Give it one at least")
+        await self._administrator("create topics").create(topic, partitions)
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        """First and next offset; partitions of one store have the same ones."""
+        stored = await self._administrator("see offsets").stored(topic)
+        empty = Bounds((0, 0), (0, 0))
+        known = dict.fromkeys(await self._names(topic), empty)
+        return known | {name: Bounds((found.first, 0), (found.next, 0)) for name, found in stored.items()}
+
+    async def groups(self, topic: str) -> list[str]:
+        """Groups with an offset on the topic."""
+        return await self._administrator("list groups").groups(topic)
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        """The confirmed offsets of a group."""
+        found = await self._administrator("see offsets").committed(topic, group)
+        return {name: (offset, 0) for name, offset in found.items()}
+
+    async def inbound(self, spec: InboundSpec) -> Inbound:
+        """Join a group."""
+        routes = self._view
+        for topic in spec.topics:
+            await routes.topic(topic)
+        options = spec.options if isinstance(spec.options, TubeMQInboundOptions) else TubeMQInboundOptions()
+        consumer = Consumer(
+            routes.masters,
+            spec.group,
+            spec.topics,
+            start=From.EARLIEST if spec.start is Start.EARLIEST else From.LATEST,
+            filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
+            heartbeat_s=self._config.heartbeat_s,
+            max_gets=max(1, spec.max_bytes // PACK_BYTES),
+            priority=options.query_priority,
+        )
+        await consumer.start()
+        return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
+
+    async def outbound(self, spec: OutboundSpec) -> Outbound:
+        """Open a way into a topic."""
+        routes = self._view
+        assert self._sessions is not None  # noqa: S101 - connected with the routes
+        producer = Producer(routes, self._sessions)
+        sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.max_elapsed_s)
+        return TubeMQOutbound(sender, spec, self._zone, self._admin)
+
+    @property
+    def _view(self) -> Routes:
+        if self._routes is None:
+            raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
+        return self._routes
+
+    def _administrator(self, what: str) -> Admin:
+        if self._admin is None:
+            raise ClusterError(f"cluster {self.name!r} cannot {what}: set admin_url", Failure.FATAL)
+        return self._admin
+
+    async def _names(self, topic: str) -> list[str]:
+        return list((await self._view.topic(topic)).partitions)
+
+    async def _index_of(self, topic: str, name: str) -> int:
+        """The place of a partition in its topic; one that was added since the last heartbeat is looked up."""
+        names = await self._names(topic)
+        if name not in names:
+            await self._view.refresh()
+            names = await self._names(topic)
+        return names.index(name)
+
+
+def _make(name: str, config: TubeMQCluster) -> TubeMQ:
+    return TubeMQ(name, config)
+
+
+ADAPTER = Adapter("tubemq", TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions, _make)

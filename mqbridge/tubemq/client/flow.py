@@ -1,0 +1,164 @@
+"""Flow control as the administrator sets it for a group or for all: how long a partition waits before its next get.
+
+The rules are a JSON array of objects with a type:
+    0   in a time window (GMT+8), with more than dltInM MiB unread: at most limitInM MiB a minute and a twelfth of that in 5 s;
+        beyond it, wait freqInMs. Java compares the unread bytes with dltInM itself, which must be a slip; we take MiB.
+    1   after zeroCnt gets in a row that found nothing: wait freqInMs
+    3   after a get that found something: wait normFreqInMs, or filterFreqInMs with a filter, minDataFilterFreqInMs near its end
+Type 2 means nothing any more. Time is an argument throughout.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqbridge.errors import RemoteProtocolError
+
+NOT_FOUND_WAIT_S = 0.4
+"""What clients wait after finding nothing when no rule says otherwise."""
+MIB = 1 << 20
+MINUTE_S = 60.0
+SLICE_S = 5.0
+SLICES = 12
+LEAST_LIMIT_WAIT_MS = 200
+IMMEDIATE_S = 0.01
+"""A wait that is not longer than this is none."""
+GMT_8_MIN = 8 * 60
+DAY_MIN = 24 * 60
+
+
+@dataclass(slots=True)
+class SizeLimit:
+    """A rule of type 0. Minutes of the day, bytes, seconds; `minute_bytes` is what may be read in a minute."""
+
+    start: int
+    end: int
+    lag_bytes: int
+    minute_bytes: int
+    wait_s: float
+
+
+@dataclass(slots=True)
+class FlowRules:
+    """What one text of rules says; no rules at all is falsy."""
+
+    limits: list[SizeLimit] = field(default_factory=list)
+    misses: list[tuple[int, float]] = field(default_factory=list)
+    """(gets that found nothing, wait), ascending."""
+    waits: tuple[float, float, float] | None = None
+    """After success: without filter, with one, with one near its end."""
+
+    def __bool__(self) -> bool:
+        return bool(self.limits or self.misses or self.waits)
+
+
+def parse_rules(text: str) -> FlowRules:
+    """Read a rule text; blank is no rules. Raises RemoteProtocolError for what is no such text."""
+    rules = FlowRules()
+    if not text.strip():
+        return rules
+    try:
+        for item in json.loads(text):
+            _add(rules, int(item["type"]), item["rule"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RemoteProtocolError(f"flow control rules that cannot be read: {text[:200]!r}: {error!r}") from error
+    rules.limits.sort(key=lambda limit: limit.lag_bytes, reverse=True)
+    rules.misses.sort()
+    return rules
+
+
+def _add(rules: FlowRules, kind: int, items: Iterable[dict[str, Any]]) -> None:
+    for rule in items:
+        if kind == 0:
+            rules.limits.append(_size_limit(rule))
+        elif kind == 1:
+            rules.misses.append((int(rule["zeroCnt"]), int(rule["freqInMs"]) / 1000))
+        elif kind == 3:
+            names = ("normFreqInMs", "filterFreqInMs", "minDataFilterFreqInMs")
+            normal, filtered, near_end = (int(rule.get(name, 0)) / 1000 for name in names)
+            rules.waits = (normal, filtered, near_end)
+
+
+def _size_limit(rule: dict[str, Any]) -> SizeLimit:
+    wait_ms = max(LEAST_LIMIT_WAIT_MS, int(rule["freqInMs"]))
+    lag, limit = int(rule["dltInM"]) * MIB, int(rule["limitInM"]) * MIB
+    return SizeLimit(_minute(rule["start"]), _minute(rule["end"]), lag, limit, wait_ms / 1000)
+
+
+def _minute(text: str) -> int:
+    hours, _, minutes = text.partition(":")
+    return int(hours) * 60 + int(minutes)
+
+
+class FlowControl:
+    """The rules in force for a consumer: its group's, else everybody's."""
+
+    def __init__(self) -> None:
+        self.default_id = self.group_id = -2
+        self._default, self._group = FlowRules(), FlowRules()
+
+    @property
+    def rules(self) -> FlowRules:
+        """What applies now."""
+        return self._group or self._default
+
+    @property
+    def group_in_force(self) -> bool:
+        """With rules of its own a group asks the Broker not to slow it down as well (escFlowCtrl)."""
+        return bool(self._group)
+
+    def learn(self, default: tuple[int, str], group: tuple[int, str]) -> None:
+        """Take in ids and texts of a Master's answer; a text counts when its id is 0 or more and new."""
+        if default[0] >= 0 and default[0] != self.default_id:
+            self.default_id, self._default = default[0], parse_rules(default[1])
+        if group[0] >= 0 and group[0] != self.group_id:
+            self.group_id, self._group = group[0], parse_rules(group[1])
+
+
+class Meter:
+    """One partition's gets, and how long it waits after each. `now` is in seconds of any steady clock."""
+
+    def __init__(self, control: FlowControl, *, filtered: bool) -> None:
+        self._control, self._filtered = control, filtered
+        self._misses = 0
+        self._limit: SizeLimit | None = None
+        self._minute_at = self._slice_at = float("-inf")
+        self._minute_bytes = self._slice_bytes = 0
+
+    def missed(self) -> float:
+        """Nothing was found: the wait."""
+        self._misses += 1
+        wait = NOT_FOUND_WAIT_S
+        for count, seconds in self._control.rules.misses:
+            if count <= self._misses:
+                wait = seconds
+        return wait
+
+    def found(self, size: int, lag_bytes: int, now: float, wall: float, *, near_end: bool) -> float:
+        """`size` bytes were read and `lag_bytes` are left: the wait. `wall` is the time since the epoch."""
+        self._misses = 0
+        rules = self._control.rules
+        if rules.limits and (wait := self._over_limit(rules, size, lag_bytes, now, wall)):
+            return wait
+        if rules.waits is None:
+            return 0.0
+        normal, filtered, slow = rules.waits
+        wait = normal if not self._filtered else slow if near_end else filtered
+        return wait if wait > IMMEDIATE_S else 0.0
+
+    def _over_limit(self, rules: FlowRules, size: int, lag_bytes: int, now: float, wall: float) -> float:
+        if now >= self._minute_at + MINUTE_S:
+            self._minute_at, self._minute_bytes = now, 0
+            minute = (int(wall) // 60 + GMT_8_MIN) % DAY_MIN
+            fitting = (limit for limit in rules.limits if limit.start <= minute <= limit.end and lag_bytes > limit.lag_bytes)
+            self._limit = next(fitting, None)
+        if now >= self._slice_at + SLICE_S:
+            self._slice_at, self._slice_bytes = now, 0
+        self._minute_bytes += size
+        self._slice_bytes += size
+        limit = self._limit
+        if limit is None:
+            return 0.0
+        over = self._minute_bytes >= limit.minute_bytes or self._slice_bytes >= limit.minute_bytes / SLICES
+        return limit.wait_s if over else 0.0

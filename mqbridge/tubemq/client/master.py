@@ -1,0 +1,112 @@
+"""The Masters of a cluster: one is active, the others answer with StandbyException.
+
+A call goes to the one that answered last and, when that is standby, gone or silent, to each of the others once. Every answer
+may bring a new visit token, which Brokers may ask for.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
+from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
+from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo
+from mqbridge.tubemq.wire.rpc import MASTER, Standby
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 8715
+NO_TOKEN = -2
+REGISTER_TRIES = 5
+REGISTER_PAUSE_S = 1.0
+CLIENT_VERSION = "mqbridge-1"
+LOOPBACK = "127.0.0.1"
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+_ELSEWHERE = (Standby, ConnectionLost, Unreachable, RequestTimeout)
+_clients = itertools.count(1)
+
+
+class Masters:
+    """Calls to whichever Master is active."""
+
+    def __init__(self, addresses: Sequence[tuple[str, int]], sessions: Sessions) -> None:
+        self.addresses = list(addresses)
+        self.sessions = sessions
+        self.visit_token = NO_TOKEN
+        self._current = 0
+
+    @property
+    def session(self) -> Session:
+        """The one that answered last."""
+        return self.sessions.to(*self.addresses[self._current])
+
+    async def call(self, method: int, request: Message, answer: type[M]) -> M:
+        """Ask the active Master.
+
+        Raises the last error when none of them answers: Unreachable, ConnectionLost, RequestTimeout, Standby; RemoteError
+        when the active one threw.
+        """
+        errors: list[ClusterError] = []
+        for _ in self.addresses:
+            try:
+                return await self.session.call(MASTER, method, request, answer)
+            except _ELSEWHERE as error:
+                errors.append(error)
+                self._current = (self._current + 1) % len(self.addresses)
+        if len(errors) > 1:
+            raise Unreachable("no Master is active: " + "; ".join(map(str, errors))) from errors[-1]
+        raise errors[0]
+
+    def learn(self, info: MasterAuthorizedInfo) -> None:
+        """Keep the token of an answer."""
+        self.visit_token = info.visitAuthorizedToken
+
+    def authorized(self) -> AuthorizedInfo:
+        """What goes with requests to Brokers."""
+        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
+
+    async def local_host(self) -> str:
+        """Our IPv4 address as the Master sees it, or loopback. Raises Unreachable when there is no Master."""
+        errors = []
+        for _ in self.addresses:
+            try:
+                await self.session.connected()
+            except Unreachable as error:
+                errors.append(str(error))
+                self._current = (self._current + 1) % len(self.addresses)
+            else:
+                host = self.session.local_host
+                return LOOPBACK if ":" in host or not host else host
+        raise Unreachable("no Master can be reached: " + "; ".join(errors))
+
+
+def client_id(host: str, group: str = "") -> str:
+    """A client id that no other has, in the Java clients' form; Brokers take host and process from it for their statistics."""
+    start = f"{group}_" if group else ""
+    kind = "-Pull" if group else ""
+    unique = f"{time.time_ns()}-{random.getrandbits(31)}"
+    return f"{start}{host}-{os.getpid()}-{unique}{next(_clients)}{kind}-{CLIENT_VERSION}"
+
+
+async def retried(what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try a registration as often as the SDKs do. FATAL refusals and the last failure are raised at once."""
+    for left in range(REGISTER_TRIES - 1, -1, -1):
+        try:
+            return await attempt()
+        except ClusterError as error:
+            if not left or error.failure is Failure.FATAL:
+                raise
+            log.warning("%s failed, %d tries left: %s", what, left, error)
+            await asyncio.sleep(REGISTER_PAUSE_S)
+    raise AssertionError("unreachable")

@@ -1,0 +1,159 @@
+"""What a producer knows of the cluster: its Brokers and the partitions of its topics, kept current by heartbeats to the Master.
+
+A partition that was seen once stays in the list while this client lives. When a Broker is down the Master stops naming its
+partitions; if they vanished here too, the indexes of all the others would move and messages with one key would change partition.
+"""
+
+import asyncio
+import logging
+
+from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.master import Masters, client_id, retried
+from mqbridge.tubemq.wire import codes, rpc
+from mqbridge.tubemq.wire.pb.master_pb2 import (
+    ApprovedClientConfig,
+    CloseRequestP2M,
+    CloseResponseM2P,
+    HeartRequestP2M,
+    HeartResponseM2P,
+    RegisterRequestP2M,
+    RegisterResponseM2P,
+)
+from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo, parse_broker, parse_topic_info, partition_ids
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 13.0
+NO_BROKERS_KNOWN = -1
+ASK_CONFIG = -2
+
+
+class TopicRoute:
+    """A topic's partitions by name (`broker:partition`), sorted by Broker and number."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.max_message_bytes: int | None = None
+        self.partitions: dict[str, PartitionRef] = {}
+
+    def learn(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
+        """Take in what a heartbeat said."""
+        self.max_message_bytes = info.max_message_bytes
+        found = dict(self.partitions)
+        for number, partitions, stores in info.deployments:
+            broker = brokers.get(number)
+            for partition in partition_ids(partitions, stores) if broker else ():
+                assert broker is not None  # noqa: S101 - for the type checker
+                ref = PartitionRef(broker, self.topic, partition)
+                found[ref.name] = ref
+        self.partitions = dict(sorted(found.items(), key=lambda item: (item[1].broker.id, item[1].partition)))
+
+
+class Routes:
+    """A registered producer's view of the cluster."""
+
+    def __init__(self, masters: Masters, *, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self.masters = masters
+        self.client_id = ""
+        self.host = ""
+        self._heartbeat_s = heartbeat_s
+        self._check_sum = NO_BROKERS_KNOWN
+        self._brokers: dict[int, Broker] = {}
+        self._topics: dict[str, TopicRoute] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._refreshing = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Register with the Master. Raises ClusterError after five tries."""
+        self.host = await retried("connecting to the Master", self.masters.local_host)
+        self.client_id = client_id(self.host)
+        await retried("registering the producer", self._register)
+        self._task = spawn(self._heartbeats(), f"tubemq producer {self.client_id}")
+
+    async def close(self) -> None:
+        """Tell the Master that this producer goes."""
+        await cancel(self._task)
+        try:
+            await self.masters.call(rpc.PRODUCER_CLOSE, CloseRequestP2M(clientId=self.client_id), CloseResponseM2P)
+        except ClusterError as error:
+            log.info("the Master was not told that producer %s is gone: %s", self.client_id, error)
+
+    async def topic(self, topic: str) -> TopicRoute:
+        """The route of a topic, from now on kept current. Raises ServerRefused (FATAL) when the Master knows no such topic."""
+        known = self._topics.get(topic)
+        if known is None:
+            known = await self.look_up(topic)
+            if known is None:
+                problem = f"TubeMQ knows no topic {topic!r} that accepts messages; create it, or correct the name"
+                raise ServerRefused(problem, codes.TOPIC_NOT_DEPLOYED, Failure.FATAL)
+            self._topics[topic] = known
+        return known
+
+    async def look_up(self, topic: str) -> TopicRoute | None:
+        """What the Master says about a topic now; None when it has none of that name."""
+        known = self._topics.get(topic) or TopicRoute(topic)
+        for info in (await self._ask({*self._topics, topic})).topicInfos:
+            parsed = parse_topic_info(info)
+            if parsed.topic == topic:
+                known.learn(parsed, self._brokers)
+        return known if known.partitions else None
+
+    async def refresh(self) -> None:
+        """Bring all routes up to date now. Raises ClusterError."""
+        async with self._refreshing:
+            if self._topics:
+                for text in (await self._ask(self._topics)).topicInfos:
+                    info = parse_topic_info(text)
+                    if info.topic in self._topics:
+                        self._topics[info.topic].learn(info, self._brokers)
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            try:
+                await self.refresh()
+            except ClusterError as error:
+                log.warning("a producer heartbeat failed, trying again in %g s: %s", self._heartbeat_s, error)
+
+    async def _register(self) -> None:
+        request = RegisterRequestP2M(
+            clientId=self.client_id,
+            hostName=self.host,
+            brokerCheckSum=NO_BROKERS_KNOWN,
+            topicList=self._topics,
+            appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
+        )
+        answer = await self.masters.call(rpc.PRODUCER_REGISTER, request, RegisterResponseM2P)
+        if not answer.success:
+            raise codes.refused("registering the producer", answer.errCode, answer.errMsg)
+        self._learn(answer)
+
+    async def _ask(self, topics: "set[str] | dict[str, TopicRoute]") -> HeartResponseM2P:
+        """One heartbeat, after registering again when the Master has forgotten us."""
+        answer = await self._heartbeat(topics)
+        if answer.errCode == codes.NO_NODE:
+            log.info("the Master does not know producer %s any more; it registers again", self.client_id)
+            await self._register()
+            answer = await self._heartbeat(topics)
+        if not answer.success:
+            raise codes.refused(f"a producer heartbeat for {', '.join(sorted(topics))}", answer.errCode, answer.errMsg)
+        self._learn(answer)
+        return answer
+
+    async def _heartbeat(self, topics: "set[str] | dict[str, TopicRoute]") -> HeartResponseM2P:
+        request = HeartRequestP2M(
+            clientId=self.client_id,
+            hostName=self.host,
+            brokerCheckSum=self._check_sum,
+            topicList=sorted(topics),
+            appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
+        )
+        return await self.masters.call(rpc.PRODUCER_HEARTBEAT, request, HeartResponseM2P)
+
+    def _learn(self, answer: RegisterResponseM2P | HeartResponseM2P) -> None:
+        if answer.HasField("authorizedInfo"):
+            self.masters.learn(answer.authorizedInfo)
+        if answer.brokerInfos:
+            self._brokers = {broker.id: broker for broker in map(parse_broker, answer.brokerInfos)}
+        self._check_sum = answer.brokerCheckSum

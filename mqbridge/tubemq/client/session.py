@@ -1,0 +1,189 @@
+"""Calls to one server over one connection, shared by all producers and consumers and pipelined by serial number.
+
+The connection is made when it is needed and made again after it was lost; a lost one fails the calls that wait for answers, and
+retrying is the callers' business. An answer goes straight to its caller's function: producers have a call per message, and a
+future and a turn of the loop for each would cost as much as all the rest.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from mqbridge.errors import ConnectionLost, RequestTimeout, ServerRefused
+from mqbridge.net.dial import dial
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.rpc import METHOD_NAMES, decode_response, encode_request, parse
+
+REQUEST_TIMEOUT_S = 10.0
+"""The Java clients' default; it also travels, and a server drops a request that waited longer."""
+CONNECT_TIMEOUT_S = 3.0
+SWEEP_S = 0.25
+"""How often deadlines are looked at, by one timer per connection."""
+
+Answer = bytes | Exception
+OnAnswer = Callable[[Answer], None]
+M = TypeVar("M", bound=Message)
+
+
+class Session:
+    """One server. `post` needs a connection that is up (`connected()`); `call` makes it."""
+
+    def __init__(self, host: str, port: int, *, timeout_s: float = REQUEST_TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
+        self.host, self.port = host, port
+        self.address = f"{host}:{port}"
+        self.local_host = ""
+        """Our own address on this connection."""
+        self._timeout_s, self._tls = timeout_s, tls
+        self._timeout_ms = max(1, round(timeout_s * 1000))
+        self._endpoint: Endpoint | None = None
+        self._dialling = asyncio.Lock()
+        self._serials = count(1)
+        self._waiting: dict[int, tuple[OnAnswer, float, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether `post` may be called."""
+        return self._endpoint is not None and self._endpoint.alive
+
+    async def connected(self) -> None:
+        """Make the connection if there is none. Raises Unreachable."""
+        async with self._dialling:
+            if self.alive:
+                return
+            if self._closed:
+                raise ConnectionLost(f"the session to {self.address} is closed")
+            make = partial(_Connection, measure, self._on_frames, self._on_lost)
+            endpoint = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S)
+            self.local_host = endpoint.local_host if isinstance(endpoint, _Connection) else ""
+            self._endpoint = endpoint
+
+    def post(self, service: int, method: int, body: bytes, on_answer: OnAnswer) -> None:
+        """Send a request now; `on_answer` gets the serialized answer or an exception, never within this call.
+
+        Raises ConnectionLost when the connection is not up. `on_answer` must not raise.
+        """
+        endpoint = self._endpoint
+        if endpoint is None:
+            raise ConnectionLost(f"there is no connection to {self.address}")
+        serial = next(self._serials) & 0xFFFFFFFF
+        endpoint.send(encode_frame(serial, encode_request(service, method, self._timeout_ms, body)))
+        self._waiting[serial] = (on_answer, self._loop.time() + self._timeout_s, method)
+        if self._timer is None:
+            self._timer = self._loop.call_later(SWEEP_S, self._sweep)
+
+    async def call(self, service: int, method: int, body: Message, answer: type[M]) -> M:
+        """Send a request and wait for its answer.
+
+        Raises Unreachable, ConnectionLost, RequestTimeout, RemoteError when the server threw, RemoteProtocolError.
+        """
+        return parse(answer, await self.request(service, method, body.SerializeToString()))
+
+    async def request(self, service: int, method: int, body: bytes) -> bytes:
+        """`call` with serialized messages."""
+        if not self.alive:
+            await self.connected()
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self.post(service, method, body, partial(_settle, future))
+        return await future
+
+    async def drained(self) -> None:
+        """Wait while the server takes our bytes more slowly than we make them; the caller brings the deadline."""
+        if self._endpoint is not None:
+            await self._endpoint.drained()
+
+    async def close(self) -> None:
+        """Close the connection; calls that wait fail."""
+        self._closed = True
+        if self._endpoint is not None:
+            await self._endpoint.close()
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        waiting = self._waiting
+        for frame in frames:
+            serial, payload = split_frame(frame)
+            entry = waiting.pop(serial, None)
+            if entry is None:  # it came after its deadline
+                continue
+            try:
+                answer: Answer = decode_response(payload)[1]
+            except ServerRefused as error:
+                answer = error
+            except Exception as error:
+                entry[0](error)
+                raise
+            entry[0](answer)
+
+    def _on_lost(self, error: Exception) -> None:
+        if self._endpoint is not None and not self._endpoint.alive:
+            self._endpoint = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for on_answer, _, method in waiting.values():
+            on_answer(ConnectionLost(f"{METHOD_NAMES[method]} at {self.address} has no answer: {error}"))
+
+    def _sweep(self) -> None:
+        """Fail what is late. Deadlines come in the order of the requests: all have the same timeout."""
+        self._timer = None
+        now = self._loop.time()
+        late = []
+        for serial, (_, deadline, _) in self._waiting.items():
+            if deadline > now:
+                break
+            late.append(serial)
+        for serial in late:
+            on_answer, _, method = self._waiting.pop(serial)
+            on_answer(RequestTimeout(f"{self.address} did not answer {METHOD_NAMES[method]} within {self._timeout_s:g} s"))
+        if late and self._endpoint is not None and self._endpoint.received_at <= now - self._timeout_s:
+            self._endpoint.abort(ConnectionLost(f"{self.address} has been silent for {self._timeout_s:g} s"))
+        if self._waiting and self._timer is None:
+            self._timer = self._loop.call_later(SWEEP_S, self._sweep)
+
+
+class _Connection(Endpoint):
+    """Also knows our own end's address, which clients report."""
+
+    local_host = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.local_host = (transport.get_extra_info("sockname") or ("",))[0]
+
+
+def _settle(future: "asyncio.Future[bytes]", answer: Answer) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+
+
+class Sessions:
+    """The sessions of one cluster, one for each address."""
+
+    def __init__(self, *, timeout_s: float = REQUEST_TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
+        self._timeout_s, self._tls = timeout_s, tls
+        self._sessions: dict[tuple[str, int], Session] = {}
+
+    def to(self, host: str, port: int) -> Session:
+        """The session of this address, connected or not."""
+        session = self._sessions.get((host, port))
+        if session is None:
+            session = self._sessions[host, port] = Session(host, port, timeout_s=self._timeout_s, tls=self._tls)
+        return session
+
+    async def close(self) -> None:
+        """Close all of them."""
+        sessions, self._sessions = self._sessions, {}
+        await asyncio.gather(*(session.close() for session in sessions.values()))

@@ -1,0 +1,77 @@
+"""TubeMQ's error codes: what each means, what helps, and what to tell a person.
+
+Codes that only an SDK says to itself are left out, except 445, which we use for what we refuse before sending.
+"""
+
+from typing import NamedTuple
+
+from mqbridge.errors import Failure, ServerRefused
+
+SUCCESS = 200
+NOT_READY = 201
+MOVED = 301
+BAD_REQUEST = 400
+UNAUTHORIZED = 401
+FORBIDDEN = 403
+NOT_FOUND = 404
+PARTITION_OCCUPIED = 410
+NO_NODE = 411
+DUPLICATE_PARTITION = 412
+CERTIFICATE_FAILURE = 415
+RECEIVE_OVERFLOW = 419
+TOPIC_NOT_DEPLOYED = 431
+OVER_MAX_LENGTH = 445
+SPEED_LIMIT = 452
+INTERNAL_ERROR = 500
+UNAVAILABLE = 503
+
+
+class Code(NamedTuple):
+    """An error code: its name in the protocol, what helps, and what it means for whoever reads the log."""
+
+    name: str
+    failure: Failure
+    meaning: str
+
+
+_RETRY, _REFRESH, _REFUSED, _FATAL = Failure.RETRY, Failure.REFRESH, Failure.REFUSED, Failure.FATAL
+
+CODES = {
+    201: Code("NOT_READY", _RETRY, "the server has just started"),
+    301: Code("MOVED", _RETRY, "the offset lies before what the Broker still holds"),
+    400: Code("BAD_REQUEST", _REFUSED, "a field is missing or beyond its limit; for a send, the message is too large or empty"),
+    401: Code("UNAUTHORIZED", _REFRESH, "the partition is not registered for this consumer"),
+    403: Code("FORBIDDEN", _REFRESH, "the topic or partition does not exist on this Broker or is closed"),
+    404: Code("NOT_FOUND", _RETRY, "there is nothing to read now"),
+    410: Code("PARTITION_OCCUPIED", _REFRESH, "another consumer of the group holds the partition"),
+    411: Code("HB_NO_NODE", _REFRESH, "the server does not know this client; it must register again"),
+    412: Code("DUPLICATE_PARTITION", _REFRESH, "another consumer of the group holds the partition"),
+    415: Code("CERTIFICATE_FAILURE", _RETRY, "the credentials or the visit token were not accepted"),
+    419: Code("SERVER_RECEIVE_OVERFLOW", _RETRY, "the Broker's memory store is full until it is written to disk"),
+    422: Code("PARTITION_UNSUBSCRIBABLE", _FATAL, "the partition is closed for consumers"),
+    423: Code("PARTITION_UNPUBLISHABLE", _FATAL, "the partition is closed for producers"),
+    424: Code("CLIENT_INCONSISTENT_CONSUMETYPE", _FATAL, "other members of the group consume in another mode"),
+    425: Code("CLIENT_INCONSISTENT_TOPICSET", _FATAL, "other members of the group subscribe to other topics: stop all first"),
+    426: Code("CLIENT_INCONSISTENT_FILTERSET", _FATAL, "other members of the group filter differently: stop all first"),
+    427: Code("CLIENT_INCONSISTENT_SESSIONKEY", _FATAL, "the group is bound to another session"),
+    428: Code("CLIENT_INCONSISTENT_SELECTBIG", _FATAL, "the group is bound with other parameters"),
+    429: Code("CLIENT_INCONSISTENT_SOURCECOUNT", _FATAL, "the group is bound with another number of members"),
+    430: Code("CLIENT_DUPLICATE_INDEXID", _FATAL, "another member of the group has this node id"),
+    431: Code("TOPIC_NOT_DEPLOYED", _FATAL, "the Master knows no such topic"),
+    445: Code("PARAMETER_MSG_OVER_MAX_LENGTH", _REFUSED, "the message is larger than TubeMQ can carry"),
+    450: Code("CONSUME_GROUP_FORBIDDEN", _FATAL, "the group may not consume this topic: ask its administrator"),
+    452: Code("SERVER_CONSUME_SPEED_LIMIT", _RETRY, "the Broker limits how fast this group reads"),
+    455: Code("CONSUME_CONTENT_FORBIDDEN", _FATAL, "the group may not use these filters: ask its administrator"),
+    500: Code("INTERNAL_SERVER_ERROR", _RETRY, "the server failed; its log says why"),
+    503: Code("SERVICE_UNAVAILABLE", _RETRY, "the Broker is starting, stopping or closed for this"),
+    510: Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", _RETRY, "the server failed; its log says why"),
+}
+"""By number. 200 is success; 0 is not."""
+
+UNKNOWN = Code("unknown", Failure.RETRY, "no version of TubeMQ that we know says this")
+
+
+def refused(what: str, code: int, said: str) -> ServerRefused:
+    """The exception for an answer with an error code: `what` was asked of whom, `said` is the server's own text."""
+    known = CODES.get(code, UNKNOWN)
+    return ServerRefused(f"{what} was refused with {code} {known.name} ({known.meaning}): {said}", code, known.failure)

@@ -1,0 +1,35 @@
+"""What a message's bytes consist of: with bit 0 of the flag set, `int32 length, attributes, body`, else only the body.
+
+Java's clearAttribute() sets the flag and writes no length. Then the first four bytes are body and mostly no possible length, so
+such bytes are read as a body, which is what was meant.
+"""
+
+from struct import Struct
+from zlib import crc32
+
+HAS_ATTRIBUTES = 1
+"""Bit 0 of the flag; the others are unused."""
+
+_LENGTH = Struct(">i")
+
+
+def checksum(data: bytes) -> int:
+    """What TransferedMessage.checkSum must be; other values make every SDK skip the message without a word."""
+    return crc32(data) & 0x7FFFFFFF
+
+
+def join_payload(attributes: bytes | None, body: bytes) -> tuple[bytes, int]:
+    """Bytes and flag of a message; no attribute block for None."""
+    if attributes is None:
+        return body, 0
+    return _LENGTH.pack(len(attributes)) + attributes + body, HAS_ATTRIBUTES
+
+
+def split_payload(data: bytes, flag: int) -> tuple[bytes | None, bytes]:
+    """Attributes (None without a block) and body."""
+    if not flag & HAS_ATTRIBUTES or len(data) < _LENGTH.size:
+        return None, data
+    end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    if not _LENGTH.size <= end <= len(data):
+        return None, data
+    return data[_LENGTH.size : end], data[end:]

@@ -1,0 +1,40 @@
+"""A system that exists only for these tests, with settings of every kind that a real one has."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mqbridge.adapter import Adapter, Cluster
+
+
+class FakeCluster(BaseModel):
+    """A cluster of the fake system."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    masters: list[str] = Field(description="Masters, host:port.")
+    port: int = Field(default=3, description="A port.")
+    strict: bool = Field(default=False, description="A switch.")
+
+
+class FakeInbound(BaseModel):
+    """Consuming from it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pull_bytes: int = Field(default=1024, description="Bytes of one pull.")
+
+
+class FakeOutbound(BaseModel):
+    """Producing to it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    compression: str = Field(default="none", description="The compression.")
+
+
+def no_cluster(name: str, config: Any, /) -> Cluster:
+    raise AssertionError(f"these tests make no cluster, but {name} was asked for with {config}")
+
+
+ADAPTERS = {"fake": Adapter("fake", FakeCluster, FakeInbound, FakeOutbound, no_cluster)}

@@ -1,0 +1,206 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import Start, load_adapters
+from mqbridge.config import reference
+from mqbridge.config.load import from_dict, load, parse
+from mqbridge.config.models import Config
+from mqbridge.config.problems import ConfigErrors
+from mqbridge.config.schema import json_schema
+from mqbridge.errors import ConfigError
+from tests.config.fakes import ADAPTERS, FakeCluster, FakeInbound, FakeOutbound
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
+
+FULL = """\
+clusters:
+  a: &cluster {system: fake, masters: [m1, m2], port: "${PORT:-8}", strict: "${STRICT:-true}"}
+  b: {<<: *cluster, port: 9}
+routes:
+  - name: r
+    from: {cluster: a, topics: [plain, "~o_(?P<region>.+)"], group: g, start: latest, msg_types: [x], options: {pull_bytes: 9}}
+    to:
+      - {cluster: b, topic: "${TARGET:-{topic}-copy}", partitions: {by: key}, create: false, options: {compression: lz4}}
+      - {cluster: a, topic: fixed}
+    delivery:
+      order: none
+      in_flight_bytes: 1MiB
+      retry: {max_elapsed: 5m}
+      dead_letter: {cluster: a, topic: dead}
+      stamp_origin: false
+      rate: 10.5
+      rate_bytes: 1MB
+state: "literal $${HOME}"
+http: {enabled: false, listen: "[::1]:0"}
+log: {level: debug, format: json}
+shutdown_timeout: 1m30s
+"""
+
+
+def read(text: str, **environ: str) -> Config:
+    return parse(text, "f.yaml", environ=environ, adapters=ADAPTERS)
+
+
+def test_everything_that_can_be_written() -> None:
+    config = read(FULL)
+    (route,) = config.routes
+    assert config.clusters["a"].settings == FakeCluster(masters=["m1", "m2"], port=8, strict=True)
+    assert config.clusters["b"].settings == FakeCluster(masters=["m1", "m2"], port=9, strict=True)
+    assert route.source.wanted == ("plain", "~o_(?P<region>.+)")
+    assert route.source.start is Start.LATEST
+    assert route.source.msg_types == {"x"}
+    assert route.source.options == FakeInbound(pull_bytes=9)
+    assert [target.options for target in route.targets] == [FakeOutbound(compression="lz4"), FakeOutbound()]
+    assert [target.topic for target in route.targets] == ["{topic}-copy", "fixed"]
+    assert (route.delivery.in_flight_bytes, route.delivery.rate_bytes) == (1 << 20, 10**6)
+    assert route.delivery.retry.max_elapsed == 300
+    assert str(config.state) == "literal ${HOME}"
+    assert (config.http.host, config.http.port) == ("::1", 0)
+    assert config.shutdown_timeout == 90
+
+
+def test_what_holds_when_nothing_is_written() -> None:
+    (route,) = read("""\
+clusters: {a: {system: fake, masters: [x]}, b: {system: fake, masters: [x]}}
+routes: [{name: r, from: {cluster: a, topic: t, group: g}, to: {cluster: b}}]
+""").routes
+    assert route.source.start is Start.EARLIEST
+    assert route.source.options == FakeInbound()
+    assert [(target.topic, target.create, target.partitions.by) for target in route.targets] == [("{topic}", True, "identity")]
+    delivery = route.delivery
+    assert (delivery.guarantee, delivery.order, delivery.in_flight_bytes) == ("at_least_once", "partition", 32 << 20)
+    assert delivery.stamp_origin
+    assert (delivery.retry.max_elapsed, delivery.dead_letter, delivery.rate, delivery.rate_bytes) == (None, None, None, None)
+
+
+def test_variables_become_text_and_cannot_change_the_structure() -> None:
+    config = read(FULL, TARGET="x, create: true # [", PORT="12", STRICT="")
+    target = config.routes[0].targets[0]
+    assert (target.topic, target.create) == ("x, create: true # [", False)
+    assert config.clusters["a"].settings == FakeCluster(masters=["m1", "m2"], port=12, strict=True)
+
+
+def _written(config: Config) -> dict[str, Any]:
+    """The configuration as somebody would write it."""
+    data = config.model_dump(mode="json", by_alias=True)
+    for name, cluster in data["clusters"].items():
+        data["clusters"][name] = {"system": cluster["system"], **cluster["settings"]}
+    return data
+
+
+def test_a_configuration_reads_back_from_what_it_says() -> None:
+    config = read(FULL)
+    assert from_dict(_written(config), adapters=ADAPTERS) == config
+    assert read(json.dumps(_written(config)).replace("${", "$${")) == config
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_load_with_nothing_set(path: Path) -> None:
+    config = load(path, environ={})
+    assert config.routes
+    assert from_dict(_written(config)) == config
+
+
+def test_there_are_examples() -> None:
+    assert {path.name for path in EXAMPLES} >= {"tubemq-to-pulsar.yaml", "pulsar-to-tubemq.yaml", "log-to-log.yaml"}
+
+
+def test_the_example_takes_its_addresses_from_the_environment() -> None:
+    environ = {
+        "TUBEMQ_MASTERS": "m1:1,m2:2",
+        "PULSAR_URL": "pulsar://p:1",
+        "PULSAR_ADMIN_URL": "http://p:2",
+        "SOURCE_TOPIC": "s",
+        "TARGET_TOPIC": "t",
+        "GROUP": "g",
+        "START": "latest",
+    }
+    config = load(next(path for path in EXAMPLES if path.name == "tubemq-to-pulsar.yaml"), environ=environ)
+    (route,) = config.routes
+    assert config.clusters["tube"].settings.model_dump()["masters"] == ("m1:1", "m2:2")
+    assert config.clusters["pulsar"].settings.model_dump()["service_url"] == "pulsar://p:1"
+    assert config.clusters["pulsar"].settings.model_dump()["admin_url"] == "http://p:2"
+    assert (route.source.wanted, route.targets[0].topic, route.source.group, route.source.start) == (
+        ("s",),
+        "t",
+        "g",
+        Start.LATEST,
+    )
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load(tmp_path / "none.yaml")
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"a: \xff")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        load(tmp_path / "f")
+
+
+def test_plain_data_has_paths_but_no_lines() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        from_dict(
+            {"clusters": {"a": {"system": "fake", "masters": ["x"]}}, "routes": [{"name": "r", "to": {}}]}, adapters=ADAPTERS
+        )
+    assert [(one.place, one.path) for one in caught.value.errors] == [("", "routes[0].from"), ("", "routes[0].to[0].cluster")]
+
+
+# --- the schema and the reference ---------------------------------------------------------------------------------------
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from _references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _references(value)
+
+
+def test_the_schema_is_whole() -> None:
+    schema = json_schema()
+    defined = {f"#/$defs/{name}" for name in schema["$defs"]}
+    assert set(_references(schema)) <= defined
+    systems = {ref["$ref"] for ref in schema["properties"]["clusters"]["additionalProperties"]["oneOf"]}
+    assert systems == {f"#/$defs/cluster.{system}" for system in load_adapters()}
+
+
+def test_the_schema_says_defaults_in_their_units() -> None:
+    schema = json_schema(ADAPTERS)
+    assert schema["properties"]["shutdown_timeout"]["default"] == "30s"
+    assert schema["$defs"]["Delivery"]["properties"]["in_flight_bytes"]["default"] == "32MiB"
+    assert schema["$defs"]["cluster.fake"]["required"] == ["system", "masters"]
+    assert schema["$defs"]["cluster.fake"]["additionalProperties"] is False
+
+
+def test_every_key_is_described() -> None:
+    schema = json_schema()
+    undescribed = [
+        f"{name}.{key}"
+        for name, body in schema["$defs"].items()
+        for key, value in body.get("properties", {}).items()
+        if not value.get("description")
+        and not schema["$defs"].get(value.get("$ref", "").rpartition("/")[2], {}).get("description")
+    ]
+    assert undescribed == []
+
+
+def test_the_reference_is_current() -> None:
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "run python -m mqbridge.config.reference --write"
+    assert reference.main(["--check"]) == 0
+
+
+def test_an_old_reference_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(reference, "PAGE", tmp_path / "configuration.md")
+    assert reference.main(["--check"]) == 1
+    assert "is not current" in capsys.readouterr().err
+    assert reference.main(["--write"]) == 0
+    assert reference.main(["--check"]) == 0

@@ -1,0 +1,88 @@
+"""Every way to be wrong, with the exact line, path, problem and hint that a person gets."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mqbridge.config.load import parse
+from mqbridge.config.problems import ConfigErrors
+from mqbridge.errors import ConfigError
+from tests.config.fakes import ADAPTERS
+
+CASES: dict[str, list[dict[str, str]]] = yaml.safe_load((Path(__file__).parent / "problems.yaml").read_text(encoding="utf-8"))
+
+GOOD = """\
+clusters:
+  a: {system: fake, masters: [x]}
+  b: {system: fake, masters: [x]}
+routes:
+  - name: r
+    from: {cluster: a, topic: orders, group: g}
+    to: {cluster: b}
+"""
+
+
+def problems(text: str, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "f.yaml", environ=environ, adapters=ADAPTERS)
+    error = caught.value
+    return [str(one) for one in error.errors] if isinstance(error, ConfigErrors) else [str(error)]
+
+
+def test_the_good_one_is_good() -> None:
+    assert parse(GOOD, "f.yaml", environ={}, adapters=ADAPTERS).routes[0].targets[0].topic == "{topic}"
+
+
+def case(table: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", CASES[table], ids=lambda one: one["says"].split(": ")[1][:40])
+
+
+@case("changes")
+def test_a_change_of_the_good_one(case: dict[str, str]) -> None:
+    assert case["replace"] in GOOD
+    assert case["says"] in problems(GOOD.replace(case["replace"], case["by"], 1))
+
+
+@case("additions")
+def test_an_addition_to_the_good_one(case: dict[str, str]) -> None:
+    assert case["says"] in problems(f"{GOOD}{case['line']}\n")
+
+
+@case("deliveries")
+def test_a_delivery(case: dict[str, str]) -> None:
+    assert case["says"] in problems(f"{GOOD}    delivery: {{{case['body']}}}\n")
+
+
+@case("files")
+def test_a_whole_file(case: dict[str, str]) -> None:
+    assert problems(case["text"]) == [case["says"]]
+
+
+def test_every_problem_is_named_at_once_and_in_the_order_of_lines() -> None:
+    text = textwrap.dedent("""\
+        clusters:
+          a: {system: fake, port: x}
+          b: {system: fak}
+        routes:
+          - name: r
+            from: {cluster: aa, topic: x}
+            to: {cluster: b, topic: '{y}'}
+          - name: r
+            from: {cluster: a, topic: x, group: '${G}'}
+            to: {cluster: b, options: {compression: lz4}}
+        shutdown: 3s
+        """)
+    places = [problem.split(": ")[:2] for problem in problems(text)]
+    assert places == [
+        ["f.yaml:2", "clusters.a.masters"],
+        ["f.yaml:2", "clusters.a.port"],
+        ["f.yaml:3", "clusters.b.system"],
+        ["f.yaml:6", "routes[0].from.cluster"],
+        ["f.yaml:6", "routes[0].from.group"],
+        ["f.yaml:7", "routes[0].to.topic"],
+        ["f.yaml:8", "routes[1].name"],
+        ["f.yaml:9", "routes[1].from.group"],
+        ["f.yaml:11", "shutdown"],
+    ]

@@ -1,0 +1,97 @@
+"""Clients of one system, opened by a test and closed after it, with a look at what they left behind."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, Outbound, OutboundSpec, Receipt, Start
+from mqbridge.message import Batch, Message, Partition
+from tests.conformance.harness import Harness
+
+T = TypeVar("T")
+
+SOURCE = Partition("here", "a|topic%", "p:0", 0)
+"""Where the suite's messages say that they come from."""
+
+
+def numbered(begin: int, end: int) -> list[Message]:
+    """Small messages that tell their number, with the position that they would have had."""
+    return [Message(b"%06d" % number, position=(number,)) for number in range(begin, end)]
+
+
+def numbers(messages: Sequence[Message]) -> list[int]:
+    return [int(message.payload or b"-1") for message in messages]
+
+
+class Arena:
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+
+    async def within(self, awaitable: Awaitable[T]) -> T:
+        async with asyncio.timeout(self.harness.patience_s):
+            return await awaitable
+
+    async def until(self, condition: Callable[[], Awaitable[Any]]) -> None:
+        async with asyncio.timeout(self.harness.patience_s):
+            while not await condition():
+                await asyncio.sleep(0.02)
+
+    async def cluster(self) -> Cluster:
+        cluster = self.harness.cluster()
+        self._closers.append(cluster.close)
+        await self.within(cluster.connect())
+        return cluster
+
+    async def topic(self, cluster: Cluster, partitions: int = 1) -> str:
+        return await self.within(self.harness.topic(cluster, partitions))
+
+    async def inbound(self, cluster: Cluster, topic: str, group: str, start: Start = Start.EARLIEST) -> Inbound:
+        inbound = await self.within(cluster.inbound(InboundSpec((topic,), group, start)))
+        self._closers.append(inbound.close)
+        return inbound
+
+    async def outbound(self, cluster: Cluster, topic: str, *, stamp_origin: bool = True) -> Outbound:
+        outbound = await self.within(cluster.outbound(OutboundSpec(topic, stamp_origin=stamp_origin)))
+        self._closers.append(outbound.close)
+        return outbound
+
+    async def send(self, outbound: Outbound, partition: int, messages: Sequence[Message]) -> Receipt:
+        receipt = await self.within(outbound.send(partition, messages, SOURCE))
+        assert [(failure.index, failure.reason) for failure in receipt.failures] == []
+        assert len(receipt.position) > 0
+        return receipt
+
+    async def lane(self, inbound: Inbound) -> InboundLane:
+        return await self.within(anext(inbound.lanes()))
+
+    async def receive(self, lane: InboundLane, count: int) -> tuple[list[Message], list[Batch]]:
+        """Batches until that many messages are there; each is held against what the contract says of batches."""
+        messages: list[Message] = []
+        batches: list[Batch] = []
+        while len(messages) < count:
+            batch = await self.within(lane.receive())
+            assert batch.partition == lane.partition
+            assert batch.count == len(batch.messages) > 0
+            assert batch.size > 0 or all(not message.payload for message in batch.messages)
+            positions = [message.position for message in batch.messages]
+            assert positions[0] == batch.first
+            assert positions == sorted(set(positions))
+            assert positions[-1] < batch.next
+            if batches and not batch.messages[0].delivery_count:
+                assert batch.first >= batches[-1].next
+            messages += batch.messages
+            batches.append(batch)
+        assert len(messages) == count, "more messages than were sent"
+        return messages, batches
+
+    async def close(self) -> None:
+        """Everything in the order that the contract demands: clusters last."""
+        for closer in reversed(self._closers):
+            await self.within(closer())
+        self._closers.clear()
+
+
+def fresh_group() -> str:
+    return f"group-{uuid4().hex[:8]}"

@@ -1,0 +1,62 @@
+"""The systems that the suite runs against, and what no adapter may leave behind."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.adapter import Capabilities, Cluster
+from tests.conformance.arena import Arena
+from tests.conformance.harness import Harness, LogHarness, MemoryHarness
+
+SYSTEMS = [
+    "memory",
+    "memory-individual",
+    "log",
+    pytest.param("tubemq", marks=pytest.mark.cluster),
+    pytest.param("pulsar", marks=pytest.mark.cluster),
+]
+
+
+def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Harness:
+    if name.startswith("memory"):
+        return MemoryHarness(individual_ack=name.endswith("individual"))
+    if name == "log":
+        return LogHarness(folder)
+    # Imported here, so that the suite of one system does not need the other's.
+    if name == "tubemq":
+        from tests.conformance.harness_tubemq import TubeMQHarness
+
+        return TubeMQHarness(request.getfixturevalue("tubemq"))
+    from tests.conformance.harness_pulsar import PulsarHarness
+
+    return PulsarHarness(request.getfixturevalue("pulsar"))
+
+
+@pytest.fixture(params=SYSTEMS)
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    harness = make_harness(request.param, request, tmp_path)
+    yield harness
+    harness.close()
+
+
+@pytest_asyncio.fixture
+async def arena(harness: Harness) -> AsyncIterator[Arena]:
+    before = asyncio.all_tasks()
+    arena = Arena(harness)
+    yield arena
+    await arena.close()
+    left = [task for task in asyncio.all_tasks() - before - {asyncio.current_task()} if not task.done()]
+    assert left == [], "tasks outlive the close of everything"
+
+
+@pytest_asyncio.fixture
+async def cluster(arena: Arena) -> Cluster:
+    return await arena.cluster()
+
+
+@pytest.fixture
+def capabilities(harness: Harness) -> Capabilities:
+    return harness.cluster().capabilities

@@ -1,0 +1,79 @@
+"""What the suite needs to know of a system to hold its adapter to the contract."""
+
+import itertools
+import os
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from mqbridge.adapter import Adapter, Cluster
+from mqbridge.log.adapter import ADAPTER as LOG
+from mqbridge.memory.adapter import ADAPTER as MEMORY
+from mqbridge.memory.broker import forget
+from tests.strategies import CARRIED
+
+
+class Harness(Protocol):
+    """One system under test. `cluster()` makes another client of the same system, not yet connected."""
+
+    name: str
+    max_payload: int
+    """Bytes of a payload that must be taken: close under the system's limit."""
+    carried: tuple[str, ...]
+    """Fields of a message that arrive as they were sent."""
+    patience_s: float
+    """After so many seconds without what must come, a test fails."""
+
+    def cluster(self) -> Cluster: ...
+
+    async def topic(self, cluster: Cluster, partitions: int) -> str:
+        """A new topic of that many partitions."""
+
+    def unknown_topic(self) -> str:
+        """A well-formed name of no topic."""
+
+    def close(self) -> None: ...
+
+
+class BuiltIn:
+    """A system that creates its topics through the contract."""
+
+    carried = CARRIED
+    patience_s = 20.0
+
+    def __init__(self, name: str, adapter: Adapter, config: BaseModel, max_payload: int) -> None:
+        self.name, self.max_payload = name, max_payload
+        self._adapter, self._config = adapter, config
+        self._clients = itertools.count(1)
+
+    def cluster(self) -> Cluster:
+        return self._adapter.make_cluster(f"{self.name}-{next(self._clients)}", self._config)
+
+    async def topic(self, cluster: Cluster, partitions: int) -> str:
+        name = f"topic-{uuid4().hex[:8]}"
+        await cluster.create(name, partitions)
+        return name
+
+    def unknown_topic(self) -> str:
+        return f"none-{uuid4().hex[:8]}"
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryHarness(BuiltIn):
+    def __init__(self, *, individual_ack: bool) -> None:
+        self._broker = f"conformance-{os.getpid()}-{individual_ack}"
+        config = MEMORY.cluster_model(broker=self._broker, individual_ack=individual_ack)
+        super().__init__("memory", MEMORY, config, 5 << 20)
+
+    def close(self) -> None:
+        forget(self._broker)
+
+
+class LogHarness(BuiltIn):
+    def __init__(self, folder: Path) -> None:
+        config = LOG.cluster_model(path=folder / "conformance.db", lease_s=1.0, poll_ms=10)
+        super().__init__("log", LOG, config, (16 << 20) - 100)

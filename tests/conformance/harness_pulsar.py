@@ -1,0 +1,35 @@
+"""A real Pulsar for the suite."""
+
+import itertools
+from uuid import uuid4
+
+from mqbridge.adapter import Cluster
+from mqbridge.pulsar.adapter import ADAPTER
+from tests.kit.pulsar import Pulsar
+from tests.strategies import CARRIED
+
+
+class PulsarHarness:
+    name = "pulsar"
+    max_payload = (5 << 20) - (4 << 10)
+    """The broker's limit is 5 MiB, of which metadata and stamps take a little."""
+    carried = CARRIED
+    patience_s = 30.0
+
+    def __init__(self, server: Pulsar) -> None:
+        self._config = ADAPTER.cluster_model(service_url=server.service_url, admin_url=server.admin_url, refresh_s=0.5)
+        self._clients = itertools.count(1)
+
+    def cluster(self) -> Cluster:
+        return ADAPTER.make_cluster(f"pulsar-{next(self._clients)}", self._config)
+
+    async def topic(self, cluster: Cluster, partitions: int) -> str:
+        name = f"conformance-{uuid4().hex[:8]}"
+        await cluster.create(name, partitions)
+        return name
+
+    def unknown_topic(self) -> str:
+        return f"none-{uuid4().hex[:8]}"
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,38 @@
+"""A real TubeMQ for the suite."""
+
+import asyncio
+import itertools
+from uuid import uuid4
+
+from mqbridge.adapter import Cluster
+from mqbridge.tubemq.adapter import ADAPTER
+from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_settings import TOKEN
+from tests.strategies import CARRIED
+
+
+class TubeMQHarness:
+    name = "tubemq"
+    max_payload = (1 << 20) - (4 << 10)
+    """The Broker's limit is 1 MiB; attributes and stamps come on top of the body."""
+    carried = CARRIED
+    patience_s = 60.0
+
+    def __init__(self, server: TubeMQ) -> None:
+        self._server = server
+        self._config = ADAPTER.cluster_model(
+            masters=server.masters, admin_url=server.admin_url.removesuffix("/webapi.htm"), admin_token=TOKEN, heartbeat_s=0.5
+        )
+        self._clients = itertools.count(1)
+
+    def cluster(self) -> Cluster:
+        return ADAPTER.make_cluster(f"tubemq-{next(self._clients)}", self._config)
+
+    async def topic(self, cluster: Cluster, partitions: int) -> str:
+        return await asyncio.to_thread(self._server.take_topic, partitions)
+
+    def unknown_topic(self) -> str:
+        return f"none_{uuid4().hex[:8]}"
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,267 @@
+"""What is acknowledged stays done, what is not comes again, whoever reads."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.adapter import Capabilities, Cluster, Inbound, InboundLane, Start
+from mqbridge.errors import LaneRevoked
+from mqbridge.net.tasks import cancel, spawn
+from tests.conformance.arena import Arena, fresh_group, numbered, numbers
+
+
+async def test_resume_after_acknowledge(arena: Arena, cluster: Cluster) -> None:
+    topic, group = await arena.topic(cluster), fresh_group()
+    outbound = await arena.outbound(cluster, topic)
+    inbound = await arena.inbound(cluster, topic, group)
+    lane = await arena.lane(inbound)
+    await arena.send(outbound, 0, numbered(0, 30))
+    _, batches = await arena.receive(lane, 30)
+    for batch in batches:
+        lane.acknowledge(batch)
+    await arena.send(outbound, 0, numbered(30, 50))
+    await arena.receive(lane, 20)
+    await arena.within(inbound.close())
+    lane = await arena.lane(await arena.inbound(cluster, topic, group))
+    received, _ = await arena.receive(lane, 20)
+    assert numbers(received) == list(range(30, 50))
+
+
+async def test_rejected_batches_come_again(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    await arena.send(outbound, 0, numbered(0, 10))
+    _, first = await arena.receive(lane, 10)
+    await arena.send(outbound, 0, numbered(10, 20))
+    _, second = await arena.receive(lane, 10)
+    for batch in first:
+        lane.acknowledge(batch)
+    for batch in second if capabilities.individual_ack else second[:1]:
+        lane.reject(batch)
+    received, again = await arena.receive(lane, 10)
+    assert sorted(numbers(received)) == list(range(10, 20))
+    assert capabilities.individual_ack or numbers(received) == list(range(10, 20))
+    for batch in again:
+        lane.acknowledge(batch)
+    await arena.send(outbound, 0, numbered(20, 25))
+    received, _ = await arena.receive(lane, 5)
+    assert numbers(received) == list(range(20, 25))
+
+
+async def test_released_without_acknowledgement_comes_again(arena: Arena, cluster: Cluster) -> None:
+    topic, group = await arena.topic(cluster), fresh_group()
+    outbound = await arena.outbound(cluster, topic)
+    inbound = await arena.inbound(cluster, topic, group)
+    lane = await arena.lane(inbound)
+    await arena.send(outbound, 0, numbered(0, 10))
+    _, done = await arena.receive(lane, 10)
+    await arena.send(outbound, 0, numbered(10, 20))
+    await arena.receive(lane, 10)
+    for batch in done:
+        lane.acknowledge(batch)
+    await arena.within(lane.release())
+    with pytest.raises(LaneRevoked):
+        await arena.within(lane.receive())
+    await arena.within(inbound.close())
+    lane = await arena.lane(await arena.inbound(cluster, topic, group))
+    received, _ = await arena.receive(lane, 10)
+    assert numbers(received) == list(range(10, 20))
+
+
+async def test_an_acknowledgement_of_a_lane_that_is_gone_is_ignored(arena: Arena, cluster: Cluster) -> None:
+    topic, group = await arena.topic(cluster), fresh_group()
+    outbound = await arena.outbound(cluster, topic)
+    inbound = await arena.inbound(cluster, topic, group)
+    lane = await arena.lane(inbound)
+    await arena.send(outbound, 0, numbered(0, 10))
+    _, batches = await arena.receive(lane, 10)
+    await arena.within(lane.release())
+    for batch in batches:
+        lane.acknowledge(batch)
+        lane.reject(batch)
+    await arena.within(inbound.close())
+    for batch in batches:
+        lane.acknowledge(batch)
+    lane = await arena.lane(await arena.inbound(cluster, topic, group))
+    received, _ = await arena.receive(lane, 10)
+    assert numbers(received) == list(range(10))
+
+
+async def test_out_of_order_acknowledgement(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+    if not capabilities.individual_ack:
+        pytest.skip("acknowledges in order only")
+    topic, group = await arena.topic(cluster), fresh_group()
+    outbound = await arena.outbound(cluster, topic)
+    inbound = await arena.inbound(cluster, topic, group)
+    lane = await arena.lane(inbound)
+    for turn in range(3):
+        await arena.send(outbound, 0, numbered(turn * 10, turn * 10 + 10))
+        _, batches = await arena.receive(lane, 10)
+        if turn != 1:
+            for batch in batches:
+                lane.acknowledge(batch)
+    await arena.within(inbound.close())
+    lane = await arena.lane(await arena.inbound(cluster, topic, group))
+    received, _ = await arena.receive(lane, 10)
+    assert sorted(numbers(received)) == list(range(10, 20))
+
+
+class Reader:
+    """Reads every lane of an inbound and acknowledges what it has noted."""
+
+    def __init__(self, inbound: Inbound, seen: dict[int, set[int]]) -> None:
+        self.lanes = 0
+        self._inbound, self._seen = inbound, seen
+        self._tasks = [spawn(self._run(), "test reader")]
+
+    async def _run(self) -> None:
+        async for lane in self._inbound.lanes():
+            self.lanes += 1
+            self._tasks.append(spawn(self._read(lane), "test lane"))
+
+    async def _read(self, lane: InboundLane) -> None:
+        try:
+            while True:
+                batch = await lane.receive()
+                self._seen.setdefault(lane.partition.index, set()).update(numbers(batch.messages))
+                lane.acknowledge(batch)
+        except LaneRevoked:
+            self.lanes -= 1
+
+    async def close(self) -> None:
+        await self._inbound.close()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*self._tasks)
+
+
+async def test_members_share_and_hand_over_without_loss(arena: Arena, cluster: Cluster) -> None:
+    partitions, group = 3, fresh_group()
+    topic = await arena.topic(cluster, partitions)
+    outbound = await arena.outbound(cluster, topic)
+    other = await arena.cluster()
+    seen: dict[int, set[int]] = {}
+    sent = 0
+
+    async def send(count: int) -> None:
+        nonlocal sent
+        for partition in range(partitions):
+            await arena.send(outbound, partition, numbered(sent, sent + count))
+        sent += count
+
+    async def all_seen() -> bool:
+        return seen == {partition: set(range(sent)) for partition in range(partitions)}
+
+    first = Reader(await arena.inbound(cluster, topic, group), seen)
+    await send(100)
+    await arena.until(all_seen)
+    second = Reader(await arena.inbound(other, topic, group), seen)
+    await send(100)
+
+    async def both_read() -> bool:
+        await send(5)
+        return first.lanes >= 1 and second.lanes >= 1 and first.lanes + second.lanes == partitions
+
+    await arena.until(both_read)
+    await arena.until(all_seen)
+    await arena.within(first.close())
+    await send(100)
+    await arena.until(all_seen)
+    assert second.lanes == partitions
+    await arena.within(second.close())
+    third = await arena.inbound(cluster, topic, group)
+    await send(1)
+    left = [number for _ in range(partitions) for number in numbers((await arena.receive(await arena.lane(third), 1))[0])]
+    assert left == [sent - 1] * partitions, "what was acknowledged came again"
+
+
+async def test_an_empty_topic_waits(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster)
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    waiting = spawn(lane.receive(), "test receive")
+
+    async def caught_up() -> bool:
+        return lane.caught_up
+
+    await arena.until(caught_up)
+    assert not waiting.done()
+    outbound = await arena.outbound(await arena.cluster(), topic)
+    await arena.send(outbound, 0, numbered(0, 1))
+    batch = await arena.within(waiting)
+    assert numbers(batch.messages) == [0]
+
+
+async def test_a_cancelled_receive_loses_nothing(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    for turn in range(20):
+        waiting = spawn(lane.receive(), "test receive")
+        for _ in range(turn % 4):
+            await asyncio.sleep(0)
+        await cancel(waiting)
+    sending = outbound.send(0, numbered(0, 20), None)
+    waiting = spawn(lane.receive(), "test receive")
+    await asyncio.sleep(0.001)
+    took = 0
+    if waiting.done():
+        took = waiting.result().count
+    else:
+        await cancel(waiting)
+    await arena.within(sending)
+    received, _ = await arena.receive(lane, 20 - took)
+    assert numbers(received) == list(range(took, 20))
+
+
+async def test_start_earliest_and_latest(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    await arena.send(outbound, 0, numbered(0, 10))
+    earliest = await arena.lane(await arena.inbound(cluster, topic, fresh_group(), Start.EARLIEST))
+    latest = await arena.lane(await arena.inbound(cluster, topic, fresh_group(), Start.LATEST))
+    waiting = spawn(latest.receive(), "test receive")
+    received, _ = await arena.receive(earliest, 10)
+    assert numbers(received) == list(range(10))
+
+    async def caught_up() -> bool:
+        return latest.caught_up
+
+    await arena.until(caught_up)
+    await arena.send(outbound, 0, numbered(10, 11))
+    assert numbers((await arena.within(waiting)).messages) == [10]
+
+
+async def test_a_committed_position_goes_before_the_start(arena: Arena, cluster: Cluster) -> None:
+    topic, group = await arena.topic(cluster), fresh_group()
+    outbound = await arena.outbound(cluster, topic)
+    inbound = await arena.inbound(cluster, topic, group)
+    lane = await arena.lane(inbound)
+    await arena.send(outbound, 0, numbered(0, 5))
+    _, batches = await arena.receive(lane, 5)
+    for batch in batches:
+        lane.acknowledge(batch)
+    await arena.within(inbound.close())
+    await arena.send(outbound, 0, numbered(5, 10))
+    lane = await arena.lane(await arena.inbound(cluster, topic, group, Start.LATEST))
+    received, _ = await arena.receive(lane, 5)
+    assert numbers(received) == list(range(5, 10))
+
+
+async def test_seek(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+    if not capabilities.seek:
+        pytest.skip("cannot seek")
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    await arena.send(outbound, 0, numbered(0, 10))
+    _, first = await arena.receive(lane, 10)
+    await arena.send(outbound, 0, numbered(10, 20))
+    await arena.receive(lane, 10)
+    for batch in first:
+        lane.acknowledge(batch)
+    await arena.within(lane.seek(first[-1].next))
+    received, _ = await arena.receive(lane, 10)
+    assert numbers(received) == list(range(10, 20))
+    await arena.within(lane.seek(first[0].first))
+    received, _ = await arena.receive(lane, 20)
+    assert numbers(received) == list(range(20))

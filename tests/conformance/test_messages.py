@@ -1,0 +1,148 @@
+"""What is sent arrives: every field, any bytes, any size, in order, with positions that can be trusted."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.adapter import Capabilities, Cluster
+from mqbridge.errors import Failure
+from mqbridge.message import Message, format_position, origin_prefix, parse_position
+from tests.conformance.arena import SOURCE, Arena, fresh_group, numbered, numbers
+
+EVENT_TIME = 1_700_000_123_456
+PAST = 1_600_000_000_000
+
+MESSAGES = {
+    "plain": Message(b"body"),
+    "binary": Message(bytes(range(256)) * 3),
+    "text in many scripts": Message("naïve ünï 試験 🚀\x00\x01".encode()),
+    "tombstone": Message(None, key="k"),
+    "properties": Message(b"x", (("b", "2"), ("a", "1"), ("b", "3"), ("empty", ""), ("試", "験 🚀"))),
+    "awkward properties": Message(
+        b"x", (("a,b", "c=d"), ("%2C", "100%"), (" ", " "), ("mqbridge.mine", "kept"), ("x", "\x01\x02"))
+    ),
+    "text key": Message(b"x", key="schlüssel"),
+    "binary key": Message(b"x", key=b"\x00\xff\xfe"),
+    "ordering key": Message(b"x", ordering_key=b"\x00\x80order"),
+    "keys": Message(b"x", keys=("one", "two, with = all", "drei")),
+    "message type": Message(b"x", (("$msgType$", "click"),), msg_type="click"),
+    "attribute string": Message(b"x", (("a", "1"), ("b", "2")), attributes=b"a=1,b=2"),
+    "odd attribute string": Message(b"x", (("a", "1"),), attributes=b",,a=1,\xff\xfe,b"),
+    "event time": Message(b"x", event_time=EVENT_TIME),
+    "due long ago": Message(b"x", deliver_at=PAST),
+    "all at once": Message(
+        b"\x00all",
+        (("$msgType$", "view"), ("p", "1"), ("p", "2")),
+        key="k",
+        ordering_key=b"o",
+        keys=("i", "j"),
+        msg_type="view",
+        event_time=EVENT_TIME,
+    ),
+}
+
+
+@pytest.mark.parametrize("stamp_origin", [True, False], ids=["stamped", "unstamped"])
+async def test_every_field_arrives(arena: Arena, cluster: Cluster, stamp_origin: bool) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic, stamp_origin=stamp_origin)
+    sent = [message.replace(position=(place,)) for place, message in enumerate(MESSAGES.values())]
+    await arena.send(outbound, 0, sent)
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    received, _ = await arena.receive(lane, len(sent))
+    for name, before, after in zip(MESSAGES, sent, received, strict=True):
+        for field in arena.harness.carried:
+            assert getattr(after, field) == getattr(before, field), f"{name}: {field}"
+        assert after.defect is None
+        assert after.origin == (origin_prefix(SOURCE) + format_position(before.position) if stamp_origin else None)
+
+
+async def test_a_payload_of_no_bytes(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    receipt = await arena.within(outbound.send(0, [Message(b""), Message(b"more")], None))
+    refused = [] if capabilities.empty_payload else [0]
+    assert [failure.index for failure in receipt.failures] == refused
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    received, _ = await arena.receive(lane, 2 - len(refused))
+    assert [message.payload for message in received] == [b"", b"more"][len(refused) :]
+
+
+async def test_a_large_message(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    payload = bytes(range(256)) * (arena.harness.max_payload // 256)
+    await arena.send(outbound, 0, [Message(b"before"), Message(payload), Message(b"after")])
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    received, _ = await arena.receive(lane, 3)
+    assert [message.payload for message in received] == [b"before", payload, b"after"]
+
+
+async def test_refused_messages_are_told_by_index(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    messages = numbered(0, 5)
+    messages[1], messages[3] = Message(b"raw", defect="damaged"), Message(b"raw", defect="damaged")
+    receipt = await arena.within(outbound.send(0, messages, SOURCE))
+    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
+    assert all(failure.reason for failure in receipt.failures)
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    received, _ = await arena.receive(lane, 3)
+    assert numbers(received) == [0, 2, 4]
+
+
+async def test_too_large_is_refused_and_holds_nothing_up(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    receipt = await arena.within(outbound.send(0, [Message(b"0"), Message(bytes(17 << 20)), Message(b"2")], SOURCE))
+    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    received, _ = await arena.receive(lane, 2)
+    assert numbers(received) == [0, 2]
+
+
+async def test_order_and_positions_of_each_partition(arena: Arena, cluster: Cluster) -> None:
+    partitions, sends, size = 3, 12, 40
+    topic = await arena.topic(cluster, partitions)
+    outbound = await arena.outbound(cluster, topic)
+    assert outbound.partitions == partitions
+    receipts = await arena.within(
+        asyncio.gather(
+            *(
+                outbound.send(partition, numbered(turn * size, turn * size + size), SOURCE)
+                for turn in range(sends)
+                for partition in range(partitions)
+            )
+        )
+    )
+    assert not any(receipt.failures for receipt in receipts)
+    inbound = await arena.inbound(cluster, topic, fresh_group())
+    indexes = set()
+    for _ in range(partitions):
+        lane = await arena.lane(inbound)
+        indexes.add(lane.partition.index)
+        received, batches = await arena.receive(lane, sends * size)
+        assert numbers(received) == list(range(sends * size))
+        for position in [message.position for message in received] + [batch.next for batch in batches]:
+            assert parse_position(format_position(position)) == position
+    assert indexes == set(range(partitions))
+
+
+async def test_keys_choose_a_partition(arena: Arena, cluster: Cluster) -> None:
+    outbound = await arena.outbound(cluster, await arena.topic(cluster, 3))
+    chosen = [outbound.partition_of(b"key-%d" % number) for number in range(60)]
+    assert chosen == [outbound.partition_of(b"key-%d" % number) for number in range(60)]
+    assert set(chosen) == {0, 1, 2}
+
+
+async def test_the_newest_origin_can_be_read_back(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster, 3)
+    outbound = await arena.outbound(cluster, topic)
+    assert await arena.within(outbound.last_origin(1)) is None
+    await arena.send(outbound, 1, numbered(0, 5))
+    await arena.send(outbound, 1, numbered(5, 30))
+    await arena.send(outbound, 0, numbered(50, 51))
+    assert await arena.within(outbound.last_origin(1)) == origin_prefix(SOURCE) + "29"
+    again = await arena.outbound(await arena.cluster(), topic)
+    assert await arena.within(again.last_origin(1)) == origin_prefix(SOURCE) + "29"
+    assert await arena.within(again.last_origin(2)) is None

@@ -1,0 +1,68 @@
+"""The real clusters for tests with the marker `cluster`: each started once per run, when first asked for.
+
+If the selected tests need both, the first that asks for one starts both side by side. A test that stops or kills
+a server makes a cluster of its own: `with TubeMQ(pool={1: 1}) as cluster: ...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+
+import pytest
+
+from tests.kit.clusters import running
+from tests.kit.pulsar import Pulsar
+from tests.kit.tubemq import TubeMQ
+
+KINDS: dict[str, type[TubeMQ | Pulsar]] = {"tubemq": TubeMQ, "pulsar": Pulsar}
+
+
+class Clusters:
+    """The clusters of this run, each with what becomes of its start."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._launched: dict[str, tuple[TubeMQ | Pulsar, Future[None]]] = {}
+
+    def launch(self, name: str) -> None:
+        """Begin to start a cluster, once."""
+        if name not in self._launched:
+            cluster = KINDS[name]()
+            (ready,) = self._stack.enter_context(running([cluster]))
+            self._launched[name] = cluster, ready
+
+    def ready(self, name: str) -> TubeMQ | Pulsar:
+        """A cluster once it serves; ClusterError if it could not be started."""
+        self.launch(name)
+        cluster, ready = self._launched[name]
+        ready.result()
+        return cluster
+
+
+@pytest.fixture(scope="session")
+def clusters(request: pytest.FixtureRequest) -> Iterator[Clusters]:
+    """What the selected tests need, on its way up."""
+    needed = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    with ExitStack() as stack:
+        clusters = Clusters(stack)
+        for name in KINDS.keys() & needed:
+            clusters.launch(name)
+        yield clusters
+
+
+@pytest.fixture(scope="session")
+def tubemq(clusters: Clusters) -> TubeMQ:
+    """A real Master and Broker, shared by the whole run; `tubemq.take_topic(partitions)` gives a fresh topic."""
+    cluster = clusters.ready("tubemq")
+    assert isinstance(cluster, TubeMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def pulsar(clusters: Clusters) -> Pulsar:
+    """A real Pulsar standalone server, shared by the whole run; `pulsar.take_topic(partitions)` gives a fresh topic."""
+    cluster = clusters.ready("pulsar")
+    assert isinstance(cluster, Pulsar)
+    return cluster

@@ -1,0 +1,70 @@
+"""Bytes in flight are never exceeded, never lost, and granted in turn, whatever is cancelled when."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.delivery.budget import Budget
+
+
+async def test_a_batch_beyond_the_limit_goes_alone() -> None:
+    budget = Budget(10)
+    await budget.take(100)
+    second = asyncio.ensure_future(budget.take(1))
+    await asyncio.sleep(0)
+    assert not second.done()
+    budget.give(100)
+    await second
+    assert budget.used == 1
+
+
+async def test_turns_are_kept() -> None:
+    budget = Budget(10)
+    await budget.take(10)
+    order: list[int] = []
+
+    async def taker(number: int, size: int) -> None:
+        await budget.take(size)
+        order.append(number)
+
+    tasks = [asyncio.ensure_future(taker(number, size)) for number, size in enumerate([8, 1, 1])]
+    await asyncio.sleep(0)
+    budget.give(10)
+    await asyncio.gather(*tasks)
+    assert order == [0, 1, 2]
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_nothing_leaks_under_cancellation(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        budget = Budget(50)
+
+        async def worker() -> None:
+            size = chance.randint(1, 40)
+            await budget.take(size)
+            try:
+                assert budget.used <= 50
+                await asyncio.sleep(0)
+            finally:
+                budget.give(size)
+
+        tasks = [asyncio.ensure_future(worker()) for _ in range(20)]
+        for _ in range(15):
+            await asyncio.sleep(0)
+            chance.choice(tasks).cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert budget.used == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [0, 5])
+async def test_free_bytes_are_taken_at_once(size: int) -> None:
+    budget = Budget(10)
+    await asyncio.wait_for(budget.take(size), 1)
+    assert budget.used == size

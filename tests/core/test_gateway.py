@@ -1,0 +1,348 @@
+"""The gateway over the memory adapter: what is acknowledged is stored, whatever goes wrong in between."""
+
+import asyncio
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mqbridge.config.load import from_dict
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.gateway.run import Gateway, Outcome
+from mqbridge.memory.adapter import ADAPTER
+from mqbridge.memory.broker import Broker, broker, forget
+from mqbridge.message import Message, split_origin
+
+ADAPTERS = {"memory": ADAPTER}
+COUNT = 3000
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    name = uuid.uuid4().hex
+    yield name
+    for suffix in ("-source", "-target"):
+        forget(name + suffix)
+
+
+def put(made: Broker, topic: str, number: int, message: Message) -> None:
+    """Store a message as a producer does."""
+    partition = made.topics[topic][number]
+    partition.append([message.replace(position=(partition.next,))])
+
+
+@pytest.fixture(params=["in order", "individually"])
+async def source(request: pytest.FixtureRequest, name: str) -> Broker:
+    made = broker(name + "-source")
+    made.create("orders", 3)
+    for number in range(COUNT):
+        key = f"k{number % 7}"
+        put(made, "orders", number % 3, Message(b"%d" % number, (("n", str(number)),), key=key, msg_type=f"t{number % 2}"))
+    made.individual = request.param == "individually"  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.fixture
+def target(name: str) -> Broker:
+    return broker(name + "-target")
+
+
+def settings(made: Broker, name: str, **route: Any) -> dict[str, Any]:
+    """A configuration of one route; keyword arguments replace or extend its parts."""
+    individual = made.individual  # type: ignore[attr-defined]
+    delivery = {"retry": {"max_elapsed": "5s"}} | route.pop("delivery", {})
+    return {
+        "clusters": {
+            "a": {"system": "memory", "broker": name + "-source", "individual_ack": individual, "batch_messages": 50},
+            "b": {"system": "memory", "broker": name + "-target"},
+        },
+        "http": {"enabled": False},
+        "shutdown_timeout": "5s",
+        "routes": [
+            {
+                "name": "r",
+                "from": {"cluster": "a", "topic": "orders", "group": "g"} | route.pop("source", {}),
+                "to": {"cluster": "b", "topic": "{topic}-copy"} | route.pop("to", {}),
+                "delivery": delivery,
+            }
+        ],
+    } | route
+
+
+async def run(config: dict[str, Any], until_idle_s: float = 0.3) -> Outcome:
+    return await Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run(until_idle_s)
+
+
+def stored(target: Broker, topic: str = "orders-copy") -> list[list[bytes]]:
+    return [[message.payload or b"" for message in partition.messages] for partition in target.topics[topic]]
+
+
+def committed(source: Broker) -> int:
+    return sum(progress.committed for (group, _, _), progress in source.progress.items() if group == "g")
+
+
+EXPECTED = [[b"%d" % number for number in range(partition, COUNT, 3)] for partition in range(3)]
+
+
+async def test_all_arrive_in_order_and_are_acknowledged(source: Broker, target: Broker, name: str) -> None:
+    outcome = await run(settings(source, name))
+    assert outcome.clean
+    assert stored(target) == EXPECTED
+    assert committed(source) == COUNT
+    message = target.topics["orders-copy"][1].messages[2]
+    assert split_origin(message.origin or "") == ("a", "orders", "1", (2,))
+
+
+async def test_nothing_is_acknowledged_before_it_is_stored(source: Broker, target: Broker, name: str) -> None:
+    target.create("orders-copy", 3)
+    target.faults.hold_receipts = True
+    gateway = Gateway(from_dict(settings(source, name), adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run())
+    while not target.held:
+        await asyncio.sleep(0.01)
+    assert committed(source) == 0
+    target.release_receipts()
+    while committed(source) < COUNT:
+        await asyncio.sleep(0.01)
+    gateway.stop()
+    assert (await task).clean
+    assert stored(target) == EXPECTED
+
+
+async def test_the_budget_bounds_what_is_in_flight(source: Broker, target: Broker, name: str) -> None:
+    for partition in source.topics["orders"]:
+        partition.messages[:] = [message.replace(payload=b"x" * 1000) for message in partition.messages]
+    target.create("orders-copy", 3)
+    target.faults.hold_receipts = True
+    gateway = Gateway(from_dict(settings(source, name, delivery={"in_flight_bytes": "128KiB"}), adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run())
+    while len(target.held) < 2:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    [route] = gateway.routes
+    assert 0 < route.budget.used <= 128 << 10
+    assert route.counters.bytes <= route.budget.used + 3 * 50_000  # what is received and waits for room
+    target.release_receipts()
+    gateway.stop()
+    assert (await task).clean
+    assert route.budget.used == 0
+
+
+async def test_transient_faults_are_survived_in_order(source: Broker, target: Broker, name: str) -> None:
+    target.create("orders-copy", 3)
+    target.faults.transient = 20
+    outcome = await run(settings(source, name))
+    assert outcome.clean
+    assert stored(target) == EXPECTED
+
+
+async def test_a_stop_in_the_middle_and_a_restart_repeat_nothing(source: Broker, target: Broker, name: str) -> None:
+    target.create("orders-copy", 3)
+    target.faults.receipt_delay_s = 0.01
+    gateway = Gateway(from_dict(settings(source, name, delivery={"in_flight_bytes": "64KiB"}), adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run())
+    while committed(source) < 200:
+        await asyncio.sleep(0)
+    gateway.stop()
+    assert (await task).clean
+    assert committed(source) >= 200
+    target.faults.receipt_delay_s = 0
+    await run(settings(source, name))
+    assert stored(target) == EXPECTED
+
+
+async def test_a_revoked_lane_comes_back_without_loss(source: Broker, target: Broker, name: str) -> None:
+    target.create("orders-copy", 3)
+    target.faults.receipt_delay_s = 0.02
+    gateway = Gateway(from_dict(settings(source, name), adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run(0.5))
+    for number in (0, 1, 2, 1):
+        await asyncio.sleep(0.02)
+        source.revoke("orders", number)
+    assert (await task).clean
+    assert [set(partition) for partition in stored(target)] == [set(partition) for partition in EXPECTED]
+    assert committed(source) == COUNT
+
+
+async def test_refused_messages_become_dead_letters(source: Broker, target: Broker, name: str) -> None:
+    target.faults.refuse = lambda m: "too odd" if m.payload == b"77" and m.property("mqbridge.dead.route") is None else None
+    outcome = await run(settings(source, name, delivery={"dead_letter": {"cluster": "b", "topic": "dead"}}))
+    assert outcome.clean
+    assert outcome.routes[0].dead == 1
+    assert [[p for p in partition if p != b"77"] for partition in EXPECTED] == stored(target)
+    [letter] = target.topics["dead"][0].messages
+    assert letter.payload == b"77"
+    assert dict(letter.properties) == {
+        "n": "77",
+        "mqbridge.dead.reason": "too odd",
+        "mqbridge.dead.route": "r",
+        "mqbridge.dead.target": "b/orders-copy",
+    }
+    assert split_origin(letter.origin or "") == ("a", "orders", "2", (25,))
+    assert committed(source) == COUNT
+
+
+async def test_a_refusal_without_dead_letters_stops_the_route_alone(source: Broker, target: Broker, name: str) -> None:
+    target.faults.refuse = lambda m: "too odd" if m.payload == b"77" else None
+    config = settings(source, name)
+    source.create("other", 1)
+    put(source, "other", 0, Message(b"fine"))
+    config["routes"].append(
+        {"name": "second", "from": {"cluster": "a", "topic": "other", "group": "g2"}, "to": {"cluster": "b", "topic": "other"}}
+    )
+    outcome = await run(config)
+    first, second = outcome.routes
+    assert first.error is not None
+    assert "the message at a/orders/2 position 25: too odd" in first.error
+    assert "dead_letter" in first.error
+    assert second.error is None
+    assert stored(target, "other") == [[b"fine"]]
+    progress = source.progress["g", "orders", 2]
+    assert progress.committed <= 25
+
+
+async def test_dead_letters_that_are_refused_too_stop_the_route(source: Broker, target: Broker, name: str) -> None:
+    target.faults.refuse = lambda m: "never" if m.payload == b"77" else None
+    outcome = await run(settings(source, name, delivery={"dead_letter": {"cluster": "b", "topic": "dead"}}))
+    assert "was refused by b/orders-copy (never) and by its dead-letter topic b/dead (never)" in (outcome.routes[0].error or "")
+
+
+async def test_a_target_that_refuses_everything_stops_the_route(source: Broker, target: Broker, name: str) -> None:
+    target.create("orders-copy", 3)
+    target.faults.fatal = "no rights"
+    outcome = await run(settings(source, name))
+    assert outcome.routes[0].error == "no rights"
+    assert committed(source) == 0
+
+
+async def test_filter_by_type(source: Broker, target: Broker, name: str) -> None:
+    outcome = await run(settings(source, name, source={"msg_types": ["t1"]}))
+    assert outcome.clean
+    assert stored(target) == [[p for p in partition if int(p) % 2] for partition in EXPECTED]
+    assert committed(source) == COUNT
+
+
+async def test_by_key_each_key_keeps_its_order_and_partition(source: Broker, target: Broker, name: str) -> None:
+    target.create("orders-copy", 2)
+    outcome = await run(settings(source, name, to={"partitions": {"by": "key"}, "create": False}))
+    assert outcome.clean
+    places: dict[str, set[int]] = {}
+    for number, partition in enumerate(target.topics["orders-copy"]):
+        for message in partition.messages:
+            places.setdefault(str(message.key), set()).add(number)
+    assert all(len(found) == 1 for found in places.values())
+    assert sum(map(len, stored(target))) == COUNT
+
+
+async def test_round_robin_uses_every_partition(source: Broker, target: Broker, name: str) -> None:
+    target.create("orders-copy", 5)
+    outcome = await run(settings(source, name, to={"partitions": {"by": "round_robin"}}, delivery={"order": "none"}))
+    assert outcome.clean
+    assert all(stored(target))
+    assert sorted(p for partition in stored(target) for p in partition) == sorted(p for partition in EXPECTED for p in partition)
+
+
+async def test_a_rate_is_kept(source: Broker, target: Broker, name: str) -> None:
+    gateway = Gateway(from_dict(settings(source, name, delivery={"rate": 1000}), adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run())
+    await asyncio.sleep(0.5)
+    gateway.stop()
+    outcome = await task
+    # A second's burst, half a second's worth, and one batch of 50 per lane that was on its way: never all 3000.
+    assert 0 < outcome.routes[0].received <= 1000 + 500 + 3 * 50 + 500
+
+
+async def test_patterns_and_templates(source: Broker, target: Broker, name: str) -> None:
+    source.create("orders_eu", 1)
+    put(source, "orders_eu", 0, Message(b"eu"))
+    outcome = await run(
+        settings(source, name, source={"topic": "~orders_(?P<region>.+)"}, to={"topic": "{region}.orders"}),
+    )
+    assert outcome.clean
+    assert stored(target, "eu.orders") == [[b"eu"]]
+    assert "orders-copy" not in target.topics
+
+
+async def test_a_gap_stops_its_partition_alone(source: Broker, target: Broker, name: str, tmp_path: Path) -> None:
+    config = settings(source, name, state=str(tmp_path / "state" / "checkpoint.db"))
+    await run(config)
+    for number in range(COUNT, COUNT + 300):
+        put(source, "orders", number % 3, Message(b"%d" % number))
+    source.gap("orders", 1, 1050)
+    for key, progress in source.progress.items():
+        if key[2] == 1:
+            progress.committed = 1050  # as a broker does that moves a group to the first message it still has
+    outcome = await run(config)
+    assert not outcome.clean
+    assert outcome.routes[0].error is None
+    assert list(outcome.routes[0].stopped) == ["a/orders/1"]
+    assert "begins at 1050, but this route had delivered only up to 1000" in outcome.routes[0].stopped["a/orders/1"]
+    assert [len(partition) for partition in stored(target)] == [1100, 1000, 1100]
+    again = await run(config | {"routes": [config["routes"][0] | {"delivery": {"on_gap": "continue"}}]})
+    assert again.clean
+    assert [len(partition) for partition in stored(target)] == [1100, 1050, 1100]
+
+
+async def test_what_cannot_begin_is_said_at_once(source: Broker, target: Broker, name: str) -> None:
+    with pytest.raises(ClusterError, match="the topic 'missing' does not exist in cluster 'a'") as missing:
+        await run(settings(source, name, source={"topic": "missing"}))
+    assert missing.value.failure is Failure.FATAL
+    with pytest.raises(ConfigError, match=r"no topic of cluster 'a' matches ~x\.\*"):
+        await run(settings(source, name, source={"topic": "~x.*"}))
+    target.disconnect()
+    with pytest.raises(ClusterError, match="disconnected"):
+        await run(settings(source, name))
+    assert not source.progress
+
+
+async def test_a_port_in_use(source: Broker, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be listened on"):
+            await run(settings(source, name, http={"listen": f"127.0.0.1:{port}"}))
+
+
+async def test_metrics_and_health(source: Broker, target: Broker, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = settings(source, name, http={"listen": f"127.0.0.1:{port}"})
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run())
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        while committed(source) < COUNT:
+            await asyncio.sleep(0.01)
+        assert (await client.get("/health/live")).status_code == 200
+        ready = await client.get("/health/ready")
+        assert (ready.status_code, ready.json()["ready"]) == (200, True)
+        page = (await client.get("/metrics")).text
+        assert f'mqbridge_stored_messages_total{{route="r"}} {COUNT}.0' in page
+        assert 'mqbridge_route_up{route="r"} 1.0' in page
+        [row] = (await client.get("/routes")).json()
+        assert row["acknowledged"] == COUNT
+        assert row["lanes"] == {f"a/orders/{n}": "1000" for n in range(3)}
+        target.faults.fatal = "no rights any more"
+        put(source, "orders", 0, Message(b"one more"))
+        while (ready := await client.get("/health/ready")).status_code == 200:
+            await asyncio.sleep(0.01)
+        assert ready.json()["stopped"] == {"r": "no rights any more"}
+    outcome = await task
+    assert outcome.routes[0].error == "no rights any more"
+
+
+async def test_even_a_bug_stops_its_route(source: Broker, target: Broker, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Message) -> str:
+        raise ZeroDivisionError("a bug")
+
+    gateway = Gateway(from_dict(settings(source, name), adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run())
+    while not gateway.ready:
+        await asyncio.sleep(0.01)
+    for target_of in gateway.routes[0]._targets["orders"]:
+        target_of.partitioner.divide = broken  # type: ignore[assignment, method-assign]
+    outcome = await task
+    assert outcome.routes[0].error is not None
+    assert any(record.exc_info for record in caplog.records)

@@ -1,0 +1,46 @@
+"""The judge of the end-to-end tests sees loss, reordering, damage and repetition for what they are."""
+
+from mqbridge.message import Message
+from tests.kit.oracle import Oracle, message
+
+
+def judged(numbers: list[int], count: int = 5, partition: int = 0) -> Oracle:
+    oracle = Oracle([count, count], 50)
+    oracle.see(partition, [message(partition, number, 50) for number in numbers])
+    return oracle
+
+
+def complete(oracle: Oracle, partition: int = 0) -> bool:
+    return oracle.partitions[partition].complete
+
+
+def test_all_in_order() -> None:
+    oracle = judged([0, 1, 2, 3, 4])
+    assert complete(oracle)
+    assert oracle.repeats == 0
+
+
+def test_loss_and_reordering() -> None:
+    assert not complete(judged([0, 1, 3, 4]))
+    assert not complete(judged([0, 1, 2, 3]))
+    assert not complete(judged([0, 2, 1, 3, 4]))
+
+
+def test_a_run_may_come_again_but_whole() -> None:
+    oracle = judged([0, 1, 2, 1, 2, 3, 4])
+    assert complete(oracle)
+    assert oracle.repeats == 2
+    assert not complete(judged([0, 1, 2, 1, 3, 4]))
+
+
+def test_damage_and_strangers() -> None:
+    oracle = Oracle([1], 50)
+    good = message(0, 0, 50)
+    oracle.see(0, [good.replace(payload=(good.payload or b"")[:-1] + b"?")])
+    assert "damaged" in oracle.partitions[0].wrong[0]
+    oracle = Oracle([1], 50)
+    oracle.see(0, [good.replace(attributes=b"x=1")])
+    assert "says" in oracle.partitions[0].wrong[0]
+    oracle = Oracle([1, 1], 50)
+    oracle.see(1, [good, Message(b"")])
+    assert len(oracle.partitions[1].wrong) == 2

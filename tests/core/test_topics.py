@@ -1,0 +1,32 @@
+"""Topic selection and target templates."""
+
+import pytest
+
+from mqbridge.errors import ConfigError
+from mqbridge.routing.topics import Selected, render, select
+
+
+def test_names_and_patterns() -> None:
+    existing = ["orders_eu", "orders_us", "payments", "xorders_eu"]
+    chosen = select(["~orders_(?P<region>.+)", "other"], existing)
+    assert [item.topic for item in chosen] == ["orders_eu", "orders_us", "other"]
+    assert render("{region}-{topic}", chosen[0]) == "eu-orders_eu"
+
+
+def test_a_topic_that_two_rules_take_is_taken_once() -> None:
+    assert len(select(["orders", "~ord.*"], ["orders"])) == 1
+
+
+def test_a_pattern_that_does_not_compile_says_where() -> None:
+    with pytest.raises(ConfigError, match=r"'~orders\(' does not compile: .* at character 6"):
+        select(["~orders("], [])
+
+
+def test_an_unknown_word_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"uses 'region'.*It may use \{topic\}"):
+        render("{region}", Selected("orders", {"topic": "orders"}))
+
+
+def test_a_broken_template() -> None:
+    with pytest.raises(ConfigError, match="not well formed"):
+        render("{topic", Selected("orders", {"topic": "orders"}))

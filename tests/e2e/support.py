@@ -1,0 +1,119 @@
+"""Filling TubeMQ, reading Pulsar back, and the configuration between: shared by the end-to-end tests and the bench."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from mqbridge.adapter import Cluster, InboundLane, InboundSpec, OutboundSpec, Receipt, load_adapters
+from mqbridge.message import Message
+from tests.kit.oracle import Oracle, message
+from tests.kit.pulsar import Pulsar
+from tests.kit.tubemq import TubeMQ
+
+BATCH = 500
+WINDOW = 8
+"""Batches in flight per partition while filling."""
+HEARTBEAT_S = 2.0
+QUIET_S = 3.0
+"""A target is read to its end when nothing came for so long."""
+
+
+def tubemq_settings(tubemq: TubeMQ) -> dict[str, Any]:
+    """The cluster as a configuration names it; a short heartbeat, for tests that wait for assignments."""
+    return {"masters": tubemq.masters, "admin_url": tubemq.admin_url, "heartbeat_s": HEARTBEAT_S}
+
+
+def pulsar_settings(pulsar: Pulsar) -> dict[str, Any]:
+    """The cluster as a configuration names it."""
+    return {"service_url": pulsar.service_url, "admin_url": pulsar.admin_url}
+
+
+def config(tubemq: TubeMQ, pulsar: Pulsar, source: str, target: str, **delivery: Any) -> dict[str, Any]:
+    """A configuration of one route from TubeMQ to Pulsar."""
+    return {
+        "clusters": {
+            "tube": {"system": "tubemq", **tubemq_settings(tubemq)},
+            "pulsar": {"system": "pulsar", **pulsar_settings(pulsar)},
+        },
+        "routes": [
+            {
+                "name": "r",
+                "from": {"cluster": "tube", "topic": source, "group": f"g_{source}"},
+                "to": {"cluster": "pulsar", "topic": target},
+                "delivery": delivery,
+            }
+        ],
+    }
+
+
+@contextlib.asynccontextmanager
+async def opened(system: str, settings: dict[str, Any]) -> AsyncIterator[Cluster]:
+    """A cluster of an adapter, connected."""
+    adapter = load_adapters()[system]
+    cluster = adapter.make_cluster("tube" if system == "tubemq" else system, adapter.cluster_model(**settings))
+    try:
+        await cluster.connect()
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def fill(tubemq: TubeMQ, topic: str, counts: Sequence[int], size: int, first: Sequence[int] | None = None) -> None:
+    """Produce the oracle's messages, `counts[p]` of them to partition p in order, beginning with number `first[p]`."""
+    async with opened("tubemq", tubemq_settings(tubemq)) as cluster:
+        outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
+        assert outbound.partitions == len(counts)
+
+        async def fill_partition(partition: int, count: int, begin: int) -> None:
+            waiting: deque[asyncio.Future[Receipt]] = deque()
+            for start in range(begin, begin + count, BATCH):
+                batch = [message(partition, n, size) for n in range(start, min(start + BATCH, begin + count))]
+                waiting.append(outbound.send(partition, batch, None))
+                if len(waiting) >= WINDOW:
+                    assert not (await waiting.popleft()).failures
+            for receipt in await asyncio.gather(*waiting):
+                assert not receipt.failures
+
+        begins = first or [0] * len(counts)
+        await asyncio.gather(*(fill_partition(p, count, begins[p]) for p, count in enumerate(counts)))
+        await outbound.close()
+
+
+async def judge(pulsar: Pulsar, topic: str, oracle: Oracle) -> Oracle:
+    """Read the whole target and let the oracle see it."""
+    async for partition, messages in read("pulsar", pulsar_settings(pulsar), topic, "judge"):
+        oracle.see(partition, messages)
+    return oracle
+
+
+async def read(system: str, settings: dict[str, Any], topic: str, group: str) -> AsyncIterator[tuple[int, Sequence[Message]]]:
+    """Every batch of a topic from its beginning until it is quiet, as (partition index, messages)."""
+    async with opened(system, settings) as cluster:
+        inbound = await cluster.inbound(InboundSpec((topic,), group))
+        found: asyncio.Queue[tuple[int, Sequence[Message]]] = asyncio.Queue(maxsize=4)
+
+        async def drain(lane: InboundLane) -> None:
+            while True:
+                batch = await lane.receive()
+                await found.put((lane.partition.index, batch.messages))
+                lane.acknowledge(batch)
+
+        async def accept() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                async for lane in inbound.lanes():
+                    tasks.create_task(drain(lane))
+
+        reading = asyncio.ensure_future(accept())
+        try:
+            while True:
+                yield await asyncio.wait_for(found.get(), QUIET_S)
+        except TimeoutError:
+            pass
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await inbound.close()

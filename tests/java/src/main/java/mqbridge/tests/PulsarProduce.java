@@ -1,0 +1,134 @@
+package mqbridge.tests;
+
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.pulsar.client.api.CompressionType;
+import org.apache.pulsar.client.api.HashingScheme;
+import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerBuilder;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.client.api.TypedMessageBuilder;
+
+/**
+ * Produces messages to a Pulsar topic, asynchronously, with a bounded number of unanswered sends.
+ *
+ * <pre>
+ * --url pulsar://host:port  --topic T      --messages N (1)      --start 0    first sequence number
+ * --size 1024               --key k{n}     --ordering-key o{n}   {n} becomes the sequence number
+ * --properties k=v,k2=v{n}  --event-time 0 ms; 0: none
+ * --batching true           --compression NONE|LZ4|ZLIB|ZSTD|SNAPPY
+ * --producer NAME           --window 2000  --timeout 120         seconds without any answer before it gives up
+ * --print                                  a line per stored message
+ * </pre>
+ */
+public final class PulsarProduce {
+    private static final int BATCH_MESSAGES = 1000;
+    private static final int BATCH_BYTES = 128 << 10;
+
+    private final long first;
+    private final long end;
+    private final Body body;
+    private final String key;
+    private final String orderingKey;
+    private final List<Map.Entry<String, String>> properties;
+    private final long eventTime;
+    private final int windowSize;
+    private final long timeout;
+    private final boolean print;
+    private final Semaphore window;
+    private final AtomicReference<Throwable> failure = new AtomicReference<>();
+
+    private PulsarProduce(Args args) {
+        first = args.number("start", 0);
+        end = first + args.number("messages", 1);
+        body = new Body(args.count("size", 1024));
+        key = args.text("key", null);
+        orderingKey = args.text("ordering-key", null);
+        properties = args.pairs("properties");
+        eventTime = args.number("event-time", 0);
+        windowSize = args.count("window", 2000);
+        timeout = args.number("timeout", 120);
+        print = args.flag("print");
+        window = new Semaphore(windowSize);
+    }
+
+    public static void main(String[] argv) {
+        Program.main(argv, args -> {
+            PulsarProduce produce = new PulsarProduce(args);
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(args.text("url")).build();
+                    Producer<byte[]> producer = producer(client, args, produce.windowSize).create()) {
+                args.end();
+                produce.run(producer);
+            }
+        });
+    }
+
+    private static ProducerBuilder<byte[]> producer(PulsarClient client, Args args, int window) {
+        ProducerBuilder<byte[]> builder = client.newProducer(Schema.BYTES).topic(args.text("topic"))
+                .enableBatching(Boolean.parseBoolean(args.text("batching", "true")))
+                .batchingMaxMessages(BATCH_MESSAGES).batchingMaxBytes(BATCH_BYTES)
+                .compressionType(CompressionType.valueOf(args.text("compression", "NONE")))
+                .hashingScheme(HashingScheme.Murmur3_32Hash)
+                .maxPendingMessages(window).blockIfQueueFull(true);
+        String name = args.text("producer", null);
+        return name == null ? builder : builder.producerName(name);
+    }
+
+    private void run(Producer<byte[]> producer) throws Exception {
+        long started = System.nanoTime();
+        for (long sequence = first; sequence < end; sequence++) {
+            acquire(1);
+            long sent = sequence;
+            message(producer, sequence).sendAsync().whenComplete((id, thrown) -> stored(sent, id, thrown));
+        }
+        producer.flushAsync();
+        acquire(windowSize);
+        double seconds = (System.nanoTime() - started) / 1e9;
+        Program.print(Program.object("messages", end - first, "seconds", seconds, "rate", (end - first) / seconds));
+    }
+
+    private void acquire(int permits) throws Exception {
+        if (!window.tryAcquire(permits, timeout, TimeUnit.SECONDS)) {
+            throw new TimeoutException("the broker answered nothing for " + timeout + " s");
+        }
+        if (failure.get() != null) {
+            throw new IllegalStateException("a message was not stored", failure.get());
+        }
+    }
+
+    private TypedMessageBuilder<byte[]> message(Producer<byte[]> producer, long sequence) {
+        TypedMessageBuilder<byte[]> message = producer.newMessage().value(body.of(sequence));
+        if (key != null) {
+            message.key(Body.numbered(key, sequence));
+        }
+        if (orderingKey != null) {
+            message.orderingKey(Body.numbered(orderingKey, sequence).getBytes(StandardCharsets.UTF_8));
+        }
+        if (eventTime > 0) {
+            message.eventTime(eventTime);
+        }
+        for (Map.Entry<String, String> pair : properties) {
+            message.property(pair.getKey(), Body.numbered(pair.getValue(), sequence));
+        }
+        return message;
+    }
+
+    private void stored(long sequence, MessageId id, Throwable thrown) {
+        if (thrown != null) {
+            failure.compareAndSet(null, thrown);
+        } else if (print) {
+            Map<String, Object> line = Program.object("seq", sequence);
+            Body.describe(line, body.of(sequence), false);
+            line.put("id", PulsarConsume.describe(id));
+            Program.print(line);
+        }
+        window.release();
+    }
+}

@@ -1,0 +1,146 @@
+"""Real TubeMQ and Pulsar servers, started side by side: for the test run, and by hand."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.kit.maven import cache_folder, say
+from tests.kit.process import ClusterError
+from tests.kit.pulsar import Pulsar, server_folder
+from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_jars import server_jars
+
+SYSTEMS = ("tubemq", "pulsar")
+WATCH_S = 1.0
+# Long enough to see what clients do while the server is away.
+AWAY_S = 5.0
+DESCRIPTION = "Real TubeMQ 2.4.0 and Pulsar 4.0.8 servers on loopback, with temporary data."
+EXAMPLES = """examples:
+  python -m tests.kit.clusters start
+  python -m tests.kit.clusters start tubemq --topic orders:3 --topic audit:1
+  python -m tests.kit.clusters start --env /tmp/servers.sh &    then: . /tmp/servers.sh
+  MQBRIDGE_CACHE=/var/cache/mqbridge python -m tests.kit.clusters fetch
+
+The addresses go to standard output as export lines, progress to standard error. A server that is killed by hand is
+started again after 5 s on its old port and data. Needed: a JDK 17 and Maven; what they download is kept in
+MQBRIDGE_CACHE (default ~/.cache/mqbridge) and in Maven's own repository."""
+
+
+@contextmanager
+def running(clusters: Sequence[TubeMQ | Pulsar]) -> Iterator[list[Future[None]]]:
+    """Start clusters side by side; each future is done when its cluster is ready. All are killed at the end."""
+    with ThreadPoolExecutor(max(1, len(clusters))) as pool:
+        try:
+            yield [pool.submit(cluster.start) for cluster in clusters]
+        finally:
+            for cluster in clusters:
+                cluster.kill()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m tests.kit.clusters",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    start = commands.add_parser("start", help="start servers, print their addresses, stay until Ctrl-C")
+    start.add_argument("--topic", action="append", default=[], type=_topic, metavar="NAME:PARTITIONS",
+                       help="make this topic, in TubeMQ and in Pulsar's public/default")  # fmt: skip
+    start.add_argument("--env", type=Path, metavar="FILE", help="write the export lines to this file too, when all is ready")
+    start.add_argument("--no-memory-store", action="store_true",
+                       help="let the TubeMQ Broker write each message to its file before it acknowledges it")  # fmt: skip
+    fetch = commands.add_parser("fetch", help="only download what the servers need")
+    for command in (start, fetch):
+        command.add_argument("systems", nargs="*", type=_system, metavar="SYSTEM", help="tubemq or pulsar; without: both")
+    return top
+
+
+def main() -> None:
+    """Run one command; status 1 and one message when it cannot be done."""
+    arguments = parser().parse_args()
+    systems = arguments.systems or list(SYSTEMS)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if arguments.command == "fetch":
+            _fetch(systems)
+        else:
+            _serve(systems, arguments)
+    except ClusterError as error:
+        say(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        say("stopped, nothing is left")
+
+
+def _fetch(systems: list[str]) -> None:
+    for system in systems:
+        say(f"{system} is in {server_jars() if system == 'tubemq' else server_folder()}")
+    say(f"everything is in {cache_folder()}")
+
+
+def _serve(systems: list[str], arguments: argparse.Namespace) -> None:
+    topics: dict[str, int] = dict(arguments.topic)
+    clusters: list[TubeMQ | Pulsar] = []
+    if "tubemq" in systems:
+        clusters.append(TubeMQ(topics, pool={}, memory_store=not arguments.no_memory_store))
+    if "pulsar" in systems:
+        clusters.append(Pulsar())
+    begin = time.monotonic()
+    say(f"starting {' and '.join(systems)} (some 5 s for TubeMQ, 10 to 30 s for Pulsar)")
+    with running(clusters) as ready:
+        for future in ready:
+            future.result()
+        exports = "".join(line for cluster in clusters for line in _prepared(cluster, topics))
+        print(exports, end="", flush=True)
+        if arguments.env:
+            arguments.env.write_text(exports)
+        say(f"ready after {time.monotonic() - begin:.1f} s; Ctrl-C ends it")
+        _watch(clusters)
+
+
+def _prepared(cluster: TubeMQ | Pulsar, topics: dict[str, int]) -> list[str]:
+    """Make what is missing, tell the processes, return the export lines."""
+    for server in cluster.servers:
+        say(f"{server.name}: pid {server.pid}, {server.rss_bytes() >> 20} MiB, log {server.log}")
+    if isinstance(cluster, TubeMQ):
+        return [f"export TUBEMQ_MASTERS={cluster.masters}\n", f"export TUBEMQ_ADMIN_URL={cluster.admin_url}\n"]
+    for name, partitions in topics.items():
+        cluster.create_topic(name, partitions)
+    return [f"export PULSAR_URL={cluster.service_url}\n", f"export PULSAR_ADMIN_URL={cluster.admin_url}\n"]
+
+
+def _watch(clusters: Sequence[TubeMQ | Pulsar]) -> None:
+    while True:
+        time.sleep(WATCH_S)
+        for server in [server for cluster in clusters for server in cluster.servers if not server.running]:
+            say(f"{server.name} (pid {server.pid}) ended; starting it again in {AWAY_S:.0f} s")
+            time.sleep(AWAY_S)
+            server.start()
+            say(f"{server.name} is ready again, pid {server.pid}")
+
+
+def _system(name: str) -> str:
+    if name not in SYSTEMS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(SYSTEMS)}")
+    return name
+
+
+def _topic(text: str) -> tuple[str, int]:
+    name, _, partitions = text.partition(":")
+    if not name or not partitions.isdecimal() or int(partitions) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PARTITIONS, such as orders:3")
+    return name, int(partitions)
+
+
+if __name__ == "__main__":
+    main()

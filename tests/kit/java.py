@@ -1,0 +1,148 @@
+"""The programs of tests/java, the official Java clients: built when their sources changed, run as child processes.
+
+A program prints JSON lines, the last one its summary, and fails with exit code 1 and the reason on stderr. Both streams
+go to files, so that a program never waits for its reader. Calls here block: an asyncio test goes through asyncio.to_thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from tests.kit.guard import guard
+from tests.kit.maven import java, mvn
+
+PROJECT = Path(__file__).resolve().parent.parent / "java"
+TARGET = PROJECT / "target"
+STAMP = TARGET / "sources.sha256"
+PACKAGE = "mqbridge.tests"
+# The heap holds a bounded window of messages; the serial collector costs least for a program that lives seconds.
+FLAGS = ("-Xmx256m", "-XX:+UseSerialGC")
+DEADLINE_S = 120.0
+STDERR_TAIL_BYTES = 6000
+
+_building = threading.Lock()
+
+Line = dict[str, Any]
+Value = str | int | float | bool | Sequence[object] | Mapping[str, object] | None
+
+
+class JavaError(Exception):
+    """A program failed or did not end in time; says which, with which arguments, and the end of its stderr."""
+
+
+def build() -> str:
+    """The class path of the programs; Maven runs when their sources are not those of the last build."""
+    with _building:
+        sources = _digest()
+        if not STAMP.exists() or STAMP.read_text() != sources:
+            mvn(["package"], PROJECT)
+            STAMP.write_text(sources)
+    return f"{TARGET / 'classes'}:{TARGET / 'lib'}/*"
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    files = sorted(path for path in (PROJECT / "src").rglob("*") if path.is_file())
+    for path in [PROJECT / "pom.xml", *files]:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(PROJECT)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+class JavaProgram:
+    """One running program. As a context manager it is killed at the end if it still runs."""
+
+    def __init__(self, argv: Sequence[str], name: str) -> None:
+        self.name = name
+        self._folder = tempfile.TemporaryDirectory(prefix=f"mqbridge-{name}-")
+        self._out = Path(self._folder.name, "stdout")
+        self._err = Path(self._folder.name, "stderr")
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+        guard().process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def lines(self) -> list[Line]:
+        """What it printed so far; a line that is still being written is left out."""
+        complete = self._out.read_bytes().rpartition(b"\n")[0]
+        return [orjson.loads(line) for line in complete.splitlines()]
+
+    def stderr(self) -> str:
+        """The end of its stderr: the clients' warnings, and the reason of a failure."""
+        return self._err.read_bytes()[-STDERR_TAIL_BYTES:].decode(errors="replace")
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> list[Line]:
+        """Wait for its end and return all lines; JavaError when it failed, or, after killing it, when it took too long."""
+        try:
+            status = self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise JavaError(f"{self} had not ended after {deadline_s:.0f} s:\n{self.stderr()}") from None
+        if status != 0:
+            raise JavaError(f"{self} ended with status {status}:\n{self.stderr()}")
+        return self.lines()
+
+    def kill(self) -> None:
+        """SIGKILL: as after a crash, the client says good-bye to nobody. No effect when it has ended."""
+        self._process.kill()
+        self._process.wait()
+
+    def __str__(self) -> str:
+        assert isinstance(self._process.args, list)
+        return f"{self.name} {' '.join(self._process.args[self._process.args.index(f'{PACKAGE}.{self.name}') + 1 :])}".rstrip()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+
+def spawn(name: str, /, *, flags: Sequence[str] = FLAGS, **arguments: Value) -> JavaProgram:
+    """Start a program of tests/java by its class name; use the answer in a `with`.
+
+    `event_time=5` becomes `--event-time 5`; a sequence becomes a comma list, a mapping JSON; None is left out. Where a key is
+    to come twice, pairs go as a sequence of `k=v`.
+    """
+    argv = [str(java()), *flags, "-cp", build(), f"{PACKAGE}.{name}"]
+    for key, value in arguments.items():
+        if value is not None:
+            argv += [f"--{key.replace('_', '-')}", _text(value)]
+    return JavaProgram(argv, name)
+
+
+def run(name: str, /, *, flags: Sequence[str] = FLAGS, deadline_s: float = DEADLINE_S, **arguments: Value) -> list[Line]:
+    """Run a program to its end and return its lines, the summary last; JavaError with its stderr when it fails."""
+    with spawn(name, flags=flags, **arguments) as program:
+        return program.wait(deadline_s)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return orjson.dumps({key: _text(each) for key, each in value.items()}).decode()
+    if isinstance(value, Sequence):
+        return ",".join(map(_text, value))
+    return str(value)

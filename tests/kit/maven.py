@@ -1,0 +1,109 @@
+"""Java artifacts by the machine's own Maven, into a cache that several runs share.
+
+A cache entry is a folder that is either complete or absent: it is made beside its place and renamed. Runs that want
+the same entry wait for each other at a lock file, and so does every run of Maven, whose local repository does
+not bear two writers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from tests.kit.process import ClusterError
+
+OLDEST_JAVA = 17
+INSTALL = "install it with: apt-get install openjdk-17-jdk-headless maven"
+# Pulsar's archive has 234 MiB; a line that needs longer than this is a fault.
+MVN_TIMEOUT_S = 1800.0
+ERROR_TAIL_LINES = 30
+COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+def say(text: str) -> None:
+    """Progress, for the person who waits."""
+    print(f"kit: {text}", file=sys.stderr, flush=True)
+
+
+def cache_folder() -> Path:
+    """Where fetched things lie: MQBRIDGE_CACHE, else ~/.cache/mqbridge."""
+    folder = Path(os.environ.get("MQBRIDGE_CACHE") or Path.home() / ".cache" / "mqbridge")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+@cache
+def java() -> Path:
+    """The java program of a JDK of at least version 17: of JAVA_HOME, else the first on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        raise ClusterError(f"no java in {'JAVA_HOME=' + home if home else 'PATH'}; {INSTALL}")
+    if not Path(found).resolve().with_name("javac").exists():
+        raise ClusterError(f"{found} belongs to a runtime without compiler; {INSTALL}")
+    banner = subprocess.run([found, "-version"], capture_output=True, text=True, check=True).stderr
+    version = re.search(r'version "(\d+)', banner)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        raise ClusterError(f"{found} is too old, {OLDEST_JAVA} is needed: {banner.splitlines()[0]}; {INSTALL}")
+    return Path(found)
+
+
+def mvn(args: Sequence[str], cwd: Path) -> None:
+    """Run Maven in `cwd` quietly; ClusterError with the end of its output when it fails."""
+    found = shutil.which("mvn")
+    if found is None:
+        raise ClusterError(f"no mvn in PATH; {INSTALL}")
+    environment = {**os.environ, "JAVA_HOME": str(java().resolve().parent.parent)}
+    with _locked("mvn"):
+        run = subprocess.run(
+            [found, "--batch-mode", "--no-transfer-progress", "--quiet", *args],
+            cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=MVN_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    if run.returncode != 0:
+        tail = "\n".join(run.stdout.splitlines()[-ERROR_TAIL_LINES:])
+        raise ClusterError(f"mvn {' '.join(args)} failed in {cwd} with status {run.returncode}:\n{tail}")
+
+
+def copy_dependencies(pom: str, into: Path) -> None:
+    """Resolve the dependencies of a POM and copy them into a folder."""
+    with tempfile.TemporaryDirectory(prefix="mqbridge-mvn-") as project:
+        Path(project, "pom.xml").write_text(pom)
+        mvn([COPY_DEPENDENCIES, f"-DoutputDirectory={into}"], Path(project))
+
+
+def cached(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder `name` of the cache; when absent, `make` fills an empty folder that then takes its place."""
+    place = cache_folder() / name
+    if place.is_dir():
+        return place
+    with _locked(name):
+        if not place.is_dir():  # another run may have made it while this one waited
+            say(f"fetching {name} into {place} (once)")
+            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place.parent) as scratch:
+                fresh = Path(scratch, name)
+                fresh.mkdir()
+                make(fresh)
+                fresh.rename(place)
+    return place
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """Hold NAME.lock of the cache; the kernel frees it when its holder ends, however that comes."""
+    with (cache_folder() / f"{name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another run that holds {file.name}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,160 @@
+"""A real Pulsar standalone, broker and bookie 4.0.8 in one process, on loopback with temporary data.
+
+Ready means that a produce would be stored: the broker's own health check (it writes and reads a message) passes and
+the namespace public/default, made last, exists.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from tests.kit.guard import guard
+from tests.kit.maven import cached, copy_dependencies, java
+from tests.kit.process import HOST, ClusterError, JavaProcess, accepts, free_ports
+from tests.kit.pulsar_settings import LOG4J, MAIN, VERSION, jvm, standalone_conf
+from tests.kit.web import call
+
+# The exclusion keeps Maven from resolving what is in the archive already (and, in part, not published).
+POM = f"""<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>mqbridge</groupId><artifactId>pulsar-server</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies><dependency>
+    <groupId>org.apache.pulsar</groupId><artifactId>pulsar-server-distribution</artifactId><version>{VERSION}</version>
+    <type>tar.gz</type><classifier>bin</classifier>
+    <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
+  </dependency></dependencies>
+</project>
+"""
+DEFAULT_NAMESPACE = "public/default"
+
+
+def server_folder() -> Path:
+    """The unpacked server, fetched when absent (234 MiB, about 30 s)."""
+    return cached(f"pulsar-{VERSION}", _fetch)
+
+
+def _fetch(into: Path) -> None:
+    packed = into.with_name("packed")
+    copy_dependencies(POM, packed)
+    with tarfile.open(next(packed.glob("*.tar.gz"))) as archive:
+        archive.extractall(into.with_name("unpacked"), filter="data")
+    (into.with_name("unpacked") / f"apache-pulsar-{VERSION}" / "lib").rename(into / "lib")
+
+
+class Pulsar:
+    """One standalone server; `start()` and `stop()`, or `with`. `server` is its JavaProcess.
+
+    `settings` go over those of tests/kit/pulsar_settings.py (names of standalone.conf).
+    """
+
+    def __init__(self, settings: dict[str, object] | None = None, *, heap_mb: int = 512) -> None:
+        self._numbers = itertools.count(1)
+        jars = server_folder() / "lib"
+        self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-pulsar-"))
+        guard().folder(self.folder)
+        self.port, self._web_port, bookie = free_ports(3)
+        (self.folder / "log4j2.xml").write_text(LOG4J)
+        (self.folder / "standalone.conf").write_text(standalone_conf(self.port, self._web_port, settings or {}))
+        argv = [
+            str(java()), *jvm(heap_mb), "-cp", f"{self.folder}:{jars}/*",
+            MAIN, "--config", "standalone.conf", "--no-functions-worker", "--no-stream-storage",
+            "--advertised-address", HOST, "--metadata-dir", "metadata", "--bookkeeper-dir", "bookkeeper",
+            "--bookkeeper-port", str(bookie),
+        ]  # fmt: skip
+        self.server = JavaProcess("pulsar", argv, self.folder, self._ready)
+
+    @property
+    def servers(self) -> list[JavaProcess]:
+        """The processes of the cluster."""
+        return [self.server]
+
+    @property
+    def service_url(self) -> str:
+        """What clients connect to."""
+        return f"pulsar://{HOST}:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Base of the admin REST API; `admin` appends /admin/v2."""
+        return f"http://{HOST}:{self._web_port}"
+
+    def start(self) -> None:
+        """Start the server and wait until it serves."""
+        self.server.start()
+
+    def stop(self) -> None:
+        """Stop the server and remove its data."""
+        self.server.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """SIGKILL and remove the data: the fast end of a server whose data nobody needs."""
+        self.server.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def restart(self) -> None:
+        """Stop in order and start again on the same ports and data."""
+        self.server.restart()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def create_topic(self, name: str, partitions: int = 0, *, namespace: str = DEFAULT_NAMESPACE) -> str:
+        """Create a topic, partitioned if `partitions` is not 0; its full name."""
+        path = f"persistent/{namespace}/{name}"
+        if partitions:
+            self.admin("PUT", f"{path}/partitions", partitions)
+        else:
+            self.admin("PUT", path)
+        return f"persistent://{namespace}/{name}"
+
+    def take_topic(self, partitions: int = 0) -> str:
+        """The full name of a new topic that no one has used."""
+        return self.create_topic(f"topic_{partitions}p_{next(self._numbers):03}", partitions)
+
+    def create_namespace(self, tenant: str, namespace: str) -> str:
+        """Create a namespace, and its tenant when absent; the name of both."""
+        if tenant not in self.admin("GET", "tenants"):
+            self.admin("PUT", f"tenants/{tenant}", {"allowedClusters": ["standalone"], "adminRoles": []})
+        self.admin("PUT", f"namespaces/{tenant}/{namespace}")
+        return f"{tenant}/{namespace}"
+
+    def send(self, topic: str, text: str) -> str:
+        """Store one message over REST in an existing topic (full name); its message id as the server writes it."""
+        schema = {"name": "", "schema": "", "type": "STRING", "properties": {}}
+        body = {"valueSchema": json.dumps(schema), "producerName": "tests", "messages": [{"payload": text}]}
+        answer = self._call("POST", f"/topics/{topic.replace('://', '/')}", body)
+        result = answer["messagePublishResults"][0]
+        if result.get("errorCode"):
+            raise ClusterError(f"Pulsar refused a message for {topic}: {result}")
+        return str(result["messageId"])
+
+    def admin(self, method: str, path: str, body: Any = None) -> Any:
+        """One call of the admin REST API, path below /admin/v2; the parsed answer, None if empty."""
+        return self._call(method, f"/admin/v2/{path}", body)
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        status, text = call(f"{self.admin_url}{path}", method=method, body=body)
+        if status >= 300:
+            raise ClusterError(f"Pulsar answered {method} {path} with HTTP {status}: {text[:500]}")
+        return json.loads(text) if text else None
+
+    def _ready(self) -> bool:
+        if not accepts(self._web_port):
+            return False
+        healthy = call(f"{self.admin_url}/admin/v2/brokers/health") == (200, "ok")
+        return healthy and DEFAULT_NAMESPACE in call(f"{self.admin_url}/admin/v2/namespaces/public")[1]

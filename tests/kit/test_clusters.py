@@ -1,0 +1,102 @@
+"""The real servers are what the tests take them for: ready to store, back after a restart or kill, gone at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.process import ClusterError, JavaProcess, accepts, free_ports
+from tests.kit.pulsar import Pulsar
+from tests.kit.tubemq import TubeMQ
+
+pytestmark = pytest.mark.cluster
+
+
+def is_gone(servers: list[JavaProcess], folder: Path) -> bool:
+    """No process and no data left."""
+    return not any(Path(f"/proc/{server.pid}").exists() for server in servers) and not folder.exists()
+
+
+def test_tubemq_serves_its_topics(tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(3)
+    (deployed,) = tubemq.admin("admin_query_topic_deploy_info", topicName=topic)["data"]
+    assert deployed["isSrvAcceptPublish"]
+    assert deployed["isSrvAcceptSubscribe"]
+    assert deployed["totalRunNumPartCount"] == 3
+    assert accepts(tubemq.broker_port)
+    assert tubemq.message_count(topic) == 0
+
+
+def test_tubemq_topics_are_taken_once_and_added_when_the_pool_is_empty(tubemq: TubeMQ) -> None:
+    names = [tubemq.take_topic(5) for _ in range(5)]
+    assert len(set(names)) == 5
+    assert tubemq.topics[names[-1]] == 5
+
+
+def test_tubemq_tells_why_it_refuses(tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic()
+    with pytest.raises(ClusterError, match=f"admin_add_new_topic_record.*{topic}"):
+        tubemq.add_topic(topic)
+
+
+def test_pulsar_stores_a_message(pulsar: Pulsar) -> None:
+    topic = pulsar.take_topic()
+    assert pulsar.send(topic, "first") != pulsar.send(topic, "second")
+    stats = pulsar.admin("GET", f"{topic.replace('://', '/')}/internalStats")
+    assert stats["numberOfEntries"] == 2
+
+
+def test_pulsar_makes_partitions_and_namespaces(pulsar: Pulsar) -> None:
+    namespace = pulsar.create_namespace("kit", "made")
+    topic = pulsar.create_topic("orders", 4, namespace=namespace)
+    assert topic == "persistent://kit/made/orders"
+    assert pulsar.admin("GET", "persistent/kit/made/orders/partitions")["partitions"] == 4
+
+
+def test_tubemq_comes_back_after_kill_and_restart_and_leaves_nothing() -> None:
+    with TubeMQ({"kept": 2}, pool={}) as cluster:
+        first = [server.pid for server in cluster.servers]
+        cluster.broker.kill()
+        assert not accepts(cluster.broker_port)
+        cluster.broker.start()
+        cluster.master.kill()
+        cluster.master.start()
+        assert all(server.pid not in first for server in cluster.servers)
+        cluster.restart()
+        cluster.add_topic("later", 2)
+        for topic in ("kept", "later"):
+            (deployed,) = cluster.admin("admin_query_topic_deploy_info", topicName=topic)["data"]
+            assert deployed["totalRunNumPartCount"] == 2
+        assert cluster.broker.rss_bytes() > 0
+        assert cluster.broker.cpu_s() > 0
+        cluster.stop()
+        assert is_gone(cluster.servers, cluster.folder)
+
+
+def test_pulsar_keeps_its_data_over_kill_and_restart_and_leaves_nothing() -> None:
+    with Pulsar() as cluster:
+        topic = cluster.take_topic()
+        cluster.send(topic, "before the kill")
+        cluster.server.kill()
+        cluster.server.start()
+        cluster.send(topic, "before the restart")
+        cluster.restart()
+        cluster.send(topic, "after both")
+        stats = cluster.admin("GET", f"{topic.replace('://', '/')}/internalStats")
+        assert stats["numberOfEntries"] == 3
+        cluster.stop()
+        assert is_gone(cluster.servers, cluster.folder)
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    wrong = Pulsar({"ledgerStorageClass": "noSuchStorage"})
+    with pytest.raises(ClusterError, match=r"(?s)pulsar ended before it was ready.*noSuchStorage"), wrong:
+        pass
+    assert not wrong.folder.exists()
+
+
+def test_free_ports_differ_and_are_free() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert not any(accepts(port) for port in ports)

@@ -1,0 +1,194 @@
+"""A real TubeMQ cluster, Master and Broker 2.4.0, on loopback with temporary data.
+
+Ready means that a send would be stored: the Master says of every topic that it accepts publish and subscribe, and the
+Broker's port accepts a connection. Topics exist before the Broker starts (`topics`, and a pool of unused ones for
+`take_topic`) or are added later, which takes the Broker three heartbeats (1.3 s).
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from tests.kit.guard import guard
+from tests.kit.maven import java
+from tests.kit.process import HOST, JavaProcess, accepts
+from tests.kit.tubemq_admin import STORE_SETTINGS, Admin
+from tests.kit.tubemq_jars import server_jars
+from tests.kit.tubemq_settings import Settings
+
+MASTER_JVM = ["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+MASTER_MAIN = str(Path(__file__).with_name("QuickMaster.java"))
+BROKER_JVM = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g"]
+BROKER_MAIN = "org.apache.inlong.tubemq.server.tools.BrokerStartup"
+# Unused topics made at the start: partitions -> count.
+POOL = {1: 8, 3: 8, 8: 8}
+# How many take_topic adds at once when the pool has none left.
+REFILL = 4
+# The Broker looks for caches to write every 10 s, and passes one over that was written less than 4 s ago.
+STORED_TIMEOUT_S = 60.0
+INDEX_ENTRY_BYTES = 28
+
+
+class TubeMQ:
+    """Master and Broker; `start()` and `stop()`, or `with`.
+
+    `master` and `broker` are JavaProcess objects: start, stop, kill, freeze and restart each by itself.
+    As shipped (`memory_store=True`) a message is acknowledged when it is in the Broker's memory, where a kill loses it
+    for 14 s at most; `wait_stored` waits for the file. With False the Broker writes each message to its file first.
+    `store_settings` are parameters of admin_add_broker_configure.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        pool: Mapping[int, int] = POOL,
+        memory_store: bool = True,
+        store_settings: Mapping[str, object] = STORE_SETTINGS,
+    ) -> None:
+        self._topics = dict(topics or {})
+        self._numbers = itertools.count(1)
+        self._pool = {partitions: self._fresh_names(partitions, count) for partitions, count in pool.items()}
+        self._topics |= {name: partitions for partitions, names in self._pool.items() for name in names}
+        self._lock = threading.RLock()
+        self._store_settings = dict(store_settings)
+        jars = server_jars()
+        self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-tubemq-"))
+        guard().folder(self.folder)
+        self._settings = Settings(self.folder, memory_store=memory_store)
+        self._admin = Admin(self._settings)
+        classpath = [f"-Dlog4j2.configurationFile={self._settings.log4j}", "-cp", f"{jars}/*"]
+        master = [str(java()), *MASTER_JVM, *classpath, MASTER_MAIN, "-f", str(self._settings.master_ini)]
+        broker = [str(java()), *BROKER_JVM, *classpath, BROKER_MAIN, "-f", str(self._settings.broker_ini)]
+        self.master = JavaProcess("tubemq-master", master, self.folder, self._master_ready)
+        self.broker = JavaProcess("tubemq-broker", broker, self.folder, self._broker_ready)
+
+    @property
+    def servers(self) -> list[JavaProcess]:
+        """The processes of the cluster."""
+        return [self.master, self.broker]
+
+    @property
+    def masters(self) -> str:
+        """What clients take as master addresses, HOST:PORT."""
+        return f"{HOST}:{self._settings.master}"
+
+    @property
+    def broker_port(self) -> int:
+        """RPC port of the Broker."""
+        return self._settings.broker
+
+    @property
+    def admin_url(self) -> str:
+        """The Master's admin API."""
+        return self._admin.master_url
+
+    @property
+    def broker_admin_url(self) -> str:
+        """The Broker's admin API."""
+        return self._admin.broker_url
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """All topics and their number of partitions, the pool included."""
+        return dict(self._topics)
+
+    def start(self) -> None:
+        """Start both servers with all topics and wait until they serve."""
+        self.master.start()
+        self._admin.add_broker(self._store_settings)
+        self._admin.add_topics(self._topics)
+        self.broker.start()
+
+    def stop(self) -> None:
+        """Stop both servers in order, the Broker first (it sleeps 4 s and more), and remove the data."""
+        self.broker.stop()
+        self.master.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """SIGKILL both and remove the data: the fast end of a cluster whose data nobody needs."""
+        self.broker.kill()
+        self.master.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def restart(self) -> None:
+        """Stop both in order and start them again on the same ports and data."""
+        self.broker.stop()
+        self.master.restart()
+        self.broker.start()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def add_topic(self, name: str, partitions: int = 1) -> None:
+        """Add a topic and wait until it serves."""
+        self.add_topics({name: partitions})
+
+    def add_topics(self, topics: Mapping[str, int]) -> None:
+        """Add topics (name -> partitions) at once and wait until all serve."""
+        with self._lock:
+            self._admin.add_topics(topics)
+            self._admin.reload()
+            self._topics |= topics
+        self.broker.wait_until(lambda: self._serves(topics), f"serving {', '.join(topics)}")
+
+    def take_topic(self, partitions: int = 1) -> str:
+        """The name of a topic that no one has used."""
+        with self._lock:
+            names = self._pool.setdefault(partitions, [])
+            if not names:
+                names += self._fresh_names(partitions, REFILL)
+                self.add_topics(dict.fromkeys(names, partitions))
+            return names.pop()
+
+    def message_count(self, topic: str) -> int:
+        """How many messages the Broker was ever sent for a topic, as far as it has them in memory or files."""
+        return self._admin.index_bytes(topic) // INDEX_ENTRY_BYTES
+
+    def wait_stored(self, topic: str) -> None:
+        """Wait until all that the Broker acknowledged for a topic is in its files, where a kill does not reach it."""
+        self.broker.wait_until(
+            lambda: self._filed_bytes(topic) == self._admin.index_bytes(topic), f"storing {topic}", STORED_TIMEOUT_S
+        )
+
+    def admin(self, method: str, **parameters: object) -> dict[str, Any]:
+        """One call of the Master's admin API, token included; ClusterError when it or one of its entries is refused."""
+        return self._admin.master(method, **parameters)
+
+    def broker_admin(self, method: str, **parameters: object) -> dict[str, Any]:
+        """One call of the Broker's admin API; ClusterError when it is refused."""
+        return self._admin.broker(method, **parameters)
+
+    def _fresh_names(self, partitions: int, count: int) -> list[str]:
+        return [f"pool_{partitions}p_{number:03}" for number in itertools.islice(self._numbers, count)]
+
+    def _master_ready(self) -> bool:
+        """The Master leads its group, and a Broker that runs has its topics open again."""
+        return self._admin.leads() and (not self.broker.running or self._broker_ready())
+
+    def _broker_ready(self) -> bool:
+        return accepts(self._settings.broker) and self._serves(self._topics)
+
+    def _serves(self, topics: Iterable[str]) -> bool:
+        return self._admin.settled() and self._admin.open_topics().issuperset(topics)
+
+    def _filed_bytes(self, topic: str) -> int:
+        """Bytes of index in the files of a topic; a file is named by the offset of its first byte."""
+        stores = self._settings.store.glob(f"{topic}-*/index")
+        last = (max(store.glob("*.index"), default=None) for store in stores)
+        return sum(int(file.stem) + file.stat().st_size for file in last if file)

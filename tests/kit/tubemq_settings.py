@@ -1,0 +1,94 @@
+"""The files that the TubeMQ servers read: settings, web templates, log configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.kit.process import HOST, free_ports
+
+BROKER_ID = 1
+TOKEN = "mqbridge"  # confModAuthToken: needed by the calls that change something
+# Above the 13 s heartbeat of a Java client left at its defaults. The Broker's own lease cannot be shorter than 20 s,
+# so a smaller value would not hand over a dead consumer's partitions any sooner.
+CONSUMER_TIMEOUT_MS = 15_000
+CONSUMER_LEASE_MS = 20_000
+# A Broker that is back sooner than this after a kill finds its topics still open.
+BROKER_TIMEOUT_MS = 25_000
+BALANCE_MS = 2_000
+BROKER_HEARTBEAT_MS = 500
+
+LOG4J = """<Configuration>
+  <Appenders><Console name="out"><PatternLayout pattern="%d %p %c{1} %m%n"/></Console></Appenders>
+  <Loggers><Root level="info"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+# The admin servlet shows each answer through a template of this name; this one shows the answer and nothing else.
+TEMPLATES = ["templates/screen/webapi.vm", "templates/layout/webapi.vm"]
+
+
+class Settings:
+    """Ports and files of one cluster in its folder; both stay the same for its whole life."""
+
+    def __init__(self, folder: Path, *, memory_store: bool) -> None:
+        ports = free_ports(7)
+        self.master, self.master_web, self.broker, self.broker_web, metadata, *metrics = ports
+        self.log4j = folder / "log4j2.xml"
+        self.log4j.write_text(LOG4J)
+        self.master_ini = folder / "master.ini"
+        self.master_ini.write_text(self._master(folder, metadata, metrics[0]))
+        self.broker_ini = folder / "broker.ini"
+        self.broker_ini.write_text(self._broker(folder, memory_store, metrics[1]))
+        self.store = folder / "store"
+        for made in (self.store, folder / "metadata"):
+            made.mkdir()
+        for name in TEMPLATES:
+            template = folder / "web" / name
+            template.parent.mkdir(parents=True)
+            template.write_text("$!sb")
+
+    def _master(self, folder: Path, metadata: int, metrics: int) -> str:
+        """The metadata lie in the embedded store (meta_bdb), a replication group of one."""
+        return f"""[master]
+hostName={HOST}
+port={self.master}
+webPort={self.master_web}
+consumerBalancePeriodMs={BALANCE_MS}
+consumerHeartbeatTimeoutMs={CONSUMER_TIMEOUT_MS}
+producerHeartbeatTimeoutMs=45000
+brokerHeartbeatTimeoutMs={BROKER_TIMEOUT_MS}
+confModAuthToken={TOKEN}
+webResourcePath={folder}/web
+
+[meta_bdb]
+repGroupName=mqbridge
+repNodeName=node1
+repNodePort={metadata}
+repHelperHost={HOST}:{metadata}
+metaDataPath={folder}/metadata
+
+{_metrics(metrics)}"""
+
+    def _broker(self, folder: Path, memory_store: bool, metrics: int) -> str:
+        """Ten seconds is the least that the Broker takes for logFlush...: it looks that often for caches to write."""
+        return f"""[broker]
+brokerId={BROKER_ID}
+hostName={HOST}
+port={self.broker}
+webPort={self.broker_web}
+masterAddressList={HOST}:{self.master}
+primaryPath={folder}/store
+maxSegmentSize=268435456
+maxIndexSegmentSize=22020096
+transferSize=524288
+consumerRegTimeoutMs={CONSUMER_LEASE_MS}
+heartbeatPeriodMs={BROKER_HEARTBEAT_MS}
+logFlushMemDurMs=10000
+logFlushDiskDurMs=10000
+enableMemStore={str(memory_store).lower()}
+
+{_metrics(metrics)}"""
+
+
+def _metrics(port: int) -> str:
+    """Switched off, both servers would still open this listener, and both on port 9081."""
+    return f"[prometheus]\npromEnable=true\npromHttpPort={port}\n"

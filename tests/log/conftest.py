@@ -1,0 +1,41 @@
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest_asyncio
+
+from mqbridge.adapter import InboundSpec, OutboundSpec
+from mqbridge.log.adapter import ADAPTER, LogCluster
+from mqbridge.log.inbound import LogInbound
+from mqbridge.log.lane import LogLane
+from mqbridge.log.outbound import LogOutbound
+
+OpenLog = Callable[..., Awaitable[LogCluster]]
+
+
+@pytest_asyncio.fixture
+async def open_log(tmp_path: Path) -> AsyncIterator[OpenLog]:
+    """Opens the same file as often as it is called, with whatever settings; all are closed at the end."""
+    clusters = []
+
+    async def open_(**settings: object) -> LogCluster:
+        cluster = LogCluster("log", ADAPTER.cluster_model(**({"path": tmp_path / "log.db", "poll_ms": 5} | settings)))
+        await cluster.connect()
+        clusters.append(cluster)
+        return cluster
+
+    yield open_
+    for cluster in clusters:
+        await cluster.close()
+
+
+async def outbound_of(cluster: LogCluster, topic: str = "t", **settings: float) -> LogOutbound:
+    await cluster.create(topic, 1)
+    outbound = await cluster.outbound(OutboundSpec(topic, **settings))  # type: ignore[arg-type]
+    assert isinstance(outbound, LogOutbound)
+    return outbound
+
+
+async def lane_of(cluster: LogCluster, group: str = "g", topic: str = "t") -> tuple[LogInbound, LogLane]:
+    inbound = await cluster.inbound(InboundSpec((topic,), group))
+    assert isinstance(inbound, LogInbound)
+    return inbound, await anext(inbound.lanes())

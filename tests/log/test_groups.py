@@ -1,0 +1,151 @@
+"""Members that come, go and die, in one process and in several."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqbridge.adapter import InboundSpec, OutboundSpec
+from mqbridge.errors import LaneRevoked
+from mqbridge.net.tasks import cancel
+from tests.conformance.arena import numbered, numbers
+from tests.log.conftest import OpenLog, lane_of, outbound_of
+
+MEMBER = """
+import asyncio, sys
+from mqbridge.adapter import InboundSpec
+from mqbridge.log.adapter import ADAPTER
+
+async def main(path):
+    cluster = ADAPTER.make_cluster("log", ADAPTER.cluster_model(path=path, lease_s=1.0, poll_ms=5))
+    await cluster.connect()
+    inbound = await cluster.inbound(InboundSpec(("t",), "g"))
+    async for lane in inbound.lanes():
+        batch = await lane.receive()
+        lane.acknowledge(batch)
+        await asyncio.sleep(0.5)
+        print(batch.next[0], flush=True)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_a_killed_process_loses_its_partitions_to_the_others(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log(lease_s=1.0)
+    outbound = await outbound_of(cluster)
+    await outbound.send(0, numbered(0, 10), None)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", MEMBER, str(tmp_path / "log.db"), stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert int(await child.stdout.readline()) == 10
+    await outbound.send(0, numbered(10, 20), None)
+    inbound = await cluster.inbound(InboundSpec(("t",), "g"))
+    taking = asyncio.ensure_future(anext(inbound.lanes()))
+    os.kill(child.pid, signal.SIGKILL)
+    await child.communicate()
+    async with asyncio.timeout(20):
+        lane = await taking
+        assert numbers((await lane.receive()).messages) == list(range(10, 20))
+    await inbound.close()
+
+
+async def test_who_sleeps_through_its_lease_cannot_commit(open_log: OpenLog) -> None:
+    sleeper = await open_log(lease_s=0.3)
+    outbound = await outbound_of(sleeper)
+    await outbound.send(0, numbered(0, 10), None)
+    inbound, lane = await lane_of(sleeper)
+    batch = await lane.receive()
+    await cancel(inbound._task)
+    async with asyncio.timeout(20):
+        other, taken = await lane_of(await open_log(lease_s=1.0))
+        lane.acknowledge(batch)
+        await lane.release()
+        assert numbers((await taken.receive()).messages) == list(range(10))
+    assert await sleeper.committed("t", "g") == {"0": (0,)}
+    await inbound.close()
+    await other.close()
+
+
+async def test_members_of_one_process_share_at_once(open_log: OpenLog) -> None:
+    """No heartbeat comes in the time of this test: they nudge each other."""
+    cluster = await open_log(lease_s=3600)
+    await cluster.create("t", 4)
+    first = await cluster.inbound(InboundSpec(("t",), "g"))
+    lanes = [await anext(first.lanes()) for _ in range(4)]
+    second = await cluster.inbound(InboundSpec(("t",), "g"))
+    async with asyncio.timeout(20):
+        taken = {(await anext(second.lanes())).partition.name for _ in range(2)}
+        lost = {lane.partition.name for lane in lanes if lane.ended}  # type: ignore[attr-defined]
+        assert taken == lost
+        await second.close()
+        assert {(await anext(first.lanes())).partition.name for _ in range(2)} == taken
+    await first.close()
+
+
+async def test_many_small_topics_are_spread(open_log: OpenLog) -> None:
+    cluster = await open_log(lease_s=3600)
+    topics = tuple(f"t{number}" for number in range(6))
+    for topic in topics:
+        await cluster.create(topic, 1)
+    members = [await cluster.inbound(InboundSpec(topics, "g")) for _ in range(3)]
+    async with asyncio.timeout(20):
+        while [len(member._held) for member in members] != [2, 2, 2]:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+    for member in members:
+        await member.close()
+
+
+async def test_acknowledgements_reach_the_file_without_a_close(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    inbound, lane = await lane_of(cluster)
+    other = await open_log()
+    for turn in range(3):
+        await outbound.send(0, numbered(turn, turn + 1), None)
+        lane.acknowledge(await lane.receive())
+    async with asyncio.timeout(20):
+        while await other.committed("t", "g") != {"0": (3,)}:
+            await asyncio.sleep(0.01)
+    await inbound.close()
+
+
+async def test_acknowledgements_from_before_a_reject_do_not_skip_it(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    inbound, lane = await lane_of(cluster)
+    batches = []
+    for turn in range(3):
+        await outbound.send(0, numbered(turn, turn + 1), None)
+        batches.append(await lane.receive())
+    lane.reject(batches[1])
+    lane.acknowledge(batches[0])
+    lane.acknowledge(batches[2])
+    await inbound.close()
+    assert await cluster.committed("t", "g") == {"0": (1,)}
+
+
+async def test_two_groups_do_not_know_of_each_other(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, numbered(0, 3), None)
+    for group in ("a", "b"):
+        inbound, lane = await lane_of(cluster, group)
+        lane.acknowledge(await lane.receive())
+        await inbound.close()
+        with pytest.raises(LaneRevoked):
+            await lane.receive()
+    assert await cluster.groups("t") == ["a", "b"]
+
+
+async def test_topics_do_not_mix(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    for topic in ("t", "u"):
+        outbound = await outbound_of(cluster, topic)
+        await outbound.send(0, [m.replace(key=topic) for m in numbered(0, 2)], None)
+    await cluster.outbound(OutboundSpec("u"))
+    inbound, lane = await lane_of(cluster, topic="u")
+    assert [message.key for message in (await lane.receive()).messages] == ["u", "u"]
+    await inbound.close()

@@ -1,0 +1,105 @@
+"""What was acknowledged survives kill -9, in order and whole, however often and whenever it comes."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+from mqbridge.log.adapter import ADAPTER, LogCluster
+from tests.log.conftest import lane_of
+
+ROUNDS = 6
+SEED = 20260
+
+WRITER = """
+import asyncio, os, sys
+from mqbridge.adapter import OutboundSpec
+from mqbridge.log.adapter import ADAPTER
+from mqbridge.message import Message
+
+async def main(path, number):
+    cluster = ADAPTER.make_cluster("log", ADAPTER.cluster_model(path=path, synchronous="normal"))
+    await cluster.connect()
+    await cluster.create("t", 1)
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    size = [1, 7, 100, 1500]
+
+    async def send(first, count):
+        messages = [Message(b"%012d" % (first + place) + bytes(300), (("of", str(count)),)) for place in range(count)]
+        receipt = await outbound.send(0, messages, None)
+        assert not receipt.failures
+        # One write per send: the pipe takes it whole or not at all.
+        os.write(1, b"%d %d %d\\n" % (first, count, receipt.position[0]))
+
+    running = set()
+    while True:
+        count = size[number % 4]
+        task = asyncio.ensure_future(send(number, count))
+        running.add(task)
+        task.add_done_callback(running.discard)
+        number += count
+        await asyncio.sleep(0)
+        if len(running) > 8:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+async def run_and_kill(path: Path, first: int, after_receipts: int, delay_s: float) -> list[tuple[int, int, int]]:
+    """The receipts that a child told of before it was killed: first number, count, last offset."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, str(path), str(first), stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    lines = [await child.stdout.readline() for _ in range(after_receipts)]
+    await asyncio.sleep(delay_s)
+    os.kill(child.pid, signal.SIGKILL)
+    rest, _ = await child.communicate()
+    told = b"".join(lines) + rest
+    return [(int(a), int(b), int(c)) for a, b, c in (line.split() for line in told.splitlines())]
+
+
+def ends_of_sends(begin: int, most: int) -> set[int]:
+    """Where the sends of a round end, up to a number: their sizes follow from where they begin."""
+    ends = {begin}
+    while begin < most:
+        begin += [1, 7, 100, 1500][begin % 4]
+        ends.add(begin)
+    return ends
+
+
+async def read_all(path: Path) -> list[int]:
+    cluster = LogCluster("log", ADAPTER.cluster_model(path=path))
+    await cluster.connect()
+    inbound, lane = await lane_of(cluster, "check")
+    await lane.seek((0,))
+    found: list[int] = []
+    end = (await cluster.bounds("t"))["0"].next[0]
+    async with asyncio.timeout(60):
+        while len(found) < end:
+            found += [int(message.payload[:12]) for message in (await lane.receive()).messages if message.payload]
+    await inbound.close()
+    await cluster.close()
+    return found
+
+
+async def test_every_acknowledged_message_survives(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    chance = random.Random(SEED)
+    told: list[tuple[int, int, int]] = []
+    begin = 0
+    for _ in range(ROUNDS):
+        receipts = await run_and_kill(path, begin, chance.randrange(1, 40), chance.random() * 0.2)
+        told += receipts
+        stored = await read_all(path)
+        assert len(stored) == len(set(stored))
+        for first, count, last in told:
+            assert stored[last - count + 1 : last + 1] == list(range(first, first + count))
+        # What was in flight at the kill is there up to some send and then not at all: no hole, no part of a send.
+        assert [number for number in stored if number >= begin] == list(range(begin, stored[-1] + 1))
+        assert stored[-1] + 1 in ends_of_sends(begin, stored[-1] + 1)
+        begin = stored[-1] + 1
+    assert len(told) >= ROUNDS

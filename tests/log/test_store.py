@@ -1,0 +1,215 @@
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError, Unreachable
+from mqbridge.log import append
+from mqbridge.log.adapter import ADAPTER, LogCluster
+from mqbridge.log.append import write_group
+from mqbridge.log.outbound import ROW_BYTES, ROW_MESSAGES
+from mqbridge.message import Message
+from tests.conformance.arena import numbered, numbers
+from tests.log.conftest import OpenLog, lane_of, outbound_of
+
+
+def rows(cluster: LogCluster, what: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(cluster.store.config.path)
+    try:
+        found = connection.execute(what).fetchall()
+        connection.commit()
+        return found
+    finally:
+        connection.close()
+
+
+async def test_what_is_stored_is_there_after_reopening(open_log: OpenLog) -> None:
+    first = await open_log()
+    outbound = await outbound_of(first)
+    await outbound.send(0, numbered(0, 10), None)
+    await outbound.close()
+    await first.close()
+    _, lane = await lane_of(await open_log())
+    assert numbers((await lane.receive()).messages) == list(range(10))
+
+
+async def test_sends_of_one_turn_share_a_transaction(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = []
+
+    def count(connection: sqlite3.Connection, group: list[append.Append], appended_ms: int) -> list[int]:
+        groups.append(len(group))
+        return write_group(connection, group, appended_ms)
+
+    monkeypatch.setattr(append, "write_group", count)
+    outbound = await outbound_of(await open_log())
+    receipts = await asyncio.gather(*(outbound.send(0, numbered(turn, turn + 1), None) for turn in range(50)))
+    assert groups == [50]
+    assert [receipt.position for receipt in receipts] == [(turn,) for turn in range(50)]
+
+
+async def test_long_sends_are_cut_and_short_ones_merged(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    receipt = await outbound.send(0, numbered(0, ROW_MESSAGES * 2 + 1), None)
+    assert receipt.position == (ROW_MESSAGES * 2,)
+    assert [count for (count,) in rows(cluster, "SELECT count FROM batch ORDER BY base")] == [ROW_MESSAGES, ROW_MESSAGES, 1]
+    for turn in range(5):
+        await outbound.send(0, numbered(turn, turn + 1), None)
+    _, lane = await lane_of(cluster)
+    assert [(await lane.receive()).count for _ in range(3)] == [ROW_MESSAGES, ROW_MESSAGES, 6]
+    await outbound.send(0, [Message(bytes(ROW_BYTES // 2))] * 3 + [Message(bytes(ROW_BYTES * 3))], None)
+    assert [(await lane.receive()).count for _ in range(4)] == [1, 1, 1, 1]
+
+
+async def test_seek_into_the_middle_of_a_row(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    await outbound.send(0, numbered(0, 10), None)
+    _, lane = await lane_of(cluster)
+    await lane.seek((4,))
+    batch = await lane.receive()
+    assert (batch.first, batch.next, batch.count) == ((4,), (10,), 6)
+    assert numbers(batch.messages) == list(range(4, 10))
+    assert [message.position for message in batch.messages] == [(offset,) for offset in range(4, 10)]
+
+
+@pytest.mark.parametrize("settings", [{"retention_bytes": 2500}, {"retention_hours": 1e-9}], ids=["size", "age"])
+async def test_retention_drops_whole_batches_and_readers_hear_of_it(open_log: OpenLog, settings: dict[str, float]) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for turn in range(10):
+        await outbound.send(0, [Message(b"%06d" % turn + bytes(1000))], None)
+    _, lane = await lane_of(cluster)
+    strict = await open_log(**settings)
+    first = (8,) if "retention_bytes" in settings else (9,)
+    async with asyncio.timeout(20):
+        while (bounds := (await cluster.bounds("t"))["0"]).first != first:
+            await strict.store.trim()
+    assert await strict.store.trim() == 0
+    assert bounds.next == (10,)
+    with pytest.raises(GapError, match="offsets 0 to"):
+        await lane.receive()
+    with pytest.raises(GapError):
+        await lane.receive()
+    await lane.seek(bounds.first)
+    received = (await lane.receive()).messages
+    assert [message.position for message in received] == [(offset,) for offset in range(bounds.first[0], 10)]
+    assert rows(cluster, "SELECT bytes FROM partition") == rows(cluster, "SELECT sum(bytes) FROM batch")
+    await outbound.send(0, numbered(10, 11), None)
+    assert (await lane.receive()).first == (10,)
+
+
+async def test_a_damaged_batch_is_a_gap_and_what_is_whole_is_read(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for turn in range(3):
+        await outbound.send(0, numbered(turn, turn + 1), None)
+    rows(cluster, "UPDATE batch SET records = zeroblob(length(records)) WHERE base = 1")
+    _, lane = await lane_of(cluster)
+    assert numbers((await lane.receive()).messages) == [0]
+    with pytest.raises(GapError, match=r"holds offset 1 is damaged \(CRC32C\)"):
+        await lane.receive()
+    await lane.seek((2,))
+    assert numbers((await lane.receive()).messages) == [2]
+
+
+@pytest.mark.parametrize("damage", ["count = 2", "base = 11", "crc = crc + 1"])
+async def test_a_row_that_says_something_else_than_was_stored_is_a_gap(open_log: OpenLog, damage: str) -> None:
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, numbered(0, 1), None)
+    await (await outbound_of(cluster)).send(0, numbered(1, 2), None)
+    rows(cluster, f"UPDATE batch SET {damage} WHERE base = 1")
+    _, lane = await lane_of(cluster)
+    assert (await lane.receive()).next == (1,)
+    with pytest.raises(GapError, match="damaged"):
+        await lane.receive()
+
+
+async def test_a_row_that_is_missing_is_a_gap(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for turn in range(4):
+        await outbound.send(0, numbered(turn, turn + 1), None)
+    rows(cluster, "DELETE FROM batch WHERE base = 1")
+    _, lane = await lane_of(cluster)
+    assert (await lane.receive()).next == (1,)
+    with pytest.raises(GapError, match="damaged"):
+        await lane.receive()
+
+
+async def test_a_position_beyond_the_end_is_a_gap(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    await outbound_of(cluster)
+    _, lane = await lane_of(cluster)
+    await lane.seek((5,))
+    with pytest.raises(GapError, match="beyond the end"):
+        await lane.receive()
+
+
+async def test_a_full_disk_holds_appends_up_in_order_until_there_is_space(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    pages = await cluster.store.write(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
+    await cluster.store.write(lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
+    big = outbound.send(0, [Message(bytes(100_000))], None)
+    small = outbound.send(0, numbered(1, 2), None)
+    await asyncio.sleep(0.3)
+    assert not big.done()
+    assert not small.done()
+    await cluster.store.write(lambda connection: connection.execute("PRAGMA max_page_count=1000000").fetchone())
+    assert [receipt.position for receipt in await asyncio.gather(big, small)] == [(0,), (1,)]
+
+
+async def test_retries_end_when_their_time_is_up(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster, max_elapsed_s=0.2)
+    pages = await cluster.store.write(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
+    await cluster.store.write(lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
+    receipt = await outbound.send(0, [Message(bytes(100_000)), Message(b"x")], None)
+    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    assert receipt.position == ()
+
+
+async def test_two_writers_interleave(open_log: OpenLog) -> None:
+    outbounds = [await outbound_of(await open_log()) for _ in range(2)]
+    sends = [outbound.send(0, numbered(turn, turn + 1), None) for turn in range(100) for outbound in outbounds]
+    positions = [receipt.position[0] for receipt in await asyncio.gather(*sends)]
+    assert sorted(positions) == list(range(200))
+    assert positions[::2] == sorted(positions[::2])
+    assert positions[1::2] == sorted(positions[1::2])
+
+
+async def test_a_file_that_is_no_log_is_fatal(tmp_path: Path) -> None:
+    (tmp_path / "log.db").write_bytes(b"something else entirely" * 100)
+    cluster = LogCluster("log", ADAPTER.cluster_model(path=tmp_path / "log.db"))
+    with pytest.raises(ClusterError, match="not a database") as raised:
+        await cluster.connect()
+    assert raised.value.failure is Failure.FATAL
+
+
+async def test_a_folder_that_cannot_be_made_is_unreachable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cluster = LogCluster("log", ADAPTER.cluster_model(path=tmp_path / "file" / "log.db"))
+    with pytest.raises(Unreachable):
+        await cluster.connect()
+
+
+async def test_a_later_schema_is_refused(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    await cluster.close()
+    rows(cluster, "PRAGMA user_version=99")
+    with pytest.raises(ClusterError, match="schema version 99"):
+        await open_log()
+
+
+async def test_use_before_connect_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LocalProtocolError, match="connect"):
+        await LogCluster("log", ADAPTER.cluster_model(path=tmp_path / "log.db")).topics()
+
+
+@pytest.mark.parametrize(("synchronous", "level"), [("full", 2), ("normal", 1)])
+async def test_the_durability_asked_for_is_set(open_log: OpenLog, synchronous: str, level: int) -> None:
+    cluster = await open_log(synchronous=synchronous)
+    pragma = await cluster.store.write(lambda connection: connection.execute("PRAGMA synchronous").fetchone())
+    assert pragma == (level,)

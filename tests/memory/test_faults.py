@@ -1,0 +1,168 @@
+"""The faults that other tests build on do what they say. What the memory does without them, the conformance suite holds."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.adapter import Inbound, InboundSpec, OutboundSpec
+from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
+from mqbridge.memory.adapter import ADAPTER, MemoryCluster
+from mqbridge.memory.broker import Broker, forget
+from mqbridge.memory.outbound import MemoryOutbound
+from mqbridge.message import Message
+from tests.conformance.arena import numbered, numbers
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    cluster = MemoryCluster("faulty", ADAPTER.cluster_model(batch_messages=5))
+    await cluster.create("t", 1)
+    yield cluster
+    await cluster.close()
+    forget("faulty")
+
+
+@pytest.fixture
+def broker(cluster: MemoryCluster) -> Broker:
+    return cluster.broker
+
+
+@pytest_asyncio.fixture
+async def outbound(cluster: MemoryCluster) -> AsyncIterator[MemoryOutbound]:
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    assert isinstance(outbound, MemoryOutbound)
+    yield outbound
+    await outbound.close()
+
+
+@pytest_asyncio.fixture
+async def inbound(cluster: MemoryCluster) -> AsyncIterator[Inbound]:
+    inbound = await cluster.inbound(InboundSpec(("t",), "g"))
+    yield inbound
+    await inbound.close()
+
+
+async def test_refuse_by_predicate(broker: Broker, outbound: MemoryOutbound) -> None:
+    broker.faults.refuse = lambda message: "odd" if int(message.payload or b"0") % 2 else None
+    receipt = await outbound.send(0, numbered(0, 4), None)
+    assert [(failure.index, failure.kind, failure.reason) for failure in receipt.failures] == [
+        (1, Failure.REFUSED, "odd"),
+        (3, Failure.REFUSED, "odd"),
+    ]
+    assert receipt.position == (1,)
+
+
+async def test_transient_failures_are_retried_in_order(broker: Broker, outbound: MemoryOutbound) -> None:
+    broker.faults.transient = 3
+    receipts = await asyncio.gather(*(outbound.send(0, numbered(turn, turn + 1), None) for turn in range(3)))
+    assert [receipt.position for receipt in receipts] == [(0,), (1,), (2,)]
+    assert broker.faults.transient == 0
+
+
+async def test_transient_failures_are_reported_when_time_is_up(cluster: MemoryCluster, broker: Broker) -> None:
+    broker.faults.transient = 1_000_000
+    outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.05))
+    receipt = await outbound.send(0, numbered(0, 2), None)
+    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    await outbound.close()
+
+
+async def test_fatal(broker: Broker, outbound: MemoryOutbound) -> None:
+    broker.faults.fatal = "no rights"
+    with pytest.raises(ClusterError, match="no rights") as raised:
+        await outbound.send(0, numbered(0, 1), None)
+    assert raised.value.failure is Failure.FATAL
+
+
+async def test_receipts_held_back(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
+    broker.faults.hold_receipts = True
+    receipt = outbound.send(0, numbered(0, 1), None)
+    lane = await anext(inbound.lanes())
+    await lane.receive()
+    assert not receipt.done()
+    broker.release_receipts()
+    assert (await receipt).position == (0,)
+
+
+async def test_delays_change_nothing_but_time(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
+    broker.faults.receipt_delay_s = broker.faults.receive_delay_s = 0.001
+    assert (await outbound.send(0, numbered(0, 3), None)).position == (2,)
+    lane = await anext(inbound.lanes())
+    assert numbers((await lane.receive()).messages) == [0, 1, 2]
+
+
+async def test_disconnect_and_reconnect(
+    cluster: MemoryCluster, broker: Broker, outbound: MemoryOutbound, inbound: Inbound
+) -> None:
+    await outbound.send(0, numbered(0, 3), None)
+    lanes = inbound.lanes()
+    lane = await anext(lanes)
+    await lane.receive()
+    broker.disconnect()
+    with pytest.raises(LaneRevoked):
+        await lane.receive()
+    with pytest.raises(Unreachable):
+        await cluster.connect()
+    with pytest.raises(Unreachable):
+        await cluster.inbound(InboundSpec(("t",), "g"))
+    waiting = outbound.send(0, numbered(3, 4), None)
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    broker.reconnect()
+    await waiting
+    assert numbers((await (await anext(lanes)).receive()).messages) == [0, 1, 2, 3]
+
+
+async def test_revoke_assigns_anew_from_what_is_acknowledged(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
+    await outbound.send(0, numbered(0, 15), None)
+    lanes = inbound.lanes()
+    lane = await anext(lanes)
+    batches = [await lane.receive() for _ in range(3)]
+    lane.acknowledge(batches[0])
+    broker.revoke("t", 0)
+    lane.acknowledge(batches[1])
+    with pytest.raises(LaneRevoked):
+        await lane.receive()
+    assert (await (await anext(lanes)).receive()).first == (5,)
+
+
+async def test_gap(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
+    await outbound.send(0, numbered(0, 10), None)
+    lane = await anext(inbound.lanes())
+    await lane.receive()
+    broker.gap("t", 0, 7)
+    with pytest.raises(GapError, match="5 to 6"):
+        await lane.receive()
+    await lane.seek((7,))
+    assert numbers((await lane.receive()).messages) == [7, 8, 9]
+
+
+async def test_a_group_that_is_thrown_out(broker: Broker, inbound: Inbound) -> None:
+    lanes = inbound.lanes()
+    await anext(lanes)
+    broker.fail("g", ClusterError("no rights", Failure.FATAL))
+    with pytest.raises(ClusterError, match="no rights"):
+        await anext(lanes)
+
+
+async def test_individual_acknowledgement_counts_deliveries() -> None:
+    cluster = MemoryCluster("individual", ADAPTER.cluster_model(individual_ack=True, batch_messages=1, empty_payload=False))
+    await cluster.create("t", 1)
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    assert [failure.index for failure in (await outbound.send(0, [*numbered(0, 3), Message(b"")], None)).failures] == [3]
+    inbound = await cluster.inbound(InboundSpec(("t",), "g"))
+    lane = await anext(inbound.lanes())
+    first, second, third = [await lane.receive() for _ in range(3)]
+    lane.reject(second)
+    lane.acknowledge(third)
+    lane.acknowledge(first)
+    assert await cluster.committed("t", "g") == {"0": (1,)}
+    again = await lane.receive()
+    assert (numbers(again.messages), again.messages[0].delivery_count) == ([1], 1)
+    lane.acknowledge(again)
+    assert await cluster.committed("t", "g") == {"0": (3,)}
+    await inbound.close()
+    await outbound.close()
+    forget("individual")

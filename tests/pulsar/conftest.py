@@ -1,0 +1,38 @@
+"""Clients of the real server."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+import pytest_asyncio
+
+from mqbridge.pulsar.client.client import PulsarClient, Timing
+from mqbridge.pulsar.client.consumer import Consumer, Subscription
+from mqbridge.pulsar.client.pool import parse_service_url
+from tests.kit.pulsar import Pulsar
+
+Subscribe = Callable[..., Awaitable[Consumer]]
+
+
+def client_of(url: str) -> PulsarClient:
+    return PulsarClient(parse_service_url(url, tls=False), timing=Timing(operation=20.0, request=10.0))
+
+
+@pytest_asyncio.fixture
+async def client(pulsar: Pulsar) -> AsyncIterator[PulsarClient]:
+    client = client_of(pulsar.service_url)
+    yield client
+    await client.close()
+
+
+@pytest_asyncio.fixture
+async def subscribe(client: PulsarClient) -> AsyncIterator[Subscribe]:
+    """Open a consumer that is closed at the end: `subscribe(topic, name=..., type=...)`."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(topic: str, name: str = "", **settings: object) -> Consumer:
+            consumer = await client.consumer(topic, Subscription(name or f"s-{uuid4().hex[:8]}", **settings))  # type: ignore[arg-type]
+            stack.push_async_callback(consumer.close)
+            return consumer
+
+        yield open_one

@@ -1,0 +1,49 @@
+"""Entries for tests to send, and what they held when they come back."""
+
+import asyncio
+
+from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.producer import Producer
+from mqbridge.pulsar.client.sending import SendReceipt
+from mqbridge.pulsar.wire.batch import join_batch, split_batch
+from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+
+PATIENCE_S = 30.0
+
+
+def batch(payloads: list[bytes]) -> tuple[MessageMetadata, bytes, int]:
+    """What `Producer.send` takes for a batch of these."""
+    framed = join_batch([(SingleMessageMetadata(), payload) for payload in payloads])
+    return MessageMetadata(num_messages_in_batch=len(payloads)), framed, len(payloads)
+
+
+def payloads(entry: Entry) -> list[bytes]:
+    assert entry.defect is None, entry.defect
+    if not entry.is_batch:
+        return [entry.payload]
+    return [payload for _, payload in split_batch(entry.payload, entry.count)]
+
+
+async def send_all(producer: Producer, first: int, count: int) -> list[SendReceipt]:
+    """Send entries of one numbered message each."""
+    sent = [producer.send(MessageMetadata(), b"%d" % number) for number in range(first, first + count)]
+    return await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+
+
+async def take(consumer: Consumer, count: int) -> list[Entry]:
+    async with asyncio.timeout(PATIENCE_S):
+        return [await consumer.receive() for _ in range(count)]
+
+
+async def drain(consumer: Consumer) -> list[Entry]:
+    """Everything there is."""
+    found = []
+    async with asyncio.timeout(PATIENCE_S):
+        while await consumer.has_more():
+            found.append(await consumer.receive())
+    return found
+
+
+def numbers(entries: list[Entry]) -> list[int]:
+    return [int(payload) for entry in entries for payload in payloads(entry)]

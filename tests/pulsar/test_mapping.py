@@ -1,0 +1,115 @@
+"""Pulsar's mapping: whatever a message says goes through an entry and comes back the same."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.message import Message
+from mqbridge.pulsar.mapping import Limits, decode, encode
+from mqbridge.pulsar.wire.batch import join_batch
+from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.tubemq import mapping as tubemq
+from tests.strategies import messages, said
+from tests.tubemq.test_mapping import native, read
+
+ORIGIN = "c|t|1:0|"
+
+
+def through(sent: Sequence[Message], origin: str | None = None, limits: Limits | None = None) -> list[Message]:
+    """Encode, put the entries on the wire and read them."""
+    entries, failures = encode(sent, origin, limits or Limits())
+    assert failures == []
+    got = []
+    for outgoing in entries:
+        outgoing.metadata.producer_name, outgoing.metadata.sequence_id, outgoing.metadata.publish_time = "p", 0, 1
+        metadata = MessageMetadata.FromString(outgoing.metadata.SerializeToString())
+        got += decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
+    return got
+
+
+@given(sent=st.lists(messages(), min_size=1, max_size=5), stamped=st.booleans())
+def test_any_message_comes_back_whole(sent: list[Message], stamped: bool) -> None:
+    for message in sent:
+        message.position = (28, 3)
+        message.msg_type = message.property("$msgType$")
+        message.deliver_at = None if message.deliver_at is None else message.deliver_at + 1
+    got = through(sent, ORIGIN if stamped else None)
+    assert [said(message) for message in got] == [said(message) for message in sent]
+    assert all(message.origin == (ORIGIN + "28:3" if stamped else None) for message in got)
+
+
+@given(attributes=st.one_of(st.binary(max_size=30), st.text(max_size=30).map(str.encode)), body=st.binary(max_size=10))
+def test_tubemq_to_pulsar_and_back_is_byte_for_byte(attributes: bytes, body: bytes) -> None:
+    original = native(attributes, body)
+    [message] = through(tubemq.decode([original], 0))
+    assert tubemq.encode(message, None).data == original.payLoadData
+
+
+@given(message=messages())
+def test_pulsar_to_tubemq_and_back(message: Message) -> None:
+    [first] = through([message])
+    [again] = through([read(tubemq.encode(first, None))])
+    assert said(again) == said(first)
+
+
+def test_what_a_pulsar_consumer_sees_of_a_tubemq_message() -> None:
+    entries, _ = encode(tubemq.decode([native(b"$msgType$=t1,$msgTime$=202611202350,k=v1")], 280), ORIGIN, Limits())
+    [outgoing] = entries
+    size = int.from_bytes(outgoing.payload[:4], "big")
+    single = SingleMessageMetadata.FromString(outgoing.payload[4 : 4 + size])
+    assert [(p.key, p.value) for p in single.properties] == [
+        ("$msgType$", "t1"),
+        ("$msgTime$", "202611202350"),
+        ("k", "v1"),
+        ("mqbridge.attributes", "$msgType$=t1,$msgTime$=202611202350,k=v1"),
+        ("mqbridge.origin", "c|t|1:0|280:0"),
+    ]
+    assert single.event_time == 1795218600000
+    assert outgoing.payload[4 + size :] == b"body"
+
+
+def test_entries_keep_the_limits_and_the_order() -> None:
+    sent = [Message(bytes([n]) * 100) for n in range(50)]
+    entries, _ = encode(sent, None, Limits(max_messages=7))
+    assert [outgoing.count for outgoing in entries] == [7] * 7 + [1]
+    entries, _ = encode(sent, None, Limits(max_bytes=1000))
+    assert all(len(outgoing.payload) <= 1000 for outgoing in entries)
+    assert [i for outgoing in entries for i in outgoing.indexes] == list(range(50))
+    entries, _ = encode([Message(b"a"), Message(b"b" * 5000), Message(b"c")], None, Limits(max_bytes=1000))
+    assert [outgoing.count for outgoing in entries] == [1, 1, 1]
+
+
+def test_a_delayed_message_travels_alone() -> None:
+    entries, _ = encode([Message(b"a"), Message(b"b", deliver_at=5), Message(b"c")], None, Limits())
+    assert [outgoing.metadata.HasField("num_messages_in_batch") for outgoing in entries] == [True, False, True]
+    assert [list(outgoing.indexes) for outgoing in entries] == [[0], [1], [2]]
+
+
+def test_an_unreadable_message_is_reported_and_spares_the_others() -> None:
+    entries, failures = encode([Message(b"a"), Message(b"?", defect="bad"), Message(b"c")], None, Limits())
+    assert [list(outgoing.indexes) for outgoing in entries] == [[0], [2]]
+    assert [(failure.index, failure.reason) for failure in failures] == [(1, "it could not be read: bad")]
+
+
+def batch_entry(count: int, **fields: object) -> Entry:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count)
+    payload = join_batch([(SingleMessageMetadata(), bytes([65 + n])) for n in range(count)])
+    return Entry(metadata, payload, ledger=1, entry=2, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ack_set", "left"), [((), b"ABC"), ((7,), b"ABC"), ((6,), b"BC"), ((2,), b"B")])
+def test_acknowledged_messages_of_a_batch_are_skipped(ack_set: tuple[int, ...], left: bytes) -> None:
+    got = decode(batch_entry(3, ack_set=ack_set))
+    assert b"".join(message.payload or b"" for message in got) == left
+    assert [message.position[2] for message in got] == [b"ABC".index(byte) for byte in left]
+
+
+def test_a_broken_batch_is_one_defective_message() -> None:
+    entry = batch_entry(3)
+    entry.payload = entry.payload[:-1]
+    [message] = decode(entry)
+    assert message.defect
+    assert message.payload == entry.payload

@@ -1,0 +1,128 @@
+"""Frames: golden bytes both ways and at every split; nothing but ProtocolError on anything else."""
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import ProtocolError, RemoteProtocolError
+from mqbridge.pulsar.wire import commands, ids
+from mqbridge.pulsar.wire.frame import FRAME_PADDING, FrameMeter, encode_command, encode_head, parse_frame
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.wire.cutter import FrameCutter
+from tests.pulsar.wire import vectors
+
+
+def test_known_commands_are_written_as_others_write_them():
+    assert commands.PING == vectors.PING
+    assert commands.PONG == vectors.PONG
+    assert commands.flow(0, 1000) == vectors.FLOW
+    assert commands.ack(0, False, [ids.message_id(1, 0, [6])]) == vectors.ACK
+
+
+@pytest.mark.parametrize("data", vectors.FRAMES, ids=range(len(vectors.FRAMES)))
+def test_known_frames_read_and_write_back_the_same(data):
+    frame = parse_frame(data)
+    rest = data[frame.rest :]
+    assert encode_head(frame.command, len(rest)) + rest == data
+    assert frame.type == frame.command.type
+
+
+def test_known_answers_say_what_they_should():
+    connected = parse_frame(vectors.CONNECTED).command.connected
+    assert (connected.server_version, connected.protocol_version, connected.max_message_size) == ("emu", 21, 5242880)
+    found = parse_frame(vectors.LOOKUP_RESPONSE).command.lookupTopicResponse
+    assert (found.request_id, found.response, found.authoritative) == (2, found.Connect, True)
+    assert found.brokerServiceUrl == "pulsar://127.0.0.1:6650"
+    receipt = parse_frame(vectors.DUPLICATE_RECEIPT).command.send_receipt
+    assert (receipt.sequence_id, receipt.highest_sequence_id, ids.entry_id(receipt.message_id)) == (5, 7, (-1, -1))
+
+
+def test_frames_are_cut_whatever_the_borders_of_the_chunks():
+    stream = b"".join(vectors.FRAMES)
+    for at in range(1, len(stream)):
+        cutter = FrameCutter(FrameMeter().measure)
+        assert tuple(cutter.feed(stream[:at]) + cutter.feed(stream[at:])) == vectors.FRAMES
+    cutter = FrameCutter(FrameMeter().measure)
+    assert tuple(frame for byte in stream for frame in cutter.feed(bytes([byte]))) == vectors.FRAMES
+
+
+def test_a_frame_beyond_the_limit_is_refused_before_its_body_comes():
+    meter = FrameMeter(1000)
+    largest = struct.pack(">I", 1000 + FRAME_PADDING)
+    assert meter.measure(largest, 0) == 1000 + FRAME_PADDING + 4
+    with pytest.raises(RemoteProtocolError):
+        meter.measure(struct.pack(">I", 1001 + FRAME_PADDING), 0)
+    meter.allow(2000)
+    assert meter.measure(struct.pack(">I", 1001 + FRAME_PADDING), 0) == 1005 + FRAME_PADDING
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        bytes(7),
+        struct.pack(">II", 4, 0),
+        struct.pack(">II", 6, 3) + b"\x08\x12",  # the command does not fit
+        struct.pack(">II", 7, 2) + b"\x08\x12",  # more promised than there is
+        struct.pack(">II", 7, 3) + b"\x08\x12\xff",  # no protobuf
+        struct.pack(">II", 6, 2) + b"\x10\x01",  # no type
+    ],
+)
+def test_what_is_no_frame_is_refused(data):
+    with pytest.raises(RemoteProtocolError):
+        parse_frame(data)
+
+
+def test_an_unknown_type_keeps_its_number():
+    command = b"\x08\x46\xb2\x04\x00"  # type 70 with an empty field 70
+    frame = parse_frame(struct.pack(">II", 4 + len(command), len(command)) + command)
+    assert frame.type == 70
+
+
+@given(st.binary(max_size=200))
+def test_fuzz_only_protocol_errors(data):
+    for candidate in (data, struct.pack(">II", len(data) + 4, len(data)) + data):
+        with contextlib.suppress(ProtocolError):
+            parse_frame(candidate)
+    with contextlib.suppress(ProtocolError):
+        FrameCutter(FrameMeter().measure).feed(data)
+
+
+@given(st.integers(0, (1 << 64) - 1), st.text(min_size=1, max_size=50), st.booleans())
+def test_commands_survive_the_round_trip(request_id, topic, create):
+    frame = parse_frame(commands.partition_metadata(request_id, topic, create))
+    said = frame.command.partitionMetadata
+    assert frame.type == BaseCommand.PARTITIONED_METADATA
+    assert (said.request_id, said.topic, said.metadata_auto_creation_enabled) == (request_id, topic, create)
+
+
+REQUESTS = {
+    BaseCommand.CONNECT: commands.connect("x", "none", b"", "host:1"),
+    BaseCommand.AUTH_RESPONSE: commands.auth_response("x", "token", b"secret"),
+    BaseCommand.LOOKUP: commands.lookup(1, "t", True),
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: commands.topics_of_namespace(1, "a/b"),
+    BaseCommand.PRODUCER: commands.producer(1, 2, "t", name=None, user_named=False, epoch=3),
+    BaseCommand.CLOSE_PRODUCER: commands.close_producer(1, 2),
+    BaseCommand.SUBSCRIBE: commands.subscribe(
+        pb.CommandSubscribe(topic="t", subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=1, request_id=2)
+    ),
+    BaseCommand.ACK: commands.ack(1, True, [ids.message_id(0, -1)], 5),
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: commands.redeliver(1, [], 4),
+    BaseCommand.SEEK: commands.seek(1, 2, to=ids.EARLIEST),
+    BaseCommand.GET_LAST_MESSAGE_ID: commands.get_last_message_id(1, 2),
+    BaseCommand.UNSUBSCRIBE: commands.unsubscribe(1, 2),
+    BaseCommand.CLOSE_CONSUMER: commands.close_consumer(1, 2),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_every_request_has_its_type_and_its_body(kind):
+    frame = parse_frame(REQUESTS[kind])
+    assert frame.type == kind
+    # The field of a command has the number of its type.
+    assert [descriptor.number for descriptor, _ in frame.command.ListFields()] == [1, kind]
+    assert encode_command(frame.command) == REQUESTS[kind]

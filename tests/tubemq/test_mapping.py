@@ -1,0 +1,104 @@
+"""TubeMQ's mapping: native messages in and out byte for byte, foreign ones carried and given back whole."""
+
+import struct
+import zlib
+from datetime import UTC
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import MappingError
+from mqbridge.message import Message
+from mqbridge.tubemq.mapping import CHECKSUM_MASK, Encoded, decode, encode
+from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
+from tests.strategies import messages, said
+
+STAMP = "c|t|1:0|28:3"
+
+
+def transferred(data: bytes, flag: int) -> TransferedMessage:
+    return TransferedMessage(messageId=1, checkSum=zlib.crc32(data) & CHECKSUM_MASK, payLoadData=data, flag=flag)
+
+
+def read(encoded: Encoded) -> Message:
+    return decode([transferred(encoded.data, encoded.flag)], 0)[0]
+
+
+def native(attributes: bytes, body: bytes = b"body") -> TransferedMessage:
+    return transferred(struct.pack(">i", len(attributes)) + attributes + body, 1)
+
+
+def test_attributes_become_properties_of_the_same_names() -> None:
+    [message] = decode([native(b"$msgType$=t1,$msgTime$=202611202350,k=v1")], 280)
+    assert message.payload == b"body"
+    assert message.properties == (("$msgType$", "t1"), ("$msgTime$", "202611202350"), ("k", "v1"))
+    assert (message.msg_type, message.event_time) == ("t1", 1795218600000)
+    assert message.attributes == b"$msgType$=t1,$msgTime$=202611202350,k=v1"
+    assert message.position == (280, 0)
+
+
+def test_no_block_is_not_an_empty_block() -> None:
+    without, empty = decode([transferred(b"x", 0), native(b"", b"x")], 0)
+    assert (without.attributes, without.payload) == (None, b"x")
+    assert (empty.attributes, empty.payload) == (b"", b"x")
+
+
+@pytest.mark.parametrize("data", [b"\x7f\xff\xff\xffabc", b"\xff\xff\xff\xffabc", b"ab"])
+def test_flag_without_a_block_means_body(data: bytes) -> None:
+    [message] = decode([transferred(data, 1)], 0)
+    assert (message.payload, message.attributes, message.defect) == (data, None, None)
+
+
+def test_wrong_checksum_is_a_defect_and_spares_the_others() -> None:
+    broken = transferred(b"abc", 0)
+    broken.checkSum ^= 1
+    first, second = decode([broken, transferred(b"fine", 0)], 0)
+    assert first.defect == "its checksum does not match its content"
+    assert second.defect is None
+    with pytest.raises(MappingError, match="could not be read"):
+        encode(first, None)
+
+
+@given(
+    attributes=st.one_of(st.binary(max_size=30), st.text(max_size=30).map(str.encode)),
+    body=st.binary(max_size=10),
+    stamped=st.booleans(),
+)
+def test_a_native_message_keeps_its_attribute_string(attributes: bytes, body: bytes, stamped: bool) -> None:
+    [message] = decode([native(attributes, body)], 0)
+    encoded = encode(message, STAMP if stamped else None)
+    if not stamped:
+        assert encoded.data == native(attributes, body).payLoadData
+    again = read(encoded)
+    assert said(again) == said(message)
+    assert again.origin == (STAMP if stamped else None)
+
+
+@given(message=messages(msg_type=st.one_of(st.none(), st.text("ab,=%", min_size=1, max_size=4))), stamped=st.booleans())
+def test_a_foreign_message_comes_back_whole(message: Message, stamped: bool) -> None:
+    if message.msg_type is None:
+        message.msg_type = message.property("$msgType$")
+    again = read(encode(message, STAMP if stamped else None))
+    assert said(again) == said(message)
+    assert again.origin == (STAMP if stamped else None)
+
+
+def test_an_edited_message_gets_a_new_string_and_keeps_the_old_one() -> None:
+    [message] = decode([native(b"a=1")], 0)
+    again = read(encode(message.replace(properties=(("a", "2"),)), None))
+    assert again.properties == (("a", "2"),)
+    assert again.attributes == b"a=1"
+
+
+def test_native_readers_find_type_and_time() -> None:
+    encoded = encode(Message(b"x", (("a", "1"),), msg_type="t1", event_time=1795219034805), None, UTC)
+    text = encoded.data[4 : 4 + struct.unpack_from(">i", encoded.data)[0]]
+    assert dict(item.split("=") for item in text.decode().split(","))["$msgType$"] == "t1"
+    assert dict(item.split("=") for item in text.decode().split(","))["$msgTime$"] == "202611202357"
+    assert (encoded.msg_type, encoded.msg_time) == ("t1", "202611202357")
+
+
+def test_the_broker_never_gets_an_empty_message() -> None:
+    assert encode(Message(b""), None).data
+    assert read(encode(Message(None), None)).payload is None

@@ -1,0 +1,57 @@
+"""Attribute block and body, the checksum, the filter's hash, the error table."""
+
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import Failure
+from mqbridge.tubemq.wire import codes
+from mqbridge.tubemq.wire.filters import java_hash
+from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
+
+
+def test_checksum_vector() -> None:
+    assert checksum(b"hello0") == 1882646930
+
+
+@given(st.binary())
+def test_the_checksum_is_never_negative(data: bytes) -> None:
+    assert checksum(data) == crc32(data) & 0x7FFFFFFF
+
+
+@given(st.one_of(st.none(), st.binary(max_size=50)), st.binary(max_size=50))
+def test_payloads_round_trip(attributes: bytes | None, body: bytes) -> None:
+    assert split_payload(*join_payload(attributes, body)) == (attributes, body)
+
+
+def test_golden_payload() -> None:
+    attributes = b"$msgType$=t1,$msgTime$=202611202350,k=v1"
+    assert join_payload(attributes, b"body") == (b"\x00\x00\x00\x28" + attributes + b"body", 1)
+    assert join_payload(None, b"body") == (b"body", 0)
+    assert join_payload(b"", b"body") == (b"\x00\x00\x00\x00body", 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"abc", b"a body without a block", b"\xff\xff\xff\xff", b"\x00\x00\x00\x05four"])
+def test_a_flag_without_a_block_is_a_body(data: bytes) -> None:
+    """What Java's Message.clearAttribute() leaves."""
+    assert split_payload(data, 1) == (None, data)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("t1", 3645), ("abcdefghij", -634317659), ("", 0), ("polygenelubricants", -(2**31)), ("试验", 1118712), ("🚀", 1772899)],
+)
+def test_hash_vectors(text: str, value: int) -> None:
+    assert java_hash(text) == value
+
+
+def test_codes_say_what_helps() -> None:
+    error = codes.refused("a message for demo", 419, "memory full")
+    assert (error.code, error.failure) == (419, Failure.RETRY)
+    assert "419 SERVER_RECEIVE_OVERFLOW" in str(error)
+    assert "memory full" in str(error)
+    assert codes.refused("x", 400, "").failure is Failure.REFUSED
+    assert codes.refused("x", 431, "").failure is Failure.FATAL
+    assert codes.refused("x", 777, "").failure is Failure.RETRY
