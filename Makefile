@@ -65,7 +65,7 @@ test-long: $(VENV)/.dev ## the full-size acceptance runs against the real server
 
 bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside a Java bridge on the official clients
 	@sh tests/prerequisites.sh
-	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.bench --write
 
 # --- generated files --------------------------------------------------------------------------------------------------
 

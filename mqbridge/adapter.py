@@ -121,7 +121,11 @@ class InboundLane(Protocol):
         """The source said that there was nothing more the last time it was asked."""
 
     async def receive(self) -> Batch:
-        """The next batch; waits. Raises LaneRevoked when the partition was taken away, GapError when the source lost data."""
+        """The next batch; waits, on a system that hands out one at a time also until the one before is acknowledged or rejected.
+
+        Nothing is lost when it is cancelled. Raises LaneRevoked when the partition was taken away or released, GapError
+        when the source lost data.
+        """
 
     def acknowledge(self, batch: Batch) -> None:
         """This batch is stored; does not wait."""
@@ -133,7 +137,10 @@ class InboundLane(Protocol):
         """Continue from this position (only with `Capabilities.seek`)."""
 
     async def release(self) -> None:
-        """Send what is acknowledged, give the partition back; what is not acknowledged will be delivered again."""
+        """Send what is acknowledged, give the partition back; what is not acknowledged will be delivered again.
+
+        To whom is the group's business: the partition may come back to this member, as a new lane.
+        """
 
 
 class Inbound(Protocol):
@@ -198,7 +205,10 @@ class Cluster(Protocol):
         """The groups that consume the topic."""
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """The position by partition name from which the group would resume; partitions never committed are left out."""
+        """The position by partition name from which the group would resume; partitions never committed are left out.
+
+        An acknowledgement shows here a little later. On some systems joining commits the start.
+        """
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group. Raises ClusterError (FATAL for a missing topic)."""

@@ -22,6 +22,7 @@ from mqbridge.message import RESERVED_PREFIX, Message, Pair
 
 ORIGIN = "mqbridge.origin"
 ATTRIBUTES = "mqbridge.attributes"
+EVENT_TIME = "mqbridge.event_time"
 USER_PREFIX = "mqbridge.u."
 
 _NAMES = ("key", "key.b64", "ordering_key", "keys", "msg_type", "attributes", "attributes.b64")

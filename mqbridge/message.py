@@ -24,6 +24,8 @@ RESERVED_PREFIX = "mqbridge."
 
 def format_position(position: Position) -> str:
     """`(12, 3)` as `12:3`."""
+    if len(position) == 2:  # TubeMQ's, once per message: a third of the general way's time
+        return f"{position[0]}:{position[1]}"
     return ":".join(map(str, position))
 
 

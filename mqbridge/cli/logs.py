@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import orjson
 
+HANDLER = "mqbridge"
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
@@ -26,8 +27,13 @@ class JsonLines(logging.Formatter):
 
 
 def configure(level: str = "warning", style: str = "text") -> None:
-    """Send every logger of the process to standard error."""
+    """Send every logger of the process to standard error; called again, it replaces what it set before."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.name = HANDLER
     handler.setFormatter(JsonLines() if style == "json" else logging.Formatter(TEXT))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if one.name == HANDLER]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request as info

@@ -82,7 +82,7 @@ def _show(proof: demo.Proof, file: Path | None) -> None:
         (row.partition, row.sent, row.copied, row.sent_checksum, row.copied_checksum, "equal" if row.equal else "DIFFERENT")
         for row in proof.partitions
     ]
-    columns = ["partition", "sent", "copied", "checksum sent", "checksum copied", "order and content"]
+    columns = ["partition", "sent", "copied", "checksum sent", "checksum copied", "result"]
     print_table(columns, rows, right=["sent", "copied"])
     console = out()
     for step in proof.steps:

@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 30.0
 PANEL = "Which cluster"
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-F", envvar="MQBRIDGE_CONFIG", help="Configuration that names the cluster.", rich_help_panel=PANEL),
+    typer.Option("--config", "-F", help="Configuration that names the cluster.", rich_help_panel=PANEL),
 ]
 ClusterOption = Annotated[
     str | None,

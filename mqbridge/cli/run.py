@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mqbridge.cli import exits, logs, loop
-from mqbridge.cli.console import command, print_json, say
+from mqbridge.cli.console import command, debug, print_json, say
 from mqbridge.config.load import load
 from mqbridge.config.models import Config
 from mqbridge.gateway.run import Gateway, Outcome
@@ -35,7 +35,7 @@ def run(
         SOURCE_TOPIC=orders mqbridge run config/tubemq-to-pulsar.yaml --until-idle 5
     """
     config = load(file)
-    logs.configure(config.log.level, config.log.format)
+    logs.configure("debug" if debug.get() else config.log.level, config.log.format)
     outcome = serve(config, until_idle)
     if as_json:
         print_json(asdict(outcome) | {"clean": outcome.clean})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mqbridge.adapter import Bounds, Inbound, InboundLane, Topic
-from mqbridge.errors import ConfigError, LaneRevoked
+from mqbridge.errors import ConfigError, LaneRevoked, MqbridgeError
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
 
@@ -119,17 +119,23 @@ class Tail:
         if isinstance(position, str):
             bounds = self._bounds.get(lane.partition.name)
             if bounds is None:
-                return
+                raise ConfigError(
+                    f"the cluster does not say where {lane.partition} {'begins' if position == 'beginning' else 'ends'}",
+                    hint="Use -o stored, or read without a group",
+                )
             position = bounds.first if position == "beginning" else bounds.next
         await lane.seek(position)
 
     async def _next(self, lane: InboundLane) -> Batch:
-        receiving: asyncio.Task[Batch] = spawn(lane.receive(), f"receive {lane.partition}")
+        receiving: asyncio.Task[Batch | MqbridgeError] = spawn(_received(lane), f"receive {lane.partition}")
         try:
             while True:
                 done, _ = await asyncio.wait([receiving], timeout=POLL_S)
                 if done:
-                    return receiving.result()
+                    batch = receiving.result()
+                    if isinstance(batch, MqbridgeError):
+                        raise batch
+                    return batch
                 if lane.caught_up:
                     self._reached_end(lane.partition.name)
         finally:
@@ -156,3 +162,11 @@ class Tail:
     def _end(self, error: BaseException) -> None:
         self._failed = self._failed or error
         self._over.set()
+
+
+async def _received(lane: InboundLane) -> Batch | MqbridgeError:
+    """The next batch, or what the lane ended by: as a value, because a task that fails is logged as a fault."""
+    try:
+        return await lane.receive()
+    except MqbridgeError as error:
+        return error

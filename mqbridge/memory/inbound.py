@@ -95,6 +95,7 @@ class MemoryLane:
             await self._wake.wait()
 
     def _take(self) -> Batch | None:
+        self._next = max(self._next, self._progress.committed)  # an island that was ahead of us may have joined the rest
         while (done := self._progress.islands.get(self._next)) is not None:
             self._next = done
         first, stored = self._next, self._stored

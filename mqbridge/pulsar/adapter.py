@@ -8,8 +8,9 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition, Position
 from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.client import PulsarClient, Timing
-from mqbridge.pulsar.client.consumer import Consumer, Subscription
+from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.subscription import reader
 from mqbridge.pulsar.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.inbound import PulsarInbound
 from mqbridge.pulsar.outbound import PulsarOutbound
@@ -106,23 +107,23 @@ class PulsarClusterClient:
 
     async def _bounds(self, partition: Partition) -> Bounds:
         topic = self._topics.concrete(partition)
-        reader = await self._client.consumer(topic, Subscription("mqbridge-bounds", reader_from=EARLIEST))
+        consumer = await self._client.consumer(topic, reader(EARLIEST))
         try:
-            return await self._read_bounds(reader)
+            return await self._read_bounds(consumer)
         except TimeoutError as error:
             raise ClusterError(f"the first entry of {topic} did not come") from error
         finally:
-            await reader.close()
+            await consumer.close()
 
-    async def _read_bounds(self, reader: Consumer) -> Bounds:
-        ledger, entry = await reader.last_id()
+    async def _read_bounds(self, consumer: Consumer) -> Bounds:
+        ledger, entry = await consumer.last_id()
         if entry < 0:
             return Bounds(EMPTY, EMPTY)
         after: Position = (ledger, entry + 1, 0)
-        if not await reader.has_more():
+        if not await consumer.has_more():
             return Bounds(after, after)
         async with asyncio.timeout(self._config.request_timeout_s):
-            first = await reader.receive()
+            first = await consumer.receive()
         return Bounds((first.ledger, first.entry, 0), after)
 
     async def groups(self, topic: str) -> list[str]:

@@ -14,7 +14,8 @@ from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.consumer import Consumer, Subscription, Types
+from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.config import PulsarInboundOptions
 from mqbridge.pulsar.lane import PulsarLane
 from mqbridge.pulsar.topics import Topics

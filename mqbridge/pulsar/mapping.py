@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from mqbridge.adapter import MessageFailure
-from mqbridge.carried import ATTRIBUTES, ORIGIN, carry, escape_user, uncarry
+from mqbridge.carried import ATTRIBUTES, EVENT_TIME, ORIGIN, carry, escape_user, uncarry
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.message import RESERVED_PREFIX, Message, Pair, format_position
 from mqbridge.pulsar.wire.batch import property_bytes, split_batch
@@ -28,7 +28,17 @@ MEMO_ENTRIES = 16384
 # Field tags of SingleMessageMetadata.
 _PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = b"\x12", b"\x18", b"\x28", b"\x30\x01"
 _ORDERING_KEY, _NULL_VALUE = b"\x3a", b"\x48\x01"
+_PROPERTY, _VALUE = b"\x0a", b"\x12"
 _LENGTH = struct.Struct(">I")
+_UINT64 = (1 << 64) - 1
+
+
+def _encoded_key(key: str) -> bytes:
+    """The key of a property up to the length of its value, tags included."""
+    return b"\x0a" + encode_varint(len(key)) + key.encode() + _VALUE
+
+
+_ATTRIBUTES_KEY, _ORIGIN_KEY = _encoded_key(ATTRIBUTES), _encoded_key(ORIGIN)
 
 _encoded: dict[Pair, bytes] = {}
 _times: dict[int, bytes] = {}
@@ -65,6 +75,7 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
     failures: list[MessageFailure] = []
     parts: list[bytes] = []
     size = start = 0
+    stamp = None if origin is None else origin.encode()
     pack_length, max_bytes, max_messages = _LENGTH.pack, limits.max_bytes, limits.max_messages
     for index, message in enumerate(messages):
         if message.defect is not None or message.deliver_at is not None:
@@ -78,7 +89,7 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
                 entries.append(_plain(message, origin, index))
             continue
         payload = message.payload or b""
-        head = _head(message, origin, len(payload))
+        head = _head(message, stamp, len(payload))
         cost = len(head) + len(payload) + 4
         if parts and (size + cost > max_bytes or index - start >= max_messages):
             entries.append(_batch(messages, parts, range(start, index)))
@@ -90,22 +101,25 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
     return entries, failures
 
 
-def _head(message: Message, origin: str | None, payload_size: int) -> bytes:
+def _head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
     """SingleMessageMetadata, by hand."""
-    head = [_encoded.get(pair) or _encode_pair(pair) for pair in message.properties]
+    properties = message.properties
+    head = [_encoded.get(pair) or _encode_pair(pair) for pair in properties]
     attributes = message.attributes
-    if attributes is not None and attributes.isascii():
-        head.append(property_bytes(ATTRIBUTES, attributes))
-    elif attributes is not None:
-        head += _pairs(carry(message, ("attributes",)))
-    if message.keys or message.msg_type is not None or message.event_time == 0:
+    if attributes is not None:
+        if attributes.isascii() or _is_text(attributes):
+            _append_property(head, _ATTRIBUTES_KEY, attributes)
+        else:
+            head += _pairs(carry(message, ("attributes",)))
+    # A TubeMQ message nearly always has its type in its first pair: then there is nothing to carry.
+    if message.keys or (message.msg_type is not None and not (properties and properties[0][1] is message.msg_type)):
         head += _pairs(_rarely_carried(message))
     if origin is not None:
-        head.append(property_bytes(ORIGIN, (origin + format_position(message.position)).encode()))
+        _append_property(head, _ORIGIN_KEY, origin + format_position(message.position).encode())
     if message.key is not None:
         head.append(_key(message.key))
     head += (_PAYLOAD_SIZE, SMALL[payload_size] if payload_size < 16384 else encode_varint(payload_size))
-    if message.event_time:
+    if message.event_time is not None:
         head.append(_times.get(message.event_time) or _encode_time(message.event_time))
     if message.ordering_key is not None:
         head += (_ORDERING_KEY, encode_varint(len(message.ordering_key)), message.ordering_key)
@@ -114,13 +128,24 @@ def _head(message: Message, origin: str | None, payload_size: int) -> bytes:
     return b"".join(head)
 
 
+def _append_property(head: list[bytes], key: bytes, value: bytes) -> None:
+    """A property whose encoded key with its tags is at hand."""
+    length = encode_varint(len(value))
+    head += (_PROPERTY, encode_varint(len(key) + len(length) + len(value)), key, length, value)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _rarely_carried(message: Message) -> list[Pair]:
-    fields = ["keys"]
-    if message.msg_type is not None and message.property(MSG_TYPE) != message.msg_type:
-        fields.append("msg_type")
-    if message.event_time == 0:
-        fields.append("event_time")
-    return carry(message, fields)
+    """Index keys, and a message type that no property says."""
+    told = message.msg_type is None or message.property(MSG_TYPE) == message.msg_type
+    return carry(message, ("keys",) if told else ("keys", "msg_type"))
 
 
 def _pairs(pairs: Iterable[Pair]) -> list[bytes]:
@@ -138,8 +163,10 @@ def _encode_pair(pair: Pair) -> bytes:
 def _encode_time(event_time: int) -> bytes:
     if len(_times) >= MEMO_ENTRIES:
         _times.clear()
-    _times[event_time] = data = _EVENT_TIME + encode_varint(event_time & 0xFFFFFFFFFFFFFFFF)
-    return data
+    # On the wire 0 means none, so the first millisecond of all is carried.
+    said = _EVENT_TIME + encode_varint(event_time & _UINT64) if event_time else property_bytes(EVENT_TIME, b"0")
+    _times[event_time] = said
+    return said
 
 
 def _key(key: str | bytes) -> bytes:
@@ -169,12 +196,14 @@ def _plain(message: Message, origin: str | None, index: int) -> Outgoing:
     metadata = MessageMetadata(null_value=message.payload is None or None, deliver_at_time=message.deliver_at)
     _set_keys(metadata, message)
     pairs = [escape_user(pair) for pair in message.properties] + carry(message, ("attributes",)) + _rarely_carried(message)
+    if message.event_time == 0:
+        pairs.append((EVENT_TIME, "0"))
     if origin is not None:
         pairs.append((ORIGIN, origin + format_position(message.position)))
     for key, value in pairs:
         metadata.properties.add(key=key, value=value)
     if message.event_time:
-        metadata.event_time = message.event_time & 0xFFFFFFFFFFFFFFFF
+        metadata.event_time = message.event_time & _UINT64
     return Outgoing(metadata, message.payload or b"", range(index, index + 1))
 
 

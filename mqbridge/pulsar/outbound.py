@@ -9,9 +9,9 @@ from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Message, Partition, origin_prefix
 from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.consumer import Subscription
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.sending import SendReceipt
+from mqbridge.pulsar.client.subscription import reader
 from mqbridge.pulsar.config import PulsarOutboundOptions
 from mqbridge.pulsar.lane import newest_message
 from mqbridge.pulsar.mapping import Limits, Outgoing, encode
@@ -73,13 +73,13 @@ class PulsarOutbound:
 
     async def last_origin(self, partition: int) -> str | None:
         """The origin stamped on the newest message. Raises ClusterError."""
-        reader = await self._client.consumer(self._names[partition], Subscription("mqbridge-last-origin", reader_from=LATEST))
+        consumer = await self._client.consumer(self._names[partition], reader(LATEST))
         try:
-            message = await newest_message(reader, READ_BACK_TIMEOUT_S)
+            message = await newest_message(consumer, READ_BACK_TIMEOUT_S)
         except TimeoutError as error:
             raise ClusterError(f"the newest message of {self._names[partition]} did not come") from error
         finally:
-            await reader.close()
+            await consumer.close()
         return None if message is None else message.origin
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """TubeMQ as the gateway sees it.
 
 Producing and consuming need only the Masters. Whatever the protocol has no call for (listing and creating topics, groups,
-offsets, the newest message) goes through the administrators' web API, when `admin_url` is set.
+offsets) goes through the administrators' web API, when `admin_url` is set.
 """
 
 from collections.abc import Mapping
@@ -120,7 +120,7 @@ class TubeMQ:
         assert self._sessions is not None  # noqa: S101 - connected with the routes
         producer = Producer(routes, self._sessions)
         sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.max_elapsed_s)
-        return TubeMQOutbound(sender, spec, self._zone, self._admin)
+        return TubeMQOutbound(sender, spec, self._zone)
 
     @property
     def _view(self) -> Routes:

@@ -108,13 +108,18 @@ def _remember(item: bytes) -> Pair | None:
 
 
 def _system_fields(properties: tuple[Pair, ...], zone: tzinfo) -> tuple[str | None, int | None]:
-    msg_type = event_time = None
+    """Type and time: the first of each, as native readers take them. The SDKs write them first, so the rest is seldom looked at."""
+    msg_type = minute = None
     for key, value in properties:
-        if key == MSG_TYPE and msg_type is None:  # native readers take the first
-            msg_type = value
-        elif key == MSG_TIME and event_time is None:
-            event_time = _minute_ms(value, zone)
-    return msg_type, event_time
+        if key == MSG_TYPE:
+            msg_type = value if msg_type is None else msg_type
+        elif key == MSG_TIME:
+            minute = value if minute is None else minute
+        else:
+            continue
+        if msg_type is not None and minute is not None:
+            break
+    return msg_type, None if minute is None else _minute_ms(minute, zone)
 
 
 def _minute_ms(text: str, zone: tzinfo) -> int | None:

@@ -9,11 +9,9 @@ from zlib import crc32
 from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Message, Partition, format_position, origin_prefix
-from mqbridge.tubemq.client.admin import Admin
 from mqbridge.tubemq.client.producer import Sender, SendResult
+from mqbridge.tubemq.client.tail import newest
 from mqbridge.tubemq.mapping import decode, encode
-from mqbridge.tubemq.wire.payload import checksum, join_payload
-from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
 CLOSE_TIMEOUT_S = 30.0
 """Above the request timeout and a retry or two."""
@@ -50,8 +48,8 @@ class _Delivery:
 class TubeMQOutbound:
     """A way into one topic."""
 
-    def __init__(self, sender: Sender, spec: OutboundSpec, zone: tzinfo, admin: Admin | None) -> None:
-        self._sender, self._spec, self._zone, self._admin = sender, spec, zone, admin
+    def __init__(self, sender: Sender, spec: OutboundSpec, zone: tzinfo) -> None:
+        self._sender, self._spec, self._zone = sender, spec, zone
         self._names = list(sender.route.partitions)
         self._closed = False
         self.partitions = len(self._names)
@@ -85,20 +83,9 @@ class TubeMQOutbound:
         return crc32(key) % self.partitions
 
     async def last_origin(self, partition: int) -> str | None:
-        """The origin of the newest message, as the Broker's admin API shows it."""
-        if self._admin is None:
-            problem = (
-                f"the newest message of {self._spec.topic} cannot be seen: TubeMQ shows it only to its admin API, set admin_url"
-            )
-            raise ClusterError(problem, Failure.FATAL)
-        ref = self._sender.route.partitions[self._names[partition]]
-        found = await self._admin.newest(ref.topic, ref.broker.id, ref.partition)
-        if not found:
-            return None
-        attributes, body = found[-1]
-        data, flag = join_payload(None if attributes is None else attributes.encode(), body)
-        newest = TransferedMessage(messageId=0, checkSum=checksum(data), payLoadData=data, flag=flag)
-        return decode([newest], 0, self._zone)[0].origin
+        """The origin of the newest message."""
+        found = await newest(self._sender.routes.masters, self._sender.route.partitions[self._names[partition]])
+        return None if found is None else decode([found], 0, self._zone)[0].origin
 
     async def close(self) -> None:
         """Wait for the receipts, at most CLOSE_TIMEOUT_S."""

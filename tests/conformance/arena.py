@@ -66,23 +66,30 @@ class Arena:
     async def lane(self, inbound: Inbound) -> InboundLane:
         return await self.within(anext(inbound.lanes()))
 
-    async def receive(self, lane: InboundLane, count: int) -> tuple[list[Message], list[Batch]]:
-        """Batches until that many messages are there; each is held against what the contract says of batches."""
+    async def receive(self, lane: InboundLane) -> Batch:
+        """One batch, held against what the contract says of batches. How many messages it has is the system's business."""
+        batch = await self.within(lane.receive())
+        assert batch.partition == lane.partition
+        assert batch.count == len(batch.messages) > 0
+        assert batch.size > 0 or all(not message.payload for message in batch.messages)
+        positions = [message.position for message in batch.messages]
+        assert positions[0] == batch.first
+        assert positions == sorted(set(positions))
+        assert positions[-1] < batch.next
+        return batch
+
+    async def take(self, lane: InboundLane, count: int, *, acknowledge: bool = True) -> tuple[list[Message], list[Batch]]:
+        """Batches until that many messages are there, each acknowledged at once, as some systems hand out one at a time."""
         messages: list[Message] = []
         batches: list[Batch] = []
         while len(messages) < count:
-            batch = await self.within(lane.receive())
-            assert batch.partition == lane.partition
-            assert batch.count == len(batch.messages) > 0
-            assert batch.size > 0 or all(not message.payload for message in batch.messages)
-            positions = [message.position for message in batch.messages]
-            assert positions[0] == batch.first
-            assert positions == sorted(set(positions))
-            assert positions[-1] < batch.next
+            batch = await self.receive(lane)
             if batches and not batch.messages[0].delivery_count:
                 assert batch.first >= batches[-1].next
             messages += batch.messages
             batches.append(batch)
+            if acknowledge:
+                lane.acknowledge(batch)
         assert len(messages) == count, "more messages than were sent"
         return messages, batches
 

@@ -16,14 +16,12 @@ async def test_resume_after_acknowledge(arena: Arena, cluster: Cluster) -> None:
     inbound = await arena.inbound(cluster, topic, group)
     lane = await arena.lane(inbound)
     await arena.send(outbound, 0, numbered(0, 30))
-    _, batches = await arena.receive(lane, 30)
-    for batch in batches:
-        lane.acknowledge(batch)
+    await arena.take(lane, 30)
     await arena.send(outbound, 0, numbered(30, 50))
-    await arena.receive(lane, 20)
+    await arena.receive(lane)
     await arena.within(inbound.close())
     lane = await arena.lane(await arena.inbound(cluster, topic, group))
-    received, _ = await arena.receive(lane, 20)
+    received, _ = await arena.take(lane, 20)
     assert numbers(received) == list(range(30, 50))
 
 
@@ -32,20 +30,15 @@ async def test_rejected_batches_come_again(arena: Arena, cluster: Cluster, capab
     outbound = await arena.outbound(cluster, topic)
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
     await arena.send(outbound, 0, numbered(0, 10))
-    _, first = await arena.receive(lane, 10)
+    await arena.take(lane, 10)
     await arena.send(outbound, 0, numbered(10, 20))
-    _, second = await arena.receive(lane, 10)
-    for batch in first:
-        lane.acknowledge(batch)
-    for batch in second if capabilities.individual_ack else second[:1]:
-        lane.reject(batch)
-    received, again = await arena.receive(lane, 10)
+    for _ in range(2):
+        lane.reject(await arena.receive(lane))
+    received, _ = await arena.take(lane, 10)
     assert sorted(numbers(received)) == list(range(10, 20))
     assert capabilities.individual_ack or numbers(received) == list(range(10, 20))
-    for batch in again:
-        lane.acknowledge(batch)
     await arena.send(outbound, 0, numbered(20, 25))
-    received, _ = await arena.receive(lane, 5)
+    received, _ = await arena.take(lane, 5)
     assert numbers(received) == list(range(20, 25))
 
 
@@ -55,17 +48,15 @@ async def test_released_without_acknowledgement_comes_again(arena: Arena, cluste
     inbound = await arena.inbound(cluster, topic, group)
     lane = await arena.lane(inbound)
     await arena.send(outbound, 0, numbered(0, 10))
-    _, done = await arena.receive(lane, 10)
+    await arena.take(lane, 10)
     await arena.send(outbound, 0, numbered(10, 20))
-    await arena.receive(lane, 10)
-    for batch in done:
-        lane.acknowledge(batch)
+    await arena.receive(lane)
     await arena.within(lane.release())
     with pytest.raises(LaneRevoked):
         await arena.within(lane.receive())
     await arena.within(inbound.close())
     lane = await arena.lane(await arena.inbound(cluster, topic, group))
-    received, _ = await arena.receive(lane, 10)
+    received, _ = await arena.take(lane, 10)
     assert numbers(received) == list(range(10, 20))
 
 
@@ -75,20 +66,19 @@ async def test_an_acknowledgement_of_a_lane_that_is_gone_is_ignored(arena: Arena
     inbound = await arena.inbound(cluster, topic, group)
     lane = await arena.lane(inbound)
     await arena.send(outbound, 0, numbered(0, 10))
-    _, batches = await arena.receive(lane, 10)
+    batch = await arena.receive(lane)
     await arena.within(lane.release())
-    for batch in batches:
-        lane.acknowledge(batch)
-        lane.reject(batch)
+    lane.acknowledge(batch)
+    lane.reject(batch)
     await arena.within(inbound.close())
-    for batch in batches:
-        lane.acknowledge(batch)
+    lane.acknowledge(batch)
     lane = await arena.lane(await arena.inbound(cluster, topic, group))
-    received, _ = await arena.receive(lane, 10)
+    received, _ = await arena.take(lane, 10)
     assert numbers(received) == list(range(10))
 
 
-async def test_out_of_order_acknowledgement(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+@pytest.mark.parametrize("at_once", [True, False], ids=["gap-closed", "gap-open"])
+async def test_out_of_order_acknowledgement(arena: Arena, cluster: Cluster, capabilities: Capabilities, at_once: bool) -> None:
     if not capabilities.individual_ack:
         pytest.skip("acknowledges in order only")
     topic, group = await arena.topic(cluster), fresh_group()
@@ -97,14 +87,17 @@ async def test_out_of_order_acknowledgement(arena: Arena, cluster: Cluster, capa
     lane = await arena.lane(inbound)
     for turn in range(3):
         await arena.send(outbound, 0, numbered(turn * 10, turn * 10 + 10))
-        _, batches = await arena.receive(lane, 10)
+        _, batches = await arena.take(lane, 10, acknowledge=False)
         if turn != 1:
             for batch in batches:
                 lane.acknowledge(batch)
     await arena.within(inbound.close())
     lane = await arena.lane(await arena.inbound(cluster, topic, group))
-    received, _ = await arena.receive(lane, 10)
+    received, _ = await arena.take(lane, 10, acknowledge=at_once)
     assert sorted(numbers(received)) == list(range(10, 20))
+    await arena.send(outbound, 0, numbered(30, 35))
+    received, _ = await arena.take(lane, 5)
+    assert numbers(received) == list(range(30, 35)), "what was acknowledged out of order came again"
 
 
 class Reader:
@@ -171,7 +164,7 @@ async def test_members_share_and_hand_over_without_loss(arena: Arena, cluster: C
     await arena.within(second.close())
     third = await arena.inbound(cluster, topic, group)
     await send(1)
-    left = [number for _ in range(partitions) for number in numbers((await arena.receive(await arena.lane(third), 1))[0])]
+    left = [number for _ in range(partitions) for number in numbers((await arena.take(await arena.lane(third), 1))[0])]
     assert left == [sent - 1] * partitions, "what was acknowledged came again"
 
 
@@ -206,10 +199,11 @@ async def test_a_cancelled_receive_loses_nothing(arena: Arena, cluster: Cluster)
     took = 0
     if waiting.done():
         took = waiting.result().count
+        lane.acknowledge(waiting.result())
     else:
         await cancel(waiting)
     await arena.within(sending)
-    received, _ = await arena.receive(lane, 20 - took)
+    received, _ = await arena.take(lane, 20 - took)
     assert numbers(received) == list(range(took, 20))
 
 
@@ -220,7 +214,7 @@ async def test_start_earliest_and_latest(arena: Arena, cluster: Cluster) -> None
     earliest = await arena.lane(await arena.inbound(cluster, topic, fresh_group(), Start.EARLIEST))
     latest = await arena.lane(await arena.inbound(cluster, topic, fresh_group(), Start.LATEST))
     waiting = spawn(latest.receive(), "test receive")
-    received, _ = await arena.receive(earliest, 10)
+    received, _ = await arena.take(earliest, 10)
     assert numbers(received) == list(range(10))
 
     async def caught_up() -> bool:
@@ -237,13 +231,11 @@ async def test_a_committed_position_goes_before_the_start(arena: Arena, cluster:
     inbound = await arena.inbound(cluster, topic, group)
     lane = await arena.lane(inbound)
     await arena.send(outbound, 0, numbered(0, 5))
-    _, batches = await arena.receive(lane, 5)
-    for batch in batches:
-        lane.acknowledge(batch)
+    await arena.take(lane, 5)
     await arena.within(inbound.close())
     await arena.send(outbound, 0, numbered(5, 10))
     lane = await arena.lane(await arena.inbound(cluster, topic, group, Start.LATEST))
-    received, _ = await arena.receive(lane, 5)
+    received, _ = await arena.take(lane, 5)
     assert numbers(received) == list(range(5, 10))
 
 
@@ -254,14 +246,12 @@ async def test_seek(arena: Arena, cluster: Cluster, capabilities: Capabilities) 
     outbound = await arena.outbound(cluster, topic)
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
     await arena.send(outbound, 0, numbered(0, 10))
-    _, first = await arena.receive(lane, 10)
+    _, first = await arena.take(lane, 10)
     await arena.send(outbound, 0, numbered(10, 20))
-    await arena.receive(lane, 10)
-    for batch in first:
-        lane.acknowledge(batch)
+    await arena.receive(lane)
     await arena.within(lane.seek(first[-1].next))
-    received, _ = await arena.receive(lane, 10)
+    received, _ = await arena.take(lane, 10)
     assert numbers(received) == list(range(10, 20))
     await arena.within(lane.seek(first[0].first))
-    received, _ = await arena.receive(lane, 20)
+    received, _ = await arena.take(lane, 20)
     assert numbers(received) == list(range(20))

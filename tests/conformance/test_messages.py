@@ -49,7 +49,7 @@ async def test_every_field_arrives(arena: Arena, cluster: Cluster, stamp_origin:
     sent = [message.replace(position=(place,)) for place, message in enumerate(MESSAGES.values())]
     await arena.send(outbound, 0, sent)
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
-    received, _ = await arena.receive(lane, len(sent))
+    received, _ = await arena.take(lane, len(sent))
     for name, before, after in zip(MESSAGES, sent, received, strict=True):
         for field in arena.harness.carried:
             assert getattr(after, field) == getattr(before, field), f"{name}: {field}"
@@ -64,7 +64,7 @@ async def test_a_payload_of_no_bytes(arena: Arena, cluster: Cluster, capabilitie
     refused = [] if capabilities.empty_payload else [0]
     assert [failure.index for failure in receipt.failures] == refused
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
-    received, _ = await arena.receive(lane, 2 - len(refused))
+    received, _ = await arena.take(lane, 2 - len(refused))
     assert [message.payload for message in received] == [b"", b"more"][len(refused) :]
 
 
@@ -74,7 +74,7 @@ async def test_a_large_message(arena: Arena, cluster: Cluster) -> None:
     payload = bytes(range(256)) * (arena.harness.max_payload // 256)
     await arena.send(outbound, 0, [Message(b"before"), Message(payload), Message(b"after")])
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
-    received, _ = await arena.receive(lane, 3)
+    received, _ = await arena.take(lane, 3)
     assert [message.payload for message in received] == [b"before", payload, b"after"]
 
 
@@ -87,7 +87,7 @@ async def test_refused_messages_are_told_by_index(arena: Arena, cluster: Cluster
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
     assert all(failure.reason for failure in receipt.failures)
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
-    received, _ = await arena.receive(lane, 3)
+    received, _ = await arena.take(lane, 3)
     assert numbers(received) == [0, 2, 4]
 
 
@@ -97,7 +97,7 @@ async def test_too_large_is_refused_and_holds_nothing_up(arena: Arena, cluster: 
     receipt = await arena.within(outbound.send(0, [Message(b"0"), Message(bytes(17 << 20)), Message(b"2")], SOURCE))
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
-    received, _ = await arena.receive(lane, 2)
+    received, _ = await arena.take(lane, 2)
     assert numbers(received) == [0, 2]
 
 
@@ -121,7 +121,7 @@ async def test_order_and_positions_of_each_partition(arena: Arena, cluster: Clus
     for _ in range(partitions):
         lane = await arena.lane(inbound)
         indexes.add(lane.partition.index)
-        received, batches = await arena.receive(lane, sends * size)
+        received, batches = await arena.take(lane, sends * size)
         assert numbers(received) == list(range(sends * size))
         for position in [message.position for message in received] + [batch.next for batch in batches]:
             assert parse_position(format_position(position)) == position

@@ -20,6 +20,8 @@ WINDOW = 8
 HEARTBEAT_S = 2.0
 QUIET_S = 3.0
 """A target is read to its end when nothing came for so long."""
+FIRST_S = 30.0
+"""How long its first message may take: a group has to be joined."""
 
 
 def tubemq_settings(tubemq: TubeMQ) -> dict[str, Any]:
@@ -108,9 +110,11 @@ async def read(system: str, settings: dict[str, Any], topic: str, group: str) ->
                     tasks.create_task(drain(lane))
 
         reading = asyncio.ensure_future(accept())
+        patience = FIRST_S
         try:
             while True:
-                yield await asyncio.wait_for(found.get(), QUIET_S)
+                yield await asyncio.wait_for(found.get(), patience)
+                patience = QUIET_S
         except TimeoutError:
             pass
         finally:

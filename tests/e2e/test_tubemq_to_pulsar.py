@@ -103,8 +103,8 @@ async def test_restarts_of_both_brokers_are_survived(
     source, target = fragile_tubemq.take_topic(PARTITIONS), f"copy-{time.time_ns()}"
     half = [count // 2 for count in counts(total)]
     await fill(fragile_tubemq, source, half, SIZE)
-    rate = total // 10
-    with GatewayProcess(config(fragile_tubemq, fragile_pulsar, source, target, rate=rate), tmp_path) as gateway:
+    settings = config(fragile_tubemq, fragile_pulsar, source, target, rate=total // 10)
+    with GatewayProcess(settings, tmp_path) as gateway:
         await asyncio.to_thread(gateway.wait_stored, total // 10)
         await asyncio.to_thread(fragile_pulsar.server.kill)
         await asyncio.to_thread(fragile_pulsar.server.start)
@@ -113,8 +113,11 @@ async def test_restarts_of_both_brokers_are_survived(
         await asyncio.to_thread(fragile_tubemq.broker.start)
         rest = [all_ - first for all_, first in zip(counts(total), half, strict=True)]
         await fill(fragile_tubemq, source, rest, SIZE, first=half)
-        await asyncio.to_thread(gateway.wait_stored, total, 300)
+        await asyncio.to_thread(gateway.wait_stored, total * 3 // 4, 300)
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+    # What is stored is counted with its repeats, so only idleness tells that everything is there.
+    with GatewayProcess(settings, tmp_path, "--until-idle", IDLE_S) as gateway:
+        assert await asyncio.to_thread(gateway.wait, 600) == 0, gateway.log
     oracle = await judge(fragile_pulsar, target, Oracle(counts(total), SIZE))
     oracle.assert_complete()
 
@@ -130,7 +133,7 @@ async def test_a_message_too_large_for_pulsar_becomes_a_dead_letter(
 
     with GatewayProcess(settings, tmp_path, "--until-idle", IDLE_S) as gateway:
         assert await asyncio.to_thread(gateway.wait) == 4
-        assert f"the message at tube/{source}/1:{source}:0 position" in gateway.log
+        assert f"the message at tube/{source}/1:0 position" in gateway.log
         assert "dead_letter" in gateway.log
 
     settings["routes"][0]["delivery"]["dead_letter"] = {"cluster": "tube", "topic": dead}
@@ -144,7 +147,7 @@ async def test_a_message_too_large_for_pulsar_becomes_a_dead_letter(
     assert len(letter.payload or b"") == 400_000
     assert letter.property("mqbridge.dead.reason")
     assert letter.property("mqbridge.dead.target") == f"pulsar/{target}"
-    assert (letter.origin or "").startswith(f"tube|{source}|1:{source}:0|")
+    assert (letter.origin or "").startswith(f"tube|{source}|1:0|")
 
 
 @pytest.fixture(scope="module")

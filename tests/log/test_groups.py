@@ -128,6 +128,25 @@ async def test_acknowledgements_from_before_a_reject_do_not_skip_it(open_log: Op
     assert await cluster.committed("t", "g") == {"0": (1,)}
 
 
+async def test_a_lane_that_comes_back_does_not_hear_its_predecessor(open_log: OpenLog) -> None:
+    cluster = await open_log(lease_s=0.3)
+    outbound = await outbound_of(cluster)
+    await outbound.send(0, numbered(0, 10), None)
+    inbound = await cluster.inbound(InboundSpec(("t",), "g"))
+    lanes = inbound.lanes()
+    lane = await anext(lanes)
+    batch = await lane.receive()
+    await lane.release()
+    async with asyncio.timeout(20):
+        again = await anext(lanes)
+    lane.acknowledge(batch)
+    lane.reject(batch)
+    await inbound._flush()  # type: ignore[attr-defined]
+    assert numbers((await again.receive()).messages) == list(range(10))
+    await inbound.close()
+    assert await cluster.committed("t", "g") == {"0": (0,)}
+
+
 async def test_two_groups_do_not_know_of_each_other(open_log: OpenLog) -> None:
     cluster = await open_log()
     await (await outbound_of(cluster)).send(0, numbered(0, 3), None)

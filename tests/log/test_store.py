@@ -171,6 +171,19 @@ async def test_retries_end_when_their_time_is_up(open_log: OpenLog) -> None:
     assert receipt.position == ()
 
 
+async def test_a_transaction_that_fails_leaves_nothing(open_log: OpenLog) -> None:
+    cluster = await open_log()
+
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO topic (name) VALUES ('half')")
+        connection.execute("INSERT INTO topic (name) VALUES (NULL)")
+
+    with pytest.raises(ClusterError, match="NOT NULL"):
+        await cluster.store.write(fail)
+    await cluster.create("whole", 1)
+    assert await cluster.topics() == ["whole"]
+
+
 async def test_two_writers_interleave(open_log: OpenLog) -> None:
     outbounds = [await outbound_of(await open_log()) for _ in range(2)]
     sends = [outbound.send(0, numbered(turn, turn + 1), None) for turn in range(100) for outbound in outbounds]

@@ -7,8 +7,9 @@ from uuid import uuid4
 import pytest_asyncio
 
 from mqbridge.pulsar.client.client import PulsarClient, Timing
-from mqbridge.pulsar.client.consumer import Consumer, Subscription
+from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.subscription import Subscription
 from tests.kit.pulsar import Pulsar
 
 Subscribe = Callable[..., Awaitable[Consumer]]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
-from mqbridge.pulsar.client.consumer import Consumer, Subscription
+from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
 from mqbridge.pulsar.client.pool import Address, Pool
 from mqbridge.pulsar.client.producer import OPEN_TIMEOUT_S, Producer
+from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 
 
@@ -27,7 +28,7 @@ class Timing:
 
 
 class PulsarClient:
-    """Made inside a running loop. Topic names are full ones, see `wire.names`."""
+    """Opens no connection before it is asked for something. Topic names are full ones, see `wire.names`."""
 
     def __init__(
         self,

@@ -258,4 +258,7 @@ async def open_connection(
         await connection.handshake(proxy_to, timeout)
     except RemoteProtocolError as error:
         raise ClusterError(f"{host}:{port} does not speak Pulsar's protocol: {error}", Failure.FATAL) from error
+    except asyncio.CancelledError:
+        connection.endpoint.abort(ConnectionLost("nobody needs this connection any more"))
+        raise
     return connection

@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ServerRefused
 from mqbridge.net.backoff import Backoff
@@ -20,6 +19,7 @@ from mqbridge.pulsar.client.acks import IDS_PER_COMMAND, Acks
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.credit import Credit
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, REQUEST_TIMEOUT_S, Lookup, retrying
+from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import codes, commands, ids
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, Frame
@@ -30,31 +30,9 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 log = logging.getLogger(__name__)
 
-Types = pb.CommandSubscribe
-MAX_BYTES = 16 << 20
 ACK_DELAY_S = 0.1
 ACK_GROUP = 1000
 """Acknowledgements are sent after this time or this many, whichever comes first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """How to subscribe. `reader_from` makes it a reader: nothing is kept at the broker, and it begins with that entry."""
-
-    name: str
-    type: int = Types.Exclusive
-    earliest: bool = True
-    """Where the subscription begins if there is none of this name."""
-    consumer_name: str = ""
-    reader_from: EntryId | None = None
-    max_bytes: int = MAX_BYTES
-    batch_index_ack: bool = False
-    """Acknowledge single messages of a batch; only with a broker that is configured for it."""
-
-    @property
-    def ordered(self) -> bool:
-        """One consumer has the whole topic, and acknowledges cumulatively."""
-        return self.type in (Types.Exclusive, Types.Failover)
 
 
 class Consumer:
@@ -391,9 +369,11 @@ class Consumer:
         connection = await self._lookup.owner(self.topic)
         connection.consumers[self._id] = self
         self._credit.reset()
+        start = None if self._start is None else max(self._start, self._handed)
+        command = self.subscription.command(self.topic, self._id, start, self._epoch)
         try:
             await connection.request(
-                lambda request_id: commands.subscribe(self._command(request_id)),
+                lambda request_id: commands.subscribe(request_id, command),
                 BaseCommand.SUCCESS,
                 f"SUBSCRIBE {self.subscription.name} to {self.topic}",
                 self._request_timeout_s,
@@ -404,26 +384,6 @@ class Consumer:
         if connection.consumers.get(self._id) is not self:
             raise ConnectionLost(f"the broker closed the consumer of {self.topic} while it subscribed")
         return connection
-
-    def _command(self, request_id: int) -> pb.CommandSubscribe:
-        asked = self.subscription
-        command = pb.CommandSubscribe(
-            topic=self.topic,
-            subscription=asked.name,
-            subType=asked.type,  # type: ignore[arg-type]  # the enum's number
-            consumer_id=self._id,
-            request_id=request_id,
-            consumer_name=asked.consumer_name or None,
-            initialPosition=Types.Earliest if asked.earliest else Types.Latest,
-            consumer_epoch=self._epoch if asked.ordered else None,
-        )
-        if self._start is not None:
-            command.durable = False
-            place = max(self._start, self._handed)
-            command.start_message_id.CopyFrom(ids.message_id(*place))
-        if asked.type == Types.Key_Shared:
-            command.keySharedMeta.keySharedMode = pb.AUTO_SPLIT
-        return command
 
     def _begin(self, session: Connection) -> None:
         self._session = session

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.dial import split_address
+from mqbridge.net.tasks import cancel
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, open_connection
 
@@ -56,7 +57,7 @@ class Pool:
         self._tls, self._auth = tls, auth
         self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
         self._connections: dict[tuple[str, Address], Connection] = {}
-        self._locks: dict[tuple[str, Address], asyncio.Lock] = {}
+        self._dialing: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
         self._turn = 0
         self._closed = False
 
@@ -83,26 +84,46 @@ class Pool:
         self._turn += 1
 
     async def get(self, address: Address, proxy_to: str | None = None) -> Connection:
-        """The connection to this address, on behalf of the broker `proxy_to` if there is a proxy between. Raises ClusterError."""
+        """The connection to this address, on behalf of the broker `proxy_to` if there is a proxy between. Raises ClusterError.
+
+        Who asks while it is being opened shares the attempt, and its failure.
+        """
+        if self._closed:
+            raise ClusterError("the client is closed", Failure.FATAL)
         key = (proxy_to or str(address), address)
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            if self._closed:
-                raise ClusterError("the client is closed", Failure.FATAL)
-            connection = self._connections.get(key)
-            if connection is None or not connection.alive:
-                connection = await open_connection(
-                    *address,
-                    proxy_to=proxy_to,
-                    tls=self._tls,
-                    auth=self._auth,
-                    keep_alive_s=self._keep_alive_s,
-                    timeout=self._connect_timeout_s,
-                )
-                self._connections[key] = connection
+        connection = self._connections.get(key)
+        if connection is not None and connection.alive:
             return connection
+        dialing = self._dialing.get(key)
+        if dialing is None:
+            dialing = self._dialing[key] = asyncio.get_running_loop().create_task(self._dial(key, proxy_to))
+            dialing.add_done_callback(lambda task: self._dialled(key, task))
+        try:
+            return await asyncio.shield(dialing)
+        except asyncio.CancelledError:
+            if dialing.cancelled():  # by `close`; whoever asked was not
+                raise ClusterError("the client is closed", Failure.FATAL) from None
+            raise
+
+    async def _dial(self, key: tuple[str, Address], proxy_to: str | None) -> Connection:
+        return await open_connection(
+            *key[1],
+            proxy_to=proxy_to,
+            tls=self._tls,
+            auth=self._auth,
+            keep_alive_s=self._keep_alive_s,
+            timeout=self._connect_timeout_s,
+        )
+
+    def _dialled(self, key: tuple[str, Address], task: asyncio.Task[Connection]) -> None:
+        """Keep what was opened. An error is for those who wait; if all have gone, nobody needs it."""
+        del self._dialing[key]
+        if not task.cancelled() and task.exception() is None:
+            self._connections[key] = task.result()
 
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True
+        await cancel(*self._dialing.values())
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
         self._connections.clear()

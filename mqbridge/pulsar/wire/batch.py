@@ -11,10 +11,16 @@ from google.protobuf.message import DecodeError
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import SingleMessageMetadata
-from mqbridge.wire.varint import encode_varint
+from mqbridge.wire.varint import SMALL, encode_varint
 
 _SIZE = struct.Struct(">I")
-_PROPERTIES, _KEY, _VALUE = b"\x0a", b"\x0a", b"\x12"  # tags: field 1 of the metadata; fields 1 and 2 of KeyValue
+MEMO_NAMES = 4096
+"""Property names that are remembered as bytes; the memo is emptied when it holds this many."""
+
+# A property is field 1 of the metadata; in it the name is field 1 and the value field 2. Tag and length come from tables.
+_PROPERTIES = [b"\x0a" + size for size in SMALL]
+_VALUES = [b"\x12" + size for size in SMALL]
+_names: dict[str, bytes] = {}
 
 
 def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
@@ -53,7 +59,19 @@ def join_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> bytes
 
 
 def property_bytes(key: str, value: bytes) -> bytes:
-    """A property as it stands in SingleMessageMetadata or MessageMetadata-like field 1. `value` is UTF-8."""
+    """A property as it stands in the metadata of a message. `value` is UTF-8."""
+    name = _names.get(key) or _name(key)
+    try:
+        pair = name + _VALUES[len(value)] + value
+        return _PROPERTIES[len(pair)] + pair
+    except IndexError:
+        pair = name + b"\x12" + encode_varint(len(value)) + value
+        return b"\x0a" + encode_varint(len(pair)) + pair
+
+
+def _name(key: str) -> bytes:
+    if len(_names) >= MEMO_NAMES:
+        _names.clear()
     name = key.encode()
-    pair = b"".join((_KEY, encode_varint(len(name)), name, _VALUE, encode_varint(len(value)), value))
-    return _PROPERTIES + encode_varint(len(pair)) + pair
+    _names[key] = data = b"\x0a" + encode_varint(len(name)) + name
+    return data

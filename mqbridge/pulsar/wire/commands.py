@@ -84,8 +84,9 @@ def close_producer(request_id: int, producer_id: int) -> bytes:
 # --- consumer ---------------------------------------------------------------------------------------------------------
 
 
-def subscribe(command: pb.CommandSubscribe) -> bytes:
+def subscribe(request_id: int, command: pb.CommandSubscribe) -> bytes:
     """SUBSCRIBE; it has too many fields to repeat them here."""
+    command.request_id = request_id
     return encode_command(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=command))
 
 

@@ -50,7 +50,9 @@ class Entry:
         self.metadata, self.payload, self.defect = metadata, payload, defect
         self.ledger, self.entry, self.partition = ledger, entry, partition
         self.redelivery_count, self.ack_set = redelivery_count, ack_set
-        self._packed = defect is None and bool(metadata.compression or metadata.encryption_keys)
+        self._packed = defect is None and bool(
+            metadata.compression or metadata.encryption_keys or metadata.num_chunks_from_msg > 1
+        )
 
     @property
     def count(self) -> int:
@@ -70,6 +72,11 @@ class Entry:
         metadata = self.metadata
         if metadata.encryption_keys:
             self.defect = "it is encrypted, and the gateway has no keys"
+            return
+        if metadata.num_chunks_from_msg > 1:
+            self.defect = (
+                f"it is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg} of a message, and these are not joined"
+            )
             return
         try:
             self.payload = decompress(metadata.compression, self.payload, metadata.uncompressed_size)

@@ -5,7 +5,6 @@ the Master's confModAuthToken. `admin_query_group_offset` is not used: asking it
 """
 
 import asyncio
-import base64
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -20,10 +19,6 @@ READY_TIMEOUT_S = 90.0
 READY_POLL_S = 0.5
 USER = "mqbridge"
 SYSTEM_TOPICS = frozenset({"__offset_history__"})
-SNAPSHOT_MESSAGES = 3
-"""The least that a Broker takes."""
-NOTHING_FOUND = "Could not find message"
-INDEX_ENTRY_BYTES = 28
 
 
 class Node(NamedTuple):
@@ -110,34 +105,6 @@ class Admin:
             for partition, offset in offsets.get(group, {}).get(topic, {}).items():
                 found[f"{node.id}:{partition}"] = offset
         return found
-
-    async def newest(self, topic: str, broker: int, partition: int) -> list[tuple[str | None, bytes]]:
-        """Attribute string and body of the last messages of a partition, oldest first; empty when it has none.
-
-        A Broker looks for them only so far back in a store that the partitions share, so it is asked for more until it has
-        found some or looked at everything.
-        """
-        node = next((node for node in await self.brokers() if node.id == broker), None)
-        if node is None:
-            raise Unreachable(f"Broker {broker} is not online, the last messages of {topic} {broker}:{partition} cannot be read")
-        store = (await self.stored(topic)).get(f"{broker}:{partition}", StoredRange(0, 0))
-        entries = (store.next - store.first) // INDEX_ENTRY_BYTES
-        count = SNAPSHOT_MESSAGES
-        while entries:
-            try:
-                answer = await self._broker(
-                    node, "admin_snapshot_message", topicName=topic, partitionId=partition, msgCount=count
-                )
-            except ServerRefused as error:
-                if NOTHING_FOUND not in str(error):
-                    raise
-            else:
-                if answer.get("dataSet"):
-                    return [_snapshot(entry) for entry in answer["dataSet"]]
-            if count >= entries:
-                break
-            count *= 10
-        return []
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -237,8 +204,3 @@ class Admin:
             said = "; ".join(str(entry.get("errInfo", entry)) for entry in refused) or answer.get("errMsg", "")
             raise ServerRefused(f"{what} was refused: {said}", answer.get("errCode", 0), Failure.FATAL)
         return answer
-
-
-def _snapshot(entry: dict[str, Any]) -> tuple[str | None, bytes]:
-    attributes = entry.get("attr")
-    return None if attributes in (None, "null") else attributes, base64.b64decode(entry["data"])

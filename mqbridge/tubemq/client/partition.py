@@ -22,6 +22,7 @@ from mqbridge.errors import (
     GapError,
     LaneRevoked,
     MqbridgeError,
+    ProtocolError,
     RequestTimeout,
     ServerRefused,
     Unreachable,
@@ -64,7 +65,7 @@ FAR_BEHIND_BYTES = 64 << 20
 NOTHING, OUT, CONFIRMED, REJECTED = range(4)
 """What the Broker waits to hear of: nothing, a pack that is being worked on, one that is done with, one to be read again."""
 
-_DOUBT = (ConnectionLost, RequestTimeout, Unreachable)
+_DOUBT = (ConnectionLost, RequestTimeout, Unreachable, ProtocolError)
 
 
 class Pack:
@@ -157,9 +158,10 @@ class PartitionSession:
             if self._ended is not None:
                 raise self._ended
             try:
+                await self._pause(self._next_at - self._loop.time())
                 if not self.registered:
                     await self._register_again()
-                await self._pause(self._next_at - self._loop.time())
+                    continue
                 async with self._turn:
                     pack = await self._fetch_once()
             except _DOUBT as error:
@@ -191,6 +193,15 @@ class PartitionSession:
         if self._state == OUT:
             self._state = REJECTED
             self._quiet.set()
+
+    async def poll(self) -> Pack | None:
+        """One get, without a second try: None when nothing was found, with `caught_up` when there was nothing at all.
+
+        Raises ClusterError as it comes.
+        """
+        await self._pause(self._next_at - self._loop.time())
+        async with self._turn:
+            return await self._fetch_once()
 
     async def commit_late(self, now: float) -> None:
         """Tell the Broker of a pack that was confirmed a while ago and is followed by no get."""
@@ -228,7 +239,11 @@ class PartitionSession:
     async def _fetch_once(self) -> Pack | None:
         if self._state == CONFIRMED and self._end_matters():
             await self._commit(consumed=True)
-        consumed = self._state == CONFIRMED
+        # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed.
+        async with self._owner.gets:
+            return await self._get_pack(consumed=self._state == CONFIRMED)
+
+    async def _get_pack(self, *, consumed: bool) -> Pack | None:
         request = self._get
         request.lastPackConsumed = consumed
         request.escFlowCtrl = self._owner.membership.flow.group_in_force
@@ -236,8 +251,7 @@ class PartitionSession:
         self._quiet.clear()
         self._doubt = True
         try:
-            async with self._owner.gets:
-                data = await self._session.request(rpc.READ, rpc.GET, request.SerializeToString())
+            data = await self._session.request(rpc.READ, rpc.GET, request.SerializeToString())
             answer = rpc.parse(GetMessageResponseB2C, data)
             if answer.errCode != codes.SUCCESS:
                 self._missed(answer, consumed=consumed)
@@ -286,6 +300,8 @@ class PartitionSession:
 
     def _refused(self, error: ServerRefused) -> None:
         """Register again, end, or wait."""
+        if self._ended is not None:
+            return
         if error.code == codes.NO_NODE:
             log.info("%s: the Broker does not know us any more, registering again", self)
             self.registered = False
@@ -325,11 +341,14 @@ class PartitionSession:
 
     # --- registration -----------------------------------------------------------------------------------------------
 
-    async def register(self, read_status: int) -> None:
-        """Take the partition at its Broker. Raises ServerRefused (410: another consumer has it), ClusterError."""
+    async def register(self, read_status: int, offset: int = -1) -> RegisterResponseB2C:
+        """Take the partition at its Broker, from `offset` when it is not negative.
+
+        Raises ServerRefused (410: another consumer has it), ClusterError.
+        """
         for left in range(REGISTER_TRIES - 1, -1, -1):
             try:
-                await self._register(read_status, -1)
+                answer = await self._register(read_status, offset)
             except ClusterError as error:
                 code = error.code if isinstance(error, ServerRefused) else 0
                 # The first try against a dead owner's expired lease only removes that; the second succeeds.
@@ -338,19 +357,20 @@ class PartitionSession:
                 log.info("taking %s failed, trying again: %s", self, error)
                 await asyncio.sleep(OCCUPIED_RETRY_S if code == codes.PARTITION_OCCUPIED else REGISTER_PAUSE_S)
             else:
-                return
+                self._safe, self._state = answer.currOffset, NOTHING
+                return answer
+        raise AssertionError("unreachable")
 
-    async def _register(self, read_status: int, offset: int) -> None:
+    async def _register(self, read_status: int, offset: int) -> RegisterResponseB2C:
         answer = await self._session.call(
             rpc.READ, rpc.PARTITION_REGISTER, self._c2b(rpc.TAKE, read_status, offset), RegisterResponseB2C
         )
         if not answer.success:
             raise codes.refused(f"taking {self}", answer.errCode, answer.errMsg)
-        self._expected = offset if offset >= 0 else None
-        self._check_position(answer.currOffset)
-        self._expected = self._safe = answer.currOffset
+        self._expected = answer.currOffset
         self._doubt = False
         self.registered = True
+        return answer
 
     async def _register_again(self) -> None:
         """The Broker has forgotten us: it restarted, or did not hear of us for too long.
@@ -363,8 +383,13 @@ class PartitionSession:
             await self._pause(REGISTER_PAUSE_S)
             return
         offset = self._safe if self._doubt or self._state in (OUT, REJECTED) else -1
-        await self._register(0, offset)
+        answer = await self._register(0, offset)
+        self._expected = offset if offset >= 0 else None
+        self._check_position(answer.currOffset)
+        self._expected = self._safe = answer.currOffset
         self._state = NOTHING
+        if self._ended is not None:  # it was given back meanwhile
+            await self._give_back()
 
     def _c2b(self, operation: int, read_status: int, offset: int) -> RegisterRequestC2B:
         membership = self._owner.membership

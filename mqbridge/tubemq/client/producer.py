@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.routes import Routes, TopicRoute
@@ -75,6 +75,10 @@ class _Line:
         self._backoff = Backoff(FIRST_RETRY_S, MOST_RETRY_S)
         self._request = sender.request_for(name)
         self._token: int | None = None
+        self._msg_type: str | None = None
+        self._msg_time: str | None = None
+        """What `_request` says now: most messages change none of them, and clearing a field costs as much as sending."""
+        self._troubled = False
         self._session = sender.session_for(name)
 
     @property
@@ -103,14 +107,12 @@ class _Line:
     def _post(self, message: _Send) -> None:
         request = self._request
         request.data, request.flag = message.data, message.flag
-        if message.msg_type is None:
-            request.ClearField("msgType")
-        else:
-            request.msgType = message.msg_type
-        if message.msg_time is None:
-            request.ClearField("msgTime")
-        else:
-            request.msgTime = message.msg_time
+        if message.msg_type != self._msg_type:
+            _set(request, "msgType", message.msg_type)
+            self._msg_type = message.msg_type
+        if message.msg_time != self._msg_time:
+            _set(request, "msgTime", message.msg_time)
+            self._msg_time = message.msg_time
         token = self._sender.routes.masters.visit_token
         if token != self._token:
             self._token = request.authInfo.visitAuthorizedToken = token
@@ -127,7 +129,8 @@ class _Line:
             self._failed(message, error)
         else:
             message.done(result)
-            if message.failed_at is not None:
+            if self._troubled:
+                self._troubled = False
                 self._backoff.reset()
         self.pump()
         if not self._in_flight and not self._waiting:
@@ -163,14 +166,14 @@ class _Line:
         sender = self._sender
         while self._waiting:
             if error is not None:
-                log.log(self._level(error), "sending to %s partition %s goes on later: %s", sender.topic, self._name, error)
+                self._say(error)
                 await asyncio.sleep(self._backoff.delay())
             try:
                 if error is not None and not _only_full(error):
                     await sender.routes.refresh()
                     self._session = sender.session_for(self._name)
                 await self._session.connected()
-            except ClusterError as failed:
+            except (ClusterError, ProtocolError) as failed:
                 error = failed
                 self._give_up_late(failed)
             else:
@@ -178,11 +181,13 @@ class _Line:
         self._recovery = None
         self.pump()
 
-    @staticmethod
-    def _level(error: MqbridgeError) -> int:
-        return logging.DEBUG if _only_full(error) else logging.WARNING
+    def _say(self, error: MqbridgeError) -> None:
+        """Once per outage; a full memory store is no news."""
+        level = logging.DEBUG if self._troubled or _only_full(error) else logging.WARNING
+        self._troubled = True
+        log.log(level, "sending to %s partition %s goes on later: %s", self._sender.topic, self._name, error)
 
-    def _give_up_late(self, error: ClusterError) -> None:
+    def _give_up_late(self, error: MqbridgeError) -> None:
         """Report what has waited longer than allowed while there was no connection."""
         limit, now = self._sender.max_elapsed_s, self._sender.loop.time()
         kept: deque[_Send] = deque()
@@ -200,6 +205,13 @@ class _Line:
         waiting, self._waiting = self._waiting, deque()
         for message in waiting:
             message.done(ConnectionLost(f"the sender to {self._sender.topic} was closed before this message was sent"))
+
+
+def _set(request: SendMessageRequestP2B, field: str, value: str | None) -> None:
+    if value is None:
+        request.ClearField(field)
+    else:
+        setattr(request, field, value)
 
 
 def _only_full(error: MqbridgeError) -> bool:

@@ -7,7 +7,7 @@ partitions; if they vanished here too, the indexes of all the others would move 
 import asyncio
 import logging
 
-from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.master import Masters, client_id, retried
 from mqbridge.tubemq.wire import codes, rpc
@@ -113,7 +113,7 @@ class Routes:
             await asyncio.sleep(self._heartbeat_s)
             try:
                 await self.refresh()
-            except ClusterError as error:
+            except (ClusterError, ProtocolError) as error:
                 log.warning("a producer heartbeat failed, trying again in %g s: %s", self._heartbeat_s, error)
 
     async def _register(self) -> None:

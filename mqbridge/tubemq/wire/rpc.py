@@ -61,11 +61,15 @@ _GOOD = _ANSWER_FLAG + b"\x04\x08\x00\x18\x03"
 """How every good answer of a Java server begins."""
 
 
+_PASSING = ("ServerNotReadyException", "ServiceStoppingException")
+"""What a server says while it starts or stops, as FATAL too."""
+
+
 class RemoteError(ServerRefused):
     """The server's handler threw. `code` is the status: 1 ERROR (a handler failed), 2 FATAL (it could not read the request)."""
 
     def __init__(self, name: str, text: str, status: int) -> None:
-        failure = Failure.FATAL if status == FATAL else Failure.RETRY
+        failure = Failure.FATAL if status == FATAL and not name.endswith(_PASSING) else Failure.RETRY
         super().__init__(f"{name.rpartition('.')[2]}: {text}", status, failure)
         self.name = name
 
@@ -155,6 +159,15 @@ def decode_response(payload: bytes) -> tuple[int, bytes]:
     """Method and serialized answer. Raises Standby or RemoteError when the server threw, RemoteProtocolError for nonsense."""
     if payload.startswith(_GOOD):
         at = len(_GOOD)
+        # Short answers, which are nearly all: every length and the method are one byte each.
+        end = len(payload)
+        if (
+            at + 5 <= end < at + 0x80
+            and (payload[at], payload[at + 4]) == (end - at - 1, end - at - 5)
+            and (payload[at + 1], payload[at + 3]) == (0x08, 0x12)
+            and payload[at + 2] < 0x80
+        ):
+            return payload[at + 2], payload[at + 5 :]
     else:
         _, at = _part(payload, 0)
         head, at = _part(payload, at)

@@ -203,3 +203,11 @@ def test_encrypted_entries_are_a_defect():
     entry.unpack()
     assert entry.defect is not None
     assert "encrypted" in entry.defect
+
+
+def test_a_chunk_of_a_message_is_a_defect():
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, chunk_id=1, num_chunks_from_msg=3, uuid="u")
+    entry = decode_entry(encode_entry_head(metadata, b"part") + b"part")
+    entry.unpack()
+    assert entry.defect is not None
+    assert "chunk 1 of 3" in entry.defect

@@ -108,7 +108,7 @@ REQUESTS = {
     BaseCommand.PRODUCER: commands.producer(1, 2, "t", name=None, user_named=False, epoch=3),
     BaseCommand.CLOSE_PRODUCER: commands.close_producer(1, 2),
     BaseCommand.SUBSCRIBE: commands.subscribe(
-        pb.CommandSubscribe(topic="t", subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=1, request_id=2)
+        2, pb.CommandSubscribe(topic="t", subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=1)
     ),
     BaseCommand.ACK: commands.ack(1, True, [ids.message_id(0, -1)], 5),
     BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: commands.redeliver(1, [], 4),

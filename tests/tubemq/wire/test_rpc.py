@@ -1,5 +1,7 @@
 """The envelope: golden bytes, both ways, foreign dialects, errors."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,22 +80,25 @@ def test_a_request_that_the_server_could_not_read() -> None:
     assert (caught.value.name, caught.value.code, caught.value.failure) == ("java.lang.Exception", 2, Failure.FATAL)
 
 
+def test_a_server_that_is_starting_is_not_fatal() -> None:
+    payload = rpc.encode_error("ServerNotReadyException", "RpcServer is not running yet", fatal=True)
+    with pytest.raises(rpc.RemoteError) as caught:
+        rpc.decode_response(payload)
+    assert caught.value.failure is Failure.RETRY
+
+
 @given(st.binary(max_size=120))
 def test_nonsense_is_a_protocol_error(data: bytes) -> None:
     for decode in (rpc.decode_request, rpc.decode_response):
-        try:
+        with contextlib.suppress(ProtocolError, ServerRefused):
             decode(data)
-        except (ProtocolError, ServerRefused):
-            pass
 
 
 @given(st.integers(0, len(REGISTER_PAYLOAD)), st.binary(max_size=20))
 def test_a_damaged_request_is_a_protocol_error(at: int, noise: bytes) -> None:
     data = REGISTER_PAYLOAD[:at] + noise + REGISTER_PAYLOAD[at + len(noise) :]
-    try:
+    with contextlib.suppress(ProtocolError):
         rpc.decode_request(data)
-    except ProtocolError:
-        pass
 
 
 def test_a_missing_required_field() -> None:

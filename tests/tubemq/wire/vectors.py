@@ -15,7 +15,7 @@ REGISTER_BODY = bytes.fromhex(
     + "3a0b08feffffffffffffffff01"
 )
 REGISTER_PAYLOAD = bytes.fromhex("020800" + "0408011003" + "63" + "0801" + "10904e" + "1a5c") + REGISTER_BODY
-REGISTER_FRAME = bytes.fromhex("ff7ff4fe" "00000001" "00000001" "0000006c") + REGISTER_PAYLOAD
+REGISTER_FRAME = bytes.fromhex("ff7ff4fe00000001000000010000006c") + REGISTER_PAYLOAD
 
 REGISTER_REQUEST = RegisterRequestP2M(
     clientId=CLIENT_ID,

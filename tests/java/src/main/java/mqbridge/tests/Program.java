@@ -30,10 +30,18 @@ final class Program {
             main.run(new Args(argv));
         } catch (Throwable failure) {
             failure.printStackTrace();
+            explain(failure);
             code = 1;
         }
         OUT.flush();
         Runtime.getRuntime().halt(code);
+    }
+
+    /** The causes once more, last on stderr: the trace of a client is longer than what its reader keeps. */
+    private static void explain(Throwable failure) {
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            System.err.println((cause == failure ? "failed: " : "  because: ") + cause);
+        }
     }
 
     /** Keys and values alternate; printed in this order. */

@@ -1,0 +1,104 @@
+"""`make bench`: the figures of docs/benchmarks.md, measured on this machine.
+
+python -m tests.bench            codec and bridge
+python -m tests.bench codec      seconds, needs no server
+python -m tests.bench --write    also renews docs/benchmarks.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.bench import bridge, codec
+from tests.kit.maven import say
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+SIZES = {100: 1_000_000, 1_000: 600_000, 10_000: 80_000}
+"""Messages by body size."""
+ROUNDS = 3
+
+INTRO = """# Benchmarks
+
+Written by `make bench`. Machines differ and shared ones drift: read the ratios, and measure on yours.
+"""
+
+
+def machine() -> str:
+    """What was measured on."""
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"
+    )
+    packages = ", ".join(f"{name} {version(name)}" for name in ("uvloop", "protobuf", "crc32c"))
+    return (
+        f"{os.cpu_count()} x {model}, Linux, Python {platform.python_version()}, {packages}; servers and bridge share the cores."
+    )
+
+
+def codec_table() -> str:
+    """ns per message."""
+    rows = {size: codec.measure(size) for size in SIZES}
+    names = list(next(iter(rows.values())))
+    lines = [
+        "## Codec",
+        "",
+        "ns per message on one core, packs of 500 messages with five attributes. Decoding goes from a whole frame to messages",
+        "with every field read, encoding from messages to whole frames.",
+        "",
+        "| body | " + " | ".join(names) + " |",
+        "|---|" + "---|" * len(names),
+    ]
+    lines += [f"| {size:,} B | " + " | ".join(f"{rows[size][name]:,.0f}" for name in names) + " |" for size in SIZES]
+    return "\n".join(lines) + "\n"
+
+
+def bridge_table(rounds: int) -> str:
+    """Messages/s, MB/s, CPU and memory, beside the Java bridge."""
+    lines = [
+        "## TubeMQ to Pulsar, end to end",
+        "",
+        f"8 partitions, real TubeMQ 2.4.0 and Pulsar 4.0.8 on the same machine, medians of {rounds} runs in turn. The Java bridge",
+        "does the same job on the official clients: asynchronous, batched, confirming only what is stored, same properties.",
+        "",
+        "| body | bridge | messages/s | MB/s | CPU-s per million | peak RSS, MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for size, total in SIZES.items():
+        found = {name: bridge.median(runs) for name, runs in bridge.measure(size, total, rounds).items()}
+        for name, figures in found.items():
+            cells = f"{figures.rate:,.0f} | {figures.rate * size / 1e6:.0f} | {figures.cpu:.1f} | {figures.rss_mb:.0f}"
+            lines.append(f"| {size:,} B | {name} | {cells} |")
+        ours, theirs = found["mqbridge"], found["Java bridge"]
+        rate, cpu, rss = ours.rate / theirs.rate, ours.cpu / theirs.cpu, ours.rss_mb / theirs.rss_mb
+        ratios = f"{rate:.2f} | {rate:.2f} | {cpu:.2f} | {rss:.2f}"
+        lines.append(f"| {size:,} B | ratio | {ratios} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure, print, and write when asked."""
+    parser = argparse.ArgumentParser(
+        "python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="*", default=["codec", "bridge"], help="codec, bridge (default both)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge (default {ROUNDS})")
+    parser.add_argument("--write", action="store_true", help="renew docs/benchmarks.md")
+    arguments = parser.parse_args()
+    parts = [INTRO, machine() + "\n"]
+    if "codec" in arguments.what:
+        say("codec")
+        parts.append(codec_table())
+    if "bridge" in arguments.what:
+        parts.append(bridge_table(arguments.rounds))
+    page = "\n".join(parts)
+    print(page)
+    if arguments.write:
+        PAGE.write_text(page)
+        say(f"wrote {PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()

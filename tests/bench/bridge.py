@@ -1,0 +1,113 @@
+"""TubeMQ -> Pulsar end to end, this gateway and the Java bridge in turn, on the same servers and the same source topic.
+
+Both are measured alike: from the moment a warm-up share of the messages is stored (a JVM compiles its hot code in that time)
+until the last one is, by the kernel's own account of their process. Each run reads the whole topic with a group of its own into
+a fresh target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.support import config, fill
+from tests.kit import java
+from tests.kit.gateway import GatewayProcess
+from tests.kit.maven import say
+from tests.kit.pulsar import Pulsar
+from tests.kit.tubemq import TubeMQ
+
+PARTITIONS = 8
+WARMUP = 0.25
+"""Share of the messages that the figures leave out."""
+POLL_S = 0.05
+TICKS = os.sysconf("SC_CLK_TCK")
+JAVA_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC")
+"""Of the collectors and heaps that were tried the one with the least CPU per message."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """One run."""
+
+    rate: float
+    """Messages per second."""
+    cpu: float
+    """CPU-seconds per million messages."""
+    rss_mb: float
+    """Peak resident memory, 10^6 bytes."""
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def peak_rss_mb(pid: int) -> float:
+    """Its largest resident size."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def run_gateway(tubemq: TubeMQ, pulsar: Pulsar, source: str, group: str, total: int) -> Figures:
+    """One run of this gateway."""
+    settings = config(tubemq, pulsar, source, f"ours-{group}")
+    settings["routes"][0]["from"]["group"] = group
+    with tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder, GatewayProcess(settings, Path(folder)) as gateway:
+        pid = gateway.process.pid
+        route = gateway.wait_stored(int(total * WARMUP), 600)
+        began, began_cpu, before = time.monotonic(), cpu_seconds(pid), route["stored"]
+        while (stored := gateway.route()["stored"]) < total:
+            time.sleep(POLL_S)
+        seconds, cpu, rss = time.monotonic() - began, cpu_seconds(pid) - began_cpu, peak_rss_mb(pid)
+        assert gateway.terminate() == 0, gateway.log
+    measured = stored - before
+    return Figures(measured / seconds, cpu / measured * 1e6, rss)
+
+
+def run_java(tubemq: TubeMQ, pulsar: Pulsar, source: str, group: str, total: int) -> Figures:
+    """One run of the Java bridge."""
+    target = pulsar.create_topic(f"java-{group}", PARTITIONS)
+    last = java.run(
+        "JavaBridge",
+        flags=JAVA_FLAGS,
+        deadline_s=900,
+        master=tubemq.masters,
+        topic=source,
+        group=group,
+        url=pulsar.service_url,
+        target=target,
+        messages=total,
+        warmup=int(total * WARMUP),
+    )[-1]
+    return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
+
+
+RUNNERS = {"mqbridge": run_gateway, "Java bridge": run_java}
+
+
+def measure(size: int, total: int, rounds: int) -> dict[str, list[Figures]]:
+    """Every runner, `rounds` times in turn, over `total` messages of `size` bytes."""
+    found: dict[str, list[Figures]] = {name: [] for name in RUNNERS}
+    # Without the memory store no send is answered 419, and what is read comes from files, as in a backfill.
+    with TubeMQ({f"bench_{size}": PARTITIONS}, pool={}, memory_store=False) as tubemq, Pulsar(heap_mb=1024) as pulsar:
+        source = f"bench_{size}"
+        say(f"filling {source} with {total:,} messages of {size:,} bytes")
+        asyncio.run(fill(tubemq, source, [total // PARTITIONS] * PARTITIONS, size))
+        for number in range(rounds):
+            for name, runner in RUNNERS.items():
+                figures = runner(tubemq, pulsar, source, f"g{number}_{name.split()[0].lower()}", total // PARTITIONS * PARTITIONS)
+                say(f"{name}: {figures.rate:,.0f} messages/s, {figures.cpu:.2f} CPU-s per million, {figures.rss_mb:.0f} MB")
+                found[name].append(figures)
+    return found
+
+
+def median(runs: list[Figures]) -> Figures:
+    """The median of each figure."""
+    return Figures(*(statistics.median(getattr(run, field) for run in runs) for field in Figures.__slots__))

@@ -1,0 +1,101 @@
+"""What encoding and decoding cost: ns per message for a pack of 500, best of several runs, no sockets.
+
+Decode goes from a whole frame to messages with every field read; encode from messages to whole frames.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from mqbridge.message import Message
+from mqbridge.pulsar import mapping as pulsar
+from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
+from mqbridge.tubemq import mapping as tubemq
+from mqbridge.tubemq.wire import frame as tube_frame
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.payload import checksum
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, SendMessageRequestP2B, TransferedMessage
+from tests.kit.oracle import message
+
+COUNT = 500
+RUNS = 15
+ORIGIN = "tube|orders|1:orders:0|"
+
+
+def best(work: Callable[[], object]) -> float:
+    """ns per message of the fastest run."""
+    times = []
+    for _ in range(RUNS):
+        began = time.thread_time_ns()
+        work()
+        times.append(time.thread_time_ns() - began)
+    return min(times) / COUNT
+
+
+def tubemq_pack(messages: list[Message]) -> bytes:
+    """The frame of a Broker's answer to a get."""
+    answer = GetMessageResponseB2C(success=True, errCode=200, currOffset=2800)
+    for number, each in enumerate(messages):
+        encoded = tubemq.encode(each, None)
+        item = TransferedMessage(messageId=number, checkSum=checksum(encoded.data), payLoadData=encoded.data, flag=encoded.flag)
+        answer.messages.append(item)
+    return tube_frame.encode_frame(1, rpc.encode_response(rpc.GET, answer.SerializeToString()))
+
+
+def decode_tubemq(frame: bytes) -> list[Message]:
+    """From the frame to messages."""
+    _, payload = tube_frame.split_frame(frame)
+    _, data = rpc.decode_response(payload)
+    return tubemq.decode(GetMessageResponseB2C.FromString(data).messages, 2800)
+
+
+def encode_tubemq(messages: list[Message]) -> list[bytes]:
+    """From messages to the frames of their send requests."""
+    request = SendMessageRequestP2B(clientId="c", topicName="orders", partitionId=0, checkSum=-1, sentAddr=1, flag=0, data=b"")
+    frames = []
+    for number, each in enumerate(messages):
+        encoded = tubemq.encode(each, ORIGIN + "2800:1")
+        request.data, request.flag = encoded.data, encoded.flag
+        if encoded.msg_type is not None:
+            request.msgType = encoded.msg_type
+        body = rpc.encode_request(rpc.WRITE, rpc.SEND, 10_000, request.SerializeToString())
+        frames.append(tube_frame.encode_frame(number, body))
+    return frames
+
+
+def encode_pulsar(messages: list[Message], encoder: SendEncoder, limits: pulsar.Limits) -> list[bytes]:
+    """From messages to SEND frames."""
+    entries, _ = pulsar.encode(messages, ORIGIN, limits)
+    pieces = []
+    for number, entry in enumerate(entries):
+        entry.metadata.producer_name, entry.metadata.sequence_id, entry.metadata.publish_time = "p", number, 1
+        pieces += [encoder.encode(number, number, entry.count, entry.metadata, entry.payload), entry.payload]
+    return pieces
+
+
+def pulsar_entry(messages: list[Message]) -> bytes:
+    """An entry as a broker hands it to consumers."""
+    pieces = encode_pulsar(messages, SendEncoder(0), pulsar.Limits(max_bytes=64 << 20))
+    head = pieces[0]
+    return head[head.index(b"\x0e\x01") :] + pieces[1]
+
+
+def decode_pulsar(data: bytes) -> list[Message]:
+    """From an entry to messages."""
+    read = decode_entry(data)
+    return pulsar.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
+
+
+def measure(size: int) -> dict[str, float]:
+    """ns per message by operation, for bodies of this size with five attributes."""
+    messages = [message(0, number, size) for number in range(COUNT)]
+    frame, entry = tubemq_pack(messages), pulsar_entry(messages)
+    arrived = decode_tubemq(frame)
+    encoder, limits = SendEncoder(0), pulsar.Limits()
+    return {
+        "TubeMQ decode": best(lambda: decode_tubemq(frame)),
+        "TubeMQ encode": best(lambda: encode_tubemq(messages)),
+        "Pulsar encode": best(lambda: encode_pulsar(arrived, encoder, limits)),
+        "Pulsar decode": best(lambda: decode_pulsar(entry)),
+    }

@@ -1,0 +1,62 @@
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from mqbridge.cli.logs import HANDLER
+from mqbridge.cli.main import app
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.out)
+
+
+Invoke = Callable[..., Answer]
+
+
+@pytest.fixture
+def invoke() -> Iterator[Invoke]:
+    """Runs a command in this process; an exception that is not an exit fails the test."""
+    root = logging.getLogger()
+    level = root.level
+
+    def run(*arguments: object, stdin: bytes = b"") -> Answer:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
+    yield run
+    for handler in [one for one in root.handlers if one.name == HANDLER]:
+        root.removeHandler(handler)
+    root.setLevel(level)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration between two embedded logs."""
+    file = tmp_path / "f.yaml"
+    file.write_text(f"""\
+clusters:
+  source: {{system: log, path: '{tmp_path}/source.db'}}
+  target: {{system: log, path: '{tmp_path}/target.db', max_message_bytes: 1000}}
+routes:
+  - name: copy
+    from: {{cluster: source, topic: orders, group: g}}
+    to: {{cluster: target, topic: "{{topic}}-copy"}}
+state: '{tmp_path}/state.db'
+http: {{enabled: false}}
+""")
+    return file

@@ -1,0 +1,332 @@
+"""Every command against embedded logs, in this process."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from mqbridge.adapter import load_adapters
+from mqbridge.cli import reach
+from mqbridge.config.load import load
+from tests.cli.conftest import Invoke
+
+COMMANDS = ["quickstart", "run", "check", "schema", "topics", "groups", "produce", "consume"]
+
+
+@pytest.fixture
+def orders(config: Path, invoke: Invoke) -> list[Any]:
+    """Options that name the source, with a topic of three partitions in it."""
+    options = ["-F", config, "-b", "source"]
+    assert invoke("topics", "orders", "--create", 3, *options).code == 0
+    return options
+
+
+def lines(data: str) -> list[Any]:
+    return [orjson.loads(line) for line in data.splitlines()]
+
+
+# --- help, check, schema ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_examples(invoke: Invoke, name: str) -> None:
+    answer = invoke(name, "--help")
+    assert answer.code == 0
+    assert f"mqbridge {name}" in answer.out.replace("mqbridge topics orders", "mqbridge topics")
+
+
+def test_the_program_lists_its_commands_and_codes(invoke: Invoke) -> None:
+    answer = invoke("--help")
+    assert all(name in answer.out for name in COMMANDS)
+    assert "Exit codes" in answer.out
+
+
+def test_the_version(invoke: Invoke) -> None:
+    assert invoke("--version").out.startswith("mqbridge ")
+
+
+def test_the_schema_is_json(invoke: Invoke) -> None:
+    assert invoke("schema").json["title"] == "mqbridge configuration"
+
+
+def test_a_good_configuration(invoke: Invoke, config: Path) -> None:
+    answer = invoke("check", config)
+    assert (answer.code, answer.err) == (0, f"{config}: no problems (2 clusters, 1 route)\n")
+    assert "source/orders" in answer.out
+    said = invoke("check", config, "--json").json
+    assert said["ok"]
+    assert said["routes"][0]["from"] == {"cluster": "source", "topics": ["orders"], "group": "g"}
+
+
+def test_a_wrong_configuration(invoke: Invoke, config: Path) -> None:
+    config.write_text(config.read_text().replace("cluster: target", "cluster: tagret").replace("name: copy", "nmae: copy"))
+    answer = invoke("check", config)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.splitlines() == [
+        f"error: {config}:5: routes[0].name: is missing. The route's name in metrics, logs and checkpoints; unique",
+        f"error: {config}:5: routes[0].nmae: there is no such key here. Did you mean 'name'?",
+        f"error: {config}:7: routes[0].to.cluster: there is no cluster 'tagret'. Did you mean 'target'?",
+        "3 problems",
+    ]
+    said = invoke("check", config, "--json")
+    assert said.code == 2
+    assert [(one["place"], one["path"]) for one in said.json["problems"]][2] == (f"{config}:7", "routes[0].to.cluster")
+
+
+def test_check_looks_at_the_clusters(invoke: Invoke, config: Path, orders: list[Any]) -> None:
+    said = invoke("check", config, "--connect", "--json")
+    assert said.code == 0
+    assert [(one["name"], one["reachable"]) for one in said.json["clusters"]] == [("source", True), ("target", True)]
+    assert said.json["routes"][0]["topics"] == [{"topic": "orders", "partitions": 3, "targets": ["orders-copy"]}]
+    assert "3 partitions" in invoke("check", config, "--connect").out
+
+
+def test_check_misses_a_topic(invoke: Invoke, config: Path) -> None:
+    answer = invoke("check", config, "--connect")
+    assert answer.code == 3
+    assert "cluster 'source' has no topic 'orders'" in answer.out
+
+
+def test_check_misses_a_cluster(invoke: Invoke, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "target.db").write_bytes(b"this is no database" * 100)
+    said = invoke("check", config, "--connect", "--json")
+    assert said.code == 3
+    assert [one["reachable"] for one in said.json["clusters"]] == [True, False]
+    assert said.json["clusters"][1]["error"]
+
+
+# --- topics, produce, consume, groups -----------------------------------------------------------------------------------
+
+
+def test_topics(invoke: Invoke, orders: list[Any]) -> None:
+    assert invoke("topics", *orders, "--json").json == ["orders"]
+    assert invoke("topics", *orders).out.split() == ["topic", "orders"]
+    (topic,) = invoke("topics", "orders", *orders, "-J").json
+    assert topic["partitions"] == [{"name": str(index), "first": "0", "next": "0"} for index in range(3)]
+    missing = invoke("topics", "odrers", *orders)
+    assert (missing.code, missing.out) == (3, "")
+    assert "there is no topic 'odrers' in cluster 'source'" in missing.err
+    assert invoke("topics", *orders, "--create", 3).code == 2
+
+
+def test_lines_become_messages_and_come_back(invoke: Invoke, orders: list[Any]) -> None:
+    sent = invoke("produce", "-t", "orders", *orders, "--json", stdin="a\nb\n\nüber".encode())
+    assert sent.json["stored"] == 4
+    got = lines(invoke("consume", "-t", "orders", *orders, "-e", "--json").out)
+    assert [one["payload"] for one in got] == ["a", "b", "", "über"]
+
+
+def test_every_field_that_can_be_produced(invoke: Invoke, orders: list[Any]) -> None:
+    form = ["-K", ":", "-H", "a=1", "-H", "a=b=c", "-T", "paid", "--attributes", "x=y", "-p", 1, "-Z"]
+    assert invoke("produce", "-t", "orders", *orders, *form, stdin=b"k:v:w\nnull:\nplain\n").code == 0
+    got = lines(invoke("consume", "-t", "orders", *orders, "-e", "--json").out)
+    assert [(one.get("key"), one["payload"]) for one in got] == [("k", "v:w"), ("null", None), (None, "plain")]
+    assert got[0]["properties"] == [["a", "1"], ["a", "b=c"]]
+    assert {(one["partition"], one["msg_type"], one["attributes"]) for one in got} == {("1", "paid", "x=y")}
+
+
+def test_files_are_whole_messages_or_lines(invoke: Invoke, orders: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"\x00\xff\n2")
+    (tmp_path / "two").write_bytes(b"x\ny\n")
+    invoke("produce", "-t", "orders", "-p", 0, *orders, tmp_path / "one", tmp_path / "two")
+    invoke("produce", "-t", "orders", "-p", 0, "-l", "-n", 2, *orders, tmp_path / "two")
+    got = lines(invoke("consume", "-t", "orders", *orders, "-e", "--json").out)
+    assert [one.get("payload_base64", one.get("payload")) for one in got] == ["AP8KMg==", "x\ny\n", "x", "x", "y", "y"]
+
+
+def test_messages_of_one_key_stay_together(invoke: Invoke, orders: list[Any]) -> None:
+    stdin = b"".join(b"k%d:%d\n" % (number % 5, number) for number in range(100))
+    invoke("produce", "-t", "orders", "-K", ":", *orders, stdin=stdin)
+    got = lines(invoke("consume", "-t", "orders", *orders, "-e", "--json").out)
+    assert len(got) == 100
+    assert len({(one["key"], one["partition"]) for one in got}) == 5
+    for key in {one["key"] for one in got}:
+        numbers = [int(one["payload"]) for one in got if one["key"] == key]
+        assert numbers == sorted(numbers)
+
+
+def test_what_the_cluster_refuses_ends_with_4(invoke: Invoke, config: Path) -> None:
+    target = ["-F", config, "-b", "target"]
+    invoke("topics", "small", "--create", 1, *target)
+    answer = invoke("produce", "-t", "small", *target, stdin=b"ok\n" + b"x" * 2000 + b"\n")
+    assert answer.code == 4
+    assert "1 messages stored" in answer.err
+    assert "refused: " in answer.err
+
+
+def test_consuming_without_a_group_moves_none(invoke: Invoke, orders: list[Any]) -> None:
+    invoke("produce", "-t", "orders", "-p", 0, *orders, stdin=b"1\n2\n3\n4\n")
+    assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-c", 2, "-f", "%s,", *orders).out == "1,2,"
+    before = invoke("groups", "orders", "-G", "g", "--json", *orders).json
+    assert invoke("consume", "-t", "orders", "-e", "-f", "%s", *orders).out == "1234"
+    assert invoke("groups", "orders", "-G", "g", "--json", *orders).json == before
+
+
+def test_consuming_as_a_group_acknowledges_what_was_shown_whole(invoke: Invoke, orders: list[Any]) -> None:
+    invoke("produce", "-t", "orders", "-p", 0, *orders, stdin=b"1\n2\n3\n")
+    assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-c", 2, "-f", "%s", *orders).out == "12"
+    # The batch of three was shown in part: it comes again.
+    assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-f", "%s", *orders).out == "123"
+    assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-f", "%s", *orders).out == ""
+    rows = {row["partition"]: row for row in invoke("groups", "orders", "-G", "g", "--json", *orders).json}
+    assert rows["0"] == {"group": "g", "partition": "0", "committed": "3", "next": "3", "lag": 0, "at_end": True}
+    invoke("produce", "-t", "orders", "-p", 0, *orders, stdin=b"4\n5\n")
+    assert "2" in invoke("groups", "orders", "-G", "g", *orders).out.splitlines()[1].split()[-1]
+    assert invoke("consume", "-t", "orders", "-G", "g", "-o", "beginning", "-e", "-f", "%s", *orders).out == "12345"
+
+
+def test_from_a_position(invoke: Invoke, orders: list[Any]) -> None:
+    invoke("produce", "-t", "orders", "-p", 2, *orders, stdin=b"a\nb\nc\n")
+    assert invoke("consume", "-t", "orders", "-p", 2, "-o", 1, "-e", "-f", "%o=%s ", *orders).out == "1=b 2=c "
+    assert invoke("consume", "-t", "orders", "-o", "end", "-e", *orders).out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["consume", "-t", "orders", "-o", "stored"], "-o stored needs a group. Name it with -G"),
+        (["consume", "-t", "orders", "-o", "yesterday"], "-o 'yesterday' is no place"),
+        (["consume", "-t", "orders", "-o", "7"], "the position 7 is of one partition. Name it with -p"),
+        (["consume", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
+        (["consume", "-t", "orders", "-f", "%q"], "uses %q"),
+        (["produce", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 3, counted from 0"),
+        (["produce", "-t", "orders", "-H", "novalue"], "-H 'novalue' is not a property. Write NAME=VALUE"),
+    ],
+)
+def test_wrong_options_say_what_is_right(invoke: Invoke, orders: list[Any], arguments: list[str], said: str) -> None:
+    answer = invoke(*arguments, *orders, "-e") if arguments[0] == "consume" else invoke(*arguments, *orders)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")
+    assert said in answer.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "no cluster is named"),
+        (["-F", "CONFIG"], "has 2 clusters. Add --cluster with one of source, target"),
+        (["-F", "CONFIG", "-b", "tagret"], "has no cluster 'tagret'. Did you mean 'target'?"),
+        (["-F", "CONFIG", "--at", "log:///x"], "not both"),
+        (["--at", "plusar://x"], "'plusar://x' is not the URL of a known system. Did you mean 'pulsar://'?"),
+        (["--at", "nonsense"], "is not the URL of a known system"),
+    ],
+)
+def test_the_cluster_must_be_named(invoke: Invoke, config: Path, options: list[str], said: str) -> None:
+    answer = invoke("topics", *(str(config) if option == "CONFIG" else option for option in options))
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_a_cluster_by_url(invoke: Invoke, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_adapters()["log"].cluster_model
+
+    def from_url(url: str) -> Any:
+        return model.model_validate({"path": url.removeprefix("log://")})
+
+    monkeypatch.setattr(model, "from_url", from_url, raising=False)
+    url = f"log://{tmp_path}/url.db"
+    assert invoke("topics", "t", "--create", 1, "--at", url).code == 0
+    assert invoke("topics", "--at", url, "--json").json == ["t"]
+    assert (tmp_path / "url.db").exists()
+
+
+def test_a_url_that_the_system_cannot_use(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_adapters()["log"].cluster_model
+
+    def from_url(url: str) -> Any:
+        raise ValueError("a path is missing")
+
+    monkeypatch.setattr(model, "from_url", from_url, raising=False)
+    answer = invoke("topics", "--at", "log://")
+    assert (answer.code, answer.err) == (2, "error: 'log://' cannot be used: a path is missing\n")
+
+
+def test_the_only_cluster_needs_no_name(config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text(f"clusters: {{only: {{system: log, path: '{tmp_path}/x.db'}}}}")
+    assert reach.choose(file, None, None).name == "only"
+
+
+# --- run ----------------------------------------------------------------------------------------------------------------
+
+
+def test_run_until_idle(invoke: Invoke, config: Path, orders: list[Any]) -> None:
+    invoke("produce", "-t", "orders", *orders, stdin=b"".join(b"%d\n" % number for number in range(300)))
+    answer = invoke("run", config, "--until-idle", 0.3, "--json")
+    assert answer.code == 0
+    assert answer.json["clean"]
+    assert [(one["name"], one["stored"], one["acknowledged"]) for one in answer.json["routes"]] == [("copy", 300, 300)]
+    got = invoke("consume", "-t", "orders-copy", "-F", config, "-b", "target", "-e")
+    assert sorted(map(int, got.out.split())) == list(range(300))
+
+
+def test_run_stops_at_what_the_target_refuses(invoke: Invoke, config: Path, orders: list[Any]) -> None:
+    invoke("produce", "-t", "orders", *orders, stdin=b"x" * 2000)
+    answer = invoke("run", config, "--until-idle", 0.3)
+    assert answer.code == 4
+    assert "route copy stopped: " in answer.err
+
+
+def test_run_without_its_topic(invoke: Invoke, config: Path) -> None:
+    answer = invoke("run", config, "--until-idle", 0.3)
+    assert answer.code == 3
+    assert "Traceback" not in answer.err
+
+
+def test_expected_errors_have_tracebacks_with_debug(invoke: Invoke, config: Path) -> None:
+    assert "Traceback" in invoke("--debug", "run", config, "--until-idle", 0.3).err
+
+
+# --- quickstart ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_quickstart(invoke: Invoke) -> None:
+    answer = invoke("quickstart", "--messages", 2003, "--partitions", 3, "--json")
+    assert answer.code == 0
+    assert answer.json["holds"]
+    assert (answer.json["dead_letters"], answer.json["too_large"]) == (3, 3)
+    assert sum(row["copied"] for row in answer.json["partitions"]) == 2003
+    assert all(row["equal"] for row in answer.json["partitions"])
+
+
+def test_the_quickstart_of_fewer_messages_than_partitions(invoke: Invoke) -> None:
+    answer = invoke("quickstart", "-n", 1, "--partitions", 2)
+    assert answer.code == 0
+    assert "everything arrived, in order and unchanged" in answer.out
+
+
+def test_the_quickstart_is_kept_and_can_be_gone_on_with(invoke: Invoke, tmp_path: Path) -> None:
+    folder = tmp_path / "it's ${HERE}"
+    answer = invoke("quickstart", "-n", 100, "--partitions", 2, "--keep", folder)
+    assert answer.code == 0
+    file = folder / "quickstart.yaml"
+    assert load(file).routes[0].name == "orders"
+    assert invoke("run", file, "--until-idle", 0.2).code == 0
+    dead = lines(invoke("consume", "-F", file, "-b", "source", "-t", "orders-dead", "-e", "--json").out)
+    assert {one["key"] for one in dead} == {"large-0", "large-1"}
+    again = invoke("quickstart", "--keep", folder)
+    assert again.code == 2
+    assert "Choose another folder" in again.err
+
+
+def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mqbridge.adapter import OutboundSpec
+    from mqbridge.cli import demo
+    from mqbridge.gateway.run import connected
+    from mqbridge.message import Message
+
+    bridge = demo._gateway
+
+    async def tampered(config: Any, total: int, report: Any) -> Any:
+        outcome = await bridge(config, total, report)
+        async with connected(config) as clusters:
+            outbound = await clusters["target"].outbound(OutboundSpec(demo.COPY))
+            await outbound.send(0, [Message(b"one more")], None)
+            await outbound.close()
+        return outcome
+
+    monkeypatch.setattr(demo, "_gateway", tampered)
+    answer = invoke("quickstart", "-n", 100, "--partitions", 2, "--json")
+    assert answer.code == 4
+    assert [row["equal"] for row in answer.json["partitions"]] == [False, True]

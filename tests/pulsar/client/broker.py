@@ -1,0 +1,182 @@
+"""A broker without sockets: what a client writes is read as frames and answered by a table that each test may change."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import Unreachable
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.pulsar.client import connection as connections
+from mqbridge.pulsar.client.client import PulsarClient, Timing
+from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.entry import encode_entry_head
+from mqbridge.pulsar.wire.frame import Frame, FrameMeter, encode_command, encode_head, parse_frame
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from mqbridge.wire.cutter import FrameCutter
+
+Answer = Callable[["Link", Frame], None]
+URL = "pulsar://broker:6650"
+
+
+class Link(asyncio.Transport):
+    """One connection, seen from the broker."""
+
+    def __init__(self, broker: "Broker", address: str, endpoint: Endpoint) -> None:
+        super().__init__()
+        self.broker, self.address, self.endpoint = broker, address, endpoint
+        self.cutter = FrameCutter(FrameMeter(100 << 20).measure)
+        self.loop = asyncio.get_running_loop()
+        self.open = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return (self.address, 6650) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        for frame in self.cutter.feed(bytes(data)):
+            self.loop.call_soon(self.broker.receive, self, parse_frame(frame))
+
+    def writelines(self, pieces: Any) -> None:
+        self.write(b"".join(pieces))
+
+    def send(self, **command: Any) -> None:
+        """Say a command: `link.send(success=pb.CommandSuccess(...))`."""
+        ((name, body),) = command.items()
+        number = BaseCommand.DESCRIPTOR.fields_by_name[name].number
+        self.send_bytes(encode_command(BaseCommand(type=number, **{name: body})))
+
+    def send_bytes(self, data: bytes) -> None:
+        if self.open:
+            self.endpoint.data_received(data)
+
+    def error(self, request_id: int, code: int, message: str = "no") -> None:
+        self.send(error=pb.CommandError(request_id=request_id, error=code, message=message))
+
+    def message(self, consumer_id: int, ledger: int, entry: int, payload: bytes, **more: Any) -> None:
+        metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **more.pop("metadata", {}))
+        head = encode_entry_head(metadata, payload)
+        said = pb.CommandMessage(consumer_id=consumer_id, message_id=ids.message_id(ledger, entry), **more)
+        command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
+        self.send_bytes(encode_head(command, len(head) + len(payload)) + head + payload)
+
+    def close(self) -> None:
+        self.drop()
+
+    def abort(self) -> None:
+        self.drop()
+
+    def drop(self, error: Exception | None = None) -> None:
+        if self.open:
+            self.open = False
+            self.loop.call_soon(self.endpoint.connection_lost, error)
+
+
+class Broker:
+    """Answers what a healthy broker would, unless `on[type]` says otherwise; remembers what was asked, by type."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.asked: defaultdict[int, list[Any]] = defaultdict(list)
+        self.unreachable: set[str] = set()
+        self.entries = 0
+        self.on: dict[int, Answer] = {
+            BaseCommand.CONNECT: self._connect,
+            BaseCommand.LOOKUP: lambda link, frame: found(link, frame, URL),
+            BaseCommand.PRODUCER: self._producer,
+            BaseCommand.SEND: self.store,
+            BaseCommand.PING: lambda link, _: link.send(pong=pb.CommandPong()),
+            BaseCommand.SUBSCRIBE: success,
+            BaseCommand.CLOSE_PRODUCER: success,
+            BaseCommand.CLOSE_CONSUMER: success,
+            BaseCommand.SEEK: success,
+        }
+
+    @property
+    def link(self) -> Link:
+        """The newest connection."""
+        return self.links[-1]
+
+    async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **_: Any) -> Endpoint:
+        if host in self.unreachable:
+            raise Unreachable(f"{host}:{port} is not there")
+        endpoint = make()
+        link = Link(self, host, endpoint)
+        self.links.append(link)
+        endpoint.connection_made(link)
+        return endpoint
+
+    def receive(self, link: Link, frame: Frame) -> None:
+        if link.open:
+            ((_, body),) = [pair for pair in frame.command.ListFields() if pair[0].number != 1]
+            self.asked[frame.type].append(body)
+            if frame.type in self.on:
+                self.on[frame.type](link, frame)
+
+    def _connect(self, link: Link, _: Frame) -> None:
+        link.send(connected=pb.CommandConnected(server_version="scripted", protocol_version=21, max_message_size=1 << 20))
+
+    def _producer(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.producer
+        answer = pb.CommandProducerSuccess(request_id=asked.request_id, producer_name=asked.producer_name or "made-up")
+        link.send(producer_success=answer)
+
+    def store(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.send
+        place = ids.message_id(1, self.entries)
+        self.entries += 1
+        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=place)
+        link.send(send_receipt=receipt)
+
+
+def success(link: Link, frame: Frame) -> None:
+    ((_, body),) = [pair for pair in frame.command.ListFields() if pair[0].number != 1]
+    link.send(success=pb.CommandSuccess(request_id=body.request_id))
+
+
+def found(link: Link, frame: Frame, url: str, **more: Any) -> None:
+    """Answer a lookup."""
+    answer = pb.CommandLookupTopicResponse(
+        request_id=frame.command.lookupTopic.request_id,
+        **{"response": pb.CommandLookupTopicResponse.Connect, "brokerServiceUrl": url, **more},
+    )
+    link.send(lookupTopicResponse=answer)
+
+
+def silent(link: Link, frame: Frame) -> None:
+    """No answer."""
+
+
+def in_turn(*answers: Answer) -> Answer:
+    """A different answer each time; the last one for ever."""
+    left = list(answers)
+
+    def answer(link: Link, frame: Frame) -> None:
+        chosen = left.pop(0) if len(left) > 1 else left[0]
+        chosen(link, frame)
+
+    return answer
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    monkeypatch.setattr(connections, "dial", broker.dial)
+    return broker
+
+
+def scripted_client(url: str = URL, **timing: float) -> PulsarClient:
+    return PulsarClient(parse_service_url(url, tls=False), timing=Timing(**{"operation": 3.0, "request": 2.0, **timing}))
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until something has become so."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,279 @@
+"""The consumer's conversations: credit, acknowledgements, reconnections; and its books by themselves."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.pulsar.client.acks import IDS_PER_COMMAND, Acks
+from mqbridge.pulsar.client.credit import MAX_OUTSTANDING, Credit
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.pulsar.client.broker import Broker, in_turn, success, until
+
+TOPIC = "persistent://public/default/t-partition-3"
+
+
+def places(ack) -> list[tuple[int, int, list[int]]]:
+    return [(*ids.entry_id(each), list(each.ack_set)) for each in ack.message_id]
+
+
+async def test_entries_arrive_with_all_that_is_known_about_them(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    broker.link.message(0, 5, 7, b"hello", redelivery_count=2, ack_set=[6], metadata={"num_messages_in_batch": 3})
+    entry = await consumer.receive()
+    assert (entry.ledger, entry.entry, entry.partition, entry.payload) == (5, 7, 3, b"hello")
+    assert (entry.redelivery_count, entry.ack_set, entry.defect) == (2, (6,), None)
+    await consumer.close()
+
+
+async def test_what_is_subscribed_is_said(broker: Broker, client):
+    shared = await client.consumer(TOPIC, Subscription("s", Types.Key_Shared, earliest=False, consumer_name="me"))
+    reader = await client.consumer(TOPIC, Subscription("r", reader_from=(4, 2)))
+    first, second = broker.asked[BaseCommand.SUBSCRIBE]
+    assert (first.subType, first.initialPosition, first.consumer_name) == (Types.Key_Shared, Types.Latest, "me")
+    assert first.keySharedMeta.keySharedMode == pb.AUTO_SPLIT
+    assert not first.HasField("consumer_epoch")
+    assert (second.durable, ids.entry_id(second.start_message_id), second.consumer_epoch) == (False, (4, 2), 0)
+    await shared.close()
+    await reader.close()
+
+
+async def test_a_damaged_entry_is_delivered_as_such(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    broker.link.message(0, 1, 0, b"x", metadata={"compression": pb.LZ4, "uncompressed_size": 99})
+    assert (await consumer.receive()).defect is not None
+    await consumer.close()
+
+
+async def test_acknowledgements_are_gathered(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
+    for entry in range(2500):
+        consumer.acknowledge((1, entry))
+    await until(lambda: sum(len(ack.message_id) for ack in broker.asked[BaseCommand.ACK]) == 2500)
+    assert [len(ack.message_id) for ack in broker.asked[BaseCommand.ACK]] == [1000, 1000, 500]
+    await consumer.close()
+
+
+async def test_closing_sends_what_is_acknowledged(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    consumer.acknowledge_up_to((1, 5))
+    consumer.acknowledge_up_to((1, 3))
+    await consumer.close()
+    (ack,) = broker.asked[BaseCommand.ACK]
+    assert (ack.ack_type, places(ack)) == (pb.CommandAck.Cumulative, [(1, 5, [])])
+    assert broker.asked[BaseCommand.CLOSE_CONSUMER] != []
+    with pytest.raises(ClusterError, match="closed"):
+        await consumer.receive()
+
+
+async def test_after_a_lost_connection_it_subscribes_again_and_skips_what_it_handed_over(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    for entry in range(4):
+        broker.link.message(0, 1, entry, b"%d" % entry)
+    assert [(await consumer.receive()).entry for _ in range(3)] == [0, 1, 2]
+    consumer.acknowledge_up_to((1, 0))
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    await until(lambda: broker.asked[BaseCommand.FLOW])
+    for entry in range(1, 5):
+        broker.link.message(0, 1, entry, b"%d" % entry)
+    assert [(await consumer.receive()).entry for _ in range(2)] == [3, 4]
+    assert places(broker.asked[BaseCommand.ACK][-1]) == [(1, 0, [])], "told again: the first may have been lost"
+    await consumer.close()
+
+
+async def test_shared_consumers_take_what_comes_again(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
+    broker.link.message(0, 1, 0, b"x")
+    await consumer.receive()
+    broker.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
+    await until(lambda: consumer.sessions == 2)
+    broker.link.message(0, 1, 0, b"x")
+    assert (await consumer.receive()).entry == 0
+    await consumer.close()
+
+
+async def test_redelivery_of_everything_raises_the_epoch(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    for entry in range(3):
+        broker.link.message(0, 1, entry, b"x", consumer_epoch=0)
+    await consumer.receive()
+    consumer.redeliver()
+    broker.link.message(0, 1, 3, b"old", consumer_epoch=0)
+    broker.link.message(0, 1, 0, b"new", consumer_epoch=1)
+    assert (await consumer.receive()).payload == b"new"
+    assert consumer.waiting == 0
+    await until(lambda: broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES])
+    (asked,) = broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES]
+    assert (asked.consumer_epoch, len(asked.message_ids)) == (1, 0)
+    await consumer.close()
+
+
+async def test_seeking_forgets_acknowledgements_and_subscribes_anew(broker: Broker, client):
+    def seek(link, frame):
+        link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
+        success(link, frame)
+
+    broker.on[BaseCommand.SEEK] = seek
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    broker.link.message(0, 1, 9, b"x")
+    await consumer.receive()
+    consumer.acknowledge_up_to((1, 9))
+    await consumer.seek((1, 2))
+    await until(lambda: consumer.sessions == 2)
+    broker.link.message(0, 1, 2, b"x")
+    assert (await consumer.receive()).entry == 2
+    await asyncio.sleep(0.15)
+    assert broker.asked[BaseCommand.ACK] == []
+    (asked,) = broker.asked[BaseCommand.SEEK]
+    assert ids.entry_id(asked.message_id) == (1, 2)
+    await consumer.close()
+
+
+async def test_a_broker_that_does_not_close_for_a_seek_is_asked_anew(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    broker.link.message(0, 1, 9, b"old")
+    await consumer.seek(publish_time=5)
+    await until(lambda: consumer.sessions == 2)
+    assert consumer.waiting == 0
+    assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
+    await consumer.close()
+
+
+async def test_losing_the_subscription_for_good_ends_it(broker: Broker, client):
+    def unauthorized(link, frame):
+        link.error(frame.command.subscribe.request_id, pb.AuthorizationError)
+
+    def busy(link, frame):
+        link.error(frame.command.subscribe.request_id, pb.ConsumerBusy)
+
+    broker.on[BaseCommand.SUBSCRIBE] = in_turn(success, busy, unauthorized)
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    broker.link.drop()
+    with pytest.raises(ClusterError, match="AuthorizationError") as caught:
+        await asyncio.wait_for(consumer.receive(), 10)
+    assert caught.value.failure is Failure.FATAL
+    assert len(broker.asked[BaseCommand.SUBSCRIBE]) == 3, "a subscription that is busy after a reconnection is waited for"
+    await consumer.close()
+
+
+async def test_a_failover_consumer_follows_the_broker(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover))
+    assert not consumer.active
+    broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
+    await asyncio.wait_for(consumer.wait_active(True), 5)
+    for entry in range(3):
+        broker.link.message(0, 1, entry, b"x")
+    assert (await consumer.receive()).entry == 0
+    broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=False))
+    await asyncio.wait_for(consumer.wait_active(False), 5)
+    assert consumer.waiting == 0
+    broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
+    broker.link.message(0, 1, 0, b"again")
+    assert (await consumer.receive()).entry == 0, "it was not acknowledged before the other consumer took over"
+    await consumer.close()
+
+
+async def test_the_end_of_a_terminated_topic_is_not_an_error(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    broker.link.send(reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=0))
+    assert broker.link.open
+    await consumer.close()
+
+
+async def test_too_much_at_once_is_given_back(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1000))
+    for entry in range(12):
+        broker.link.message(0, 1, entry, bytes(600_000))
+        if consumer.sessions > 1 or consumer.held_bytes == 0:
+            break
+    await until(lambda: consumer.sessions == 2)
+    assert consumer.held_bytes == 0
+    assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
+    await consumer.close()
+
+
+# --- credit -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_grant_expects_the_largest_messages():
+    assert Credit(16 << 20, 5 << 20).grant() == 3
+    assert Credit(1, 5 << 20).grant() == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 2000)), max_size=60), st.integers(1, 1 << 20))
+def test_credit_never_stalls_and_never_promises_more_than_fits(entries, max_bytes):
+    credit = Credit(max_bytes, 5 << 20)
+    credit.grant()
+    for count, each in entries:
+        credit.received(count, count * each + 50)
+        grant = credit.grant()
+        assert grant == 0 or credit.held < max_bytes
+        credit.handed_over(count * each + 50)
+        credit.grant()
+        assert credit.held == 0
+        assert credit.outstanding >= 1, "with nothing held the broker must have something to go on"
+        assert credit.outstanding <= MAX_OUTSTANDING
+
+
+def test_no_credit_while_full():
+    credit = Credit(1000, 500)
+    assert credit.grant() == 2
+    credit.received(2, 1000)
+    assert credit.grant() == 0
+    credit.handed_over(600)
+    assert credit.grant() == 1
+
+
+# --- acknowledgements -------------------------------------------------------------------------------------------------
+
+
+def words_of(acks: Acks) -> list[tuple[int, int, list[int]]]:
+    return [(*ids.entry_id(each), list(each.ack_set)) for group in acks.take_individual() for each in group]
+
+
+def test_messages_of_a_batch_one_by_one():
+    acks = Acks(batch_index=True)
+    acks.message((1, 0), 0, 3)
+    assert words_of(acks) == [(1, 0, [6])]
+    acks.message((1, 0), 2, 3)
+    assert words_of(acks) == [(1, 0, [2])]
+    acks.message((1, 0), 1, 3)
+    assert words_of(acks) == [(1, 0, [])]
+    assert words_of(acks) == []
+
+
+def test_without_batch_index_an_entry_waits_for_its_last_message():
+    acks = Acks(batch_index=False)
+    for index in (2, 0):
+        acks.message((1, 0), index, 3)
+        assert words_of(acks) == []
+    acks.message((1, 0), 1, 3)
+    assert words_of(acks) == [(1, 0, [])]
+
+
+def test_cumulative_inside_a_batch():
+    acks = Acks(batch_index=True)
+    acks.cumulative((1, 4), 1, 3)
+    acks.cumulative((1, 4), 0, 3)
+    taken = acks.take_cumulative()
+    assert (ids.entry_id(taken), list(taken.ack_set)) == ((1, 4), [4])
+    acks.cumulative((1, 4), 2, 3)
+    assert list(acks.take_cumulative().ack_set) == []
+    assert acks.take_cumulative() is None
+    plain = Acks(batch_index=False)
+    plain.cumulative((1, 0), 1, 3)
+    taken = plain.take_cumulative()
+    assert (ids.entry_id(taken), taken.entryId) == ((1, -1), ids.NO_REQUEST)
+
+
+def test_many_are_cut_for_commands():
+    acks = Acks(batch_index=False)
+    for entry in range(IDS_PER_COMMAND + 1):
+        acks.entry((1, entry))
+    assert [len(group) for group in acks.take_individual()] == [IDS_PER_COMMAND, 1]

@@ -1,0 +1,252 @@
+"""The producer's conversations: receipts, errors, reconnections."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure, RequestTimeout
+from mqbridge.pulsar.client.connection import MAX_SENDS_IN_FLIGHT
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.pulsar.client.broker import Broker, in_turn, scripted_client, silent, until
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+def frames(broker: Broker):
+    """The bytes of every SEND, in order."""
+    seen: list[bytes] = []
+    receive = broker.receive
+
+    def note(link, frame):
+        if frame.type == BaseCommand.SEND:
+            seen.append(frame.data)
+        receive(link, frame)
+
+    broker.receive = note  # type: ignore[method-assign]
+    return seen
+
+
+def send(producer, *payloads: bytes, count: int = 1):
+    return [producer.send(MessageMetadata(), payload, count) for payload in payloads]
+
+
+def send_error(code: int):
+    def answer(link, frame):
+        asked = frame.command.send
+        highest = max(asked.sequence_id, asked.highest_sequence_id)
+        said = pb.CommandSendError(producer_id=asked.producer_id, sequence_id=highest, error=code, message="no")
+        link.send(send_error=said)
+
+    return answer
+
+
+async def test_receipts_come_in_order_with_their_places(broker: Broker, client):
+    producer = client.producer(TOPIC)
+    receipts = await asyncio.gather(*send(producer, b"a", b"b", b"c", count=5))
+    assert [(receipt.ledger, receipt.entry, receipt.duplicate) for receipt in receipts] == [(1, n, False) for n in range(3)]
+    asked = broker.asked[BaseCommand.SEND]
+    assert [(one.sequence_id, one.highest_sequence_id, one.num_messages) for one in asked] == [(0, 4, 5), (5, 9, 5), (10, 14, 5)]
+    assert producer.name == "made-up"
+    await producer.close()
+    assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
+
+
+async def test_duplicates_are_told(broker: Broker, client):
+    def duplicate(link, frame):
+        asked = frame.command.send
+        place = ids.message_id(-1, -1)
+        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=place)
+        link.send(send_receipt=receipt)
+
+    broker.on[BaseCommand.SEND] = duplicate
+    producer = client.producer(TOPIC)
+    (receipt,) = await asyncio.gather(*send(producer, b"a"))
+    assert (receipt.duplicate, producer.duplicates) == (True, 1)
+    await producer.close()
+
+
+async def test_after_a_lost_connection_the_same_bytes_are_sent_again(broker: Broker, client, frames):
+    broker.on[BaseCommand.SEND] = silent
+    producer = client.producer(TOPIC)
+    sent = send(producer, b"a", b"b", b"c", count=7)
+    await until(lambda: len(frames) == 3)
+    broker.on[BaseCommand.SEND] = broker.store
+    broker.link.drop()
+    await asyncio.gather(*sent)
+    assert frames[3:] == frames[:3]
+    first, second = broker.asked[BaseCommand.PRODUCER]
+    assert (first.epoch, first.HasField("producer_name"), first.user_provided_producer_name) == (0, False, False)
+    assert (second.epoch, second.producer_name, second.user_provided_producer_name) == (1, "made-up", False)
+    assert first.producer_id == second.producer_id
+    await producer.close()
+
+
+async def test_closed_by_the_broker_it_looks_up_again(broker: Broker, client, frames):
+    broker.on[BaseCommand.SEND] = silent
+    producer = client.producer(TOPIC, name="mine")
+    sent = send(producer, b"a", b"b")
+    await until(lambda: len(frames) == 2)
+    broker.on[BaseCommand.SEND] = broker.store
+    broker.link.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))
+    await asyncio.gather(*sent)
+    assert frames[2:] == frames[:2]
+    assert len(broker.links) == 1
+    assert len(broker.asked[BaseCommand.LOOKUP]) == 2
+    assert [asked.epoch for asked in broker.asked[BaseCommand.PRODUCER]] == [0, 1]
+    assert all(asked.user_provided_producer_name for asked in broker.asked[BaseCommand.PRODUCER])
+    assert broker.asked[BaseCommand.CLOSE_PRODUCER] == []
+    await producer.close()
+
+
+async def test_a_receipt_out_of_turn_makes_it_start_over(broker: Broker, client, frames):
+    def skip(link, frame):
+        asked = frame.command.send
+        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id + 1)
+        link.send(send_receipt=receipt)
+
+    broker.on[BaseCommand.SEND] = in_turn(skip, broker.store)
+    producer = client.producer(TOPIC)
+    await asyncio.gather(*send(producer, b"a", b"b"))
+    assert len(broker.links) == 2
+    assert frames[-2:] == frames[:2]
+    await producer.close()
+
+
+async def test_late_receipts_are_ignored(broker: Broker, client):
+    producer = client.producer(TOPIC)
+    await asyncio.gather(*send(producer, b"a", b"b"))
+    broker.link.send(send_receipt=pb.CommandSendReceipt(producer_id=0, sequence_id=0))
+    await asyncio.gather(*send(producer, b"c"))
+    assert len(broker.links) == 1
+    await producer.close()
+
+
+@pytest.mark.parametrize("code", [pb.NotAllowedError, pb.ChecksumError])
+async def test_a_refused_entry_fails_alone(broker: Broker, client, code):
+    broker.on[BaseCommand.SEND] = in_turn(broker.store, send_error(code), broker.store)
+    producer = client.producer(TOPIC)
+    done = await asyncio.gather(*send(producer, b"a", b"b", b"c", count=3), return_exceptions=True)
+    assert isinstance(done[1], ClusterError)
+    assert done[1].failure is Failure.REFUSED
+    assert [receipt.entry for receipt in (done[0], done[2])] == [0, 1]
+    assert len(broker.asked[BaseCommand.PRODUCER]) == 1
+    await producer.close()
+
+
+@pytest.mark.parametrize("code", [pb.PersistenceError, pb.UnknownError, pb.ProducerBlockedQuotaExceededException])
+async def test_other_errors_open_it_again_and_repeat(broker: Broker, client, frames, code):
+    broker.on[BaseCommand.SEND] = in_turn(broker.store, send_error(code), silent, broker.store)
+    producer = client.producer(TOPIC)
+    await asyncio.gather(*send(producer, b"a", b"b", b"c"))
+    assert frames[3:] == frames[1:3]
+    assert len(broker.links) == 1
+    assert [asked.epoch for asked in broker.asked[BaseCommand.PRODUCER]] == [0, 1]
+    assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1, "closed before it is opened again"
+    await producer.close()
+
+
+async def test_a_terminated_topic_fails_everything(broker: Broker, client):
+    broker.on[BaseCommand.SEND] = in_turn(send_error(pb.TopicTerminatedError), silent)
+    producer = client.producer(TOPIC)
+    done = await asyncio.gather(*send(producer, b"a", b"b"), return_exceptions=True)
+    assert [error.failure for error in done] == [Failure.FATAL] * 2
+    with pytest.raises(ClusterError):
+        await producer.send(MessageMetadata(), b"c")
+    await producer.close()
+
+
+async def test_an_entry_beyond_the_brokers_limit_is_not_sent(broker: Broker, client):
+    producer = client.producer(TOPIC)
+    done = await asyncio.gather(*send(producer, b"a", bytes((1 << 20) + 1), b"b"), return_exceptions=True)
+    assert isinstance(done[1], ClusterError)
+    assert done[1].failure is Failure.REFUSED
+    assert [asked.sequence_id for asked in broker.asked[BaseCommand.SEND]] == [0, 1]
+    metadata = MessageMetadata()
+    metadata.properties.add(key="k", value="v" * 20_000)
+    with pytest.raises(ClusterError):
+        await producer.send(metadata, bytes(1 << 20))
+    await producer.close()
+
+
+async def test_no_more_than_the_window_is_in_flight(broker: Broker, client):
+    broker.on[BaseCommand.SEND] = silent
+    producer = client.producer(TOPIC)
+    sent = send(producer, *[b"x"] * (MAX_SENDS_IN_FLIGHT + 100))
+    await until(lambda: len(broker.asked[BaseCommand.SEND]) == MAX_SENDS_IN_FLIGHT)
+    await asyncio.sleep(0.01)
+    assert len(broker.asked[BaseCommand.SEND]) == MAX_SENDS_IN_FLIGHT
+    for sequence in range(50):
+        broker.link.send(send_receipt=pb.CommandSendReceipt(producer_id=0, sequence_id=sequence))
+    await until(lambda: len(broker.asked[BaseCommand.SEND]) == MAX_SENDS_IN_FLIGHT + 50)
+    broker.on[BaseCommand.SEND] = broker.store
+    broker.link.drop()
+    await asyncio.gather(*sent)
+    await producer.close()
+
+
+async def test_what_takes_too_long_fails_and_the_rest_goes_on(broker: Broker, client):
+    broker.on[BaseCommand.SEND] = silent
+    producer = client.producer(TOPIC, max_elapsed_s=0.1)
+    with pytest.raises(RequestTimeout) as caught:
+        await producer.send(MessageMetadata(), b"a")
+    assert caught.value.failure is Failure.RETRY
+    broker.on[BaseCommand.SEND] = broker.store
+    await producer.send(MessageMetadata(), b"b")
+    await producer.close()
+
+
+async def test_a_name_that_is_taken_is_fatal_after_a_while(broker: Broker):
+    def busy(link, frame):
+        link.error(frame.command.producer.request_id, pb.ProducerBusy)
+
+    broker.on[BaseCommand.PRODUCER] = busy
+    client = scripted_client(operation=0.2)
+    producer = client.producer(TOPIC, name="mine")
+    with pytest.raises(ClusterError, match="ProducerBusy") as caught:
+        await producer.send(MessageMetadata(), b"a")
+    assert caught.value.failure is Failure.FATAL
+    assert len(broker.asked[BaseCommand.PRODUCER]) > 1
+    await producer.close()
+    await client.close()
+
+
+async def test_once_open_it_reconnects_for_as_long_as_it_takes(broker: Broker):
+    client = scripted_client(operation=0.05)
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    broker.unreachable = {"broker"}
+    broker.link.drop()
+    (sent,) = send(producer, b"a")
+    await asyncio.sleep(0.5)
+    assert not sent.done()
+    broker.unreachable = set()
+    await asyncio.wait_for(sent, 10)
+    await producer.close()
+    await client.close()
+
+
+async def test_closed_while_being_opened_it_tries_again(broker: Broker, client):
+    def close_first(link, frame):
+        link.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))
+        broker._producer(link, frame)
+
+    broker.on[BaseCommand.PRODUCER] = in_turn(close_first, broker._producer)
+    producer = client.producer(TOPIC)
+    await asyncio.gather(*send(producer, b"a"))
+    assert len(broker.asked[BaseCommand.PRODUCER]) == 2
+    await producer.close()
+
+
+async def test_closing_waits_for_receipts_but_not_for_ever(broker: Broker, client):
+    broker.on[BaseCommand.SEND] = silent
+    producer = client.producer(TOPIC)
+    (sent,) = send(producer, b"a")
+    await producer.opened()
+    await producer.close(timeout=0.05)
+    with pytest.raises(ClusterError, match="closed"):
+        await sent
+    with pytest.raises(ClusterError, match="closed"):
+        await producer.send(MessageMetadata(), b"b")

@@ -1,0 +1,329 @@
+"""The adapter against a real Pulsar: what the conformance suite does not ask, because it is Pulsar's own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from pydantic import ValidationError
+
+from mqbridge.adapter import InboundSpec, OutboundSpec
+from mqbridge.errors import ClusterError, Failure, LaneRevoked
+from mqbridge.message import Message, Partition
+from mqbridge.pulsar.adapter import ADAPTER
+from mqbridge.pulsar.config import PulsarInboundOptions, PulsarOutboundOptions
+from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
+from tests.kit.pulsar import Pulsar
+from tests.pulsar.entries import PATIENCE_S
+
+SOURCE = Partition("src", "orders", "7:0", 0)
+
+
+class Ends(AsyncExitStack):
+    """Clusters, inbounds and outbounds, all closed when the test ends."""
+
+    def __init__(self, server: Pulsar) -> None:
+        super().__init__()
+        self._server = server
+
+    def cluster(self, *, admin: bool = True, **settings: Any):
+        url = self._server.admin_url if admin else None
+        cluster = ADAPTER.make_cluster(
+            "c", ADAPTER.cluster_model(service_url=self._server.service_url, admin_url=url, **settings)
+        )
+        self.push_async_callback(cluster.close)
+        return cluster
+
+    async def outbound(self, cluster, topic: str, **options: Any):
+        outbound = await cluster.outbound(OutboundSpec(topic, options=PulsarOutboundOptions(**options)))
+        self.push_async_callback(outbound.close)
+        return outbound
+
+    async def inbound(self, cluster, topic: str, **options: Any):
+        inbound = await cluster.inbound(InboundSpec((topic,), "g", options=PulsarInboundOptions(**options)))
+        self.push_async_callback(inbound.close)
+        return inbound
+
+
+@pytest_asyncio.fixture
+async def ends(pulsar: Pulsar) -> AsyncIterator[Ends]:
+    async with Ends(pulsar) as ends:
+        yield ends
+
+
+def name() -> str:
+    return f"adapter-{uuid4().hex[:8]}"
+
+
+def messages(*numbers: int) -> list[Message]:
+    return [Message(b"%d" % number, position=(number,)) for number in numbers]
+
+
+async def read(lane, count: int) -> list[Message]:
+    found: list[Message] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found) < count:
+            batch = await lane.receive()
+            found += batch.messages
+            lane.acknowledge(batch)
+    return found
+
+
+async def first_lane(inbound):
+    return await asyncio.wait_for(anext(inbound.lanes()), PATIENCE_S)
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"service_url": "http://x"},
+        {"service_url": "pulsar+ssl://x"},
+        {"service_url": "pulsar://x", "admin_url": "x:8080"},
+        {"service_url": "pulsar://x", "namespace": "x"},
+        {"service_url": "pulsar://x", "unknown": 1},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        ADAPTER.cluster_model(**wrong)
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+async def test_topics_are_named_as_short_as_can_be(pulsar, ends):
+    cluster, topic = ends.cluster(), name()
+    namespace = pulsar.create_namespace("acme", name())
+    assert await cluster.describe(topic) is None
+    await cluster.create(topic, 2)
+    await cluster.create(f"{namespace}/{topic}", 1)
+    assert (await cluster.describe(f"persistent://public/default/{topic}")).name == topic
+    listed = await cluster.topics()
+    assert {topic, f"{namespace}/{topic}"} <= set(listed)
+    assert not any(each.startswith("__") or "-partition-" in each for each in listed)
+
+
+@pytest.mark.cluster
+async def test_topics_grow_and_never_shrink(ends):
+    cluster, topic = ends.cluster(), name()
+    for asked, have in ((2, 2), (4, 4), (3, 4)):
+        await cluster.create(topic, asked)
+        assert len((await cluster.describe(topic)).partitions) == have
+
+
+@pytest.mark.cluster
+async def test_a_topic_without_partitions(pulsar, ends):
+    cluster = ends.cluster()
+    topic = pulsar.take_topic().rpartition("/")[2]
+    described = await cluster.describe(topic)
+    assert (described.name, described.partitions) == (topic, ("-1",))
+    await cluster.create(topic, 1)
+    with pytest.raises(ClusterError) as caught:
+        await cluster.create(topic, 2)
+    assert caught.value.failure is Failure.FATAL
+    outbound = await ends.outbound(cluster, topic)
+    assert outbound.partitions == 1
+    await outbound.send(0, messages(1), None)
+    lane = await first_lane(await ends.inbound(cluster, topic))
+    assert (lane.partition.name, lane.partition.index) == ("-1", 0)
+    assert [message.payload for message in await read(lane, 1)] == [b"1"]
+
+
+@pytest.mark.cluster
+async def test_without_an_admin_url(ends):
+    cluster, topic = ends.cluster(admin=False), name()
+    await cluster.create(topic, 1)
+    assert (await cluster.describe(topic)).partitions == ("-1",)
+    assert topic in await cluster.topics()
+    for what in (cluster.create(name(), 3), cluster.groups(topic), cluster.committed(topic, "g")):
+        with pytest.raises(ClusterError, match="admin_url") as caught:
+            await what
+        assert caught.value.failure is Failure.FATAL
+
+
+@pytest.mark.cluster
+async def test_missing_topics_are_fatal(ends):
+    cluster = ends.cluster()
+    for what in (cluster.outbound(OutboundSpec(name())), cluster.bounds(name()), cluster.groups(name())):
+        with pytest.raises(ClusterError, match="create it") as caught:
+            await what
+        assert caught.value.failure is Failure.FATAL
+    with pytest.raises(ClusterError, match="topic name"):
+        await cluster.describe("a/b")
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+async def test_only_what_is_too_large_fails(ends):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 1)
+    outbound = await ends.outbound(cluster, topic)
+    sent = [*messages(0), Message(bytes(6 << 20)), *messages(2), Message(b"", defect="broken"), *messages(4)]
+    receipt = await outbound.send(0, sent, SOURCE)
+    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
+    lane = await first_lane(await ends.inbound(cluster, topic))
+    found = await read(lane, 3)
+    assert [message.payload for message in found] == [b"0", b"2", b"4"]
+    assert receipt.position == found[-1].position
+
+
+@pytest.mark.cluster
+async def test_the_newest_origin_is_read_back(ends):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 2)
+    outbound = await ends.outbound(cluster, topic, compression="lz4", batch_messages=3)
+    assert await outbound.last_origin(0) is None
+    await outbound.send(0, messages(*range(10)), SOURCE)
+    assert await outbound.last_origin(0) == "src|orders|7:0|9"
+    assert await outbound.last_origin(1) is None
+    await outbound.send(0, messages(10), None)
+    assert await outbound.last_origin(0) is None
+    assert await cluster.groups(topic) == []
+
+
+@pytest.mark.cluster
+async def test_keys_choose_partitions_as_clients_do(ends):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 7)
+    java, murmur = await ends.outbound(cluster, topic), await ends.outbound(cluster, topic, key_hash="murmur3")
+    assert java.partition_of("schlüssel".encode()) == java_string_hash("schlüssel") % 7
+    assert java.partition_of(b"\xff\xfe") == java_string_hash("//4=") % 7
+    assert murmur.partition_of(b"abc") == murmur3_32(b"abc") % 7
+
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+async def test_waiting_entries_come_as_one_batch(ends):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 1)
+    outbound = await ends.outbound(cluster, topic, batch_messages=2)
+    await outbound.send(0, messages(*range(100)), None)
+    lane = await first_lane(await ends.inbound(cluster, topic, batch_bytes=10_000))
+    await asyncio.sleep(1)
+    sizes, seen = [], []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(seen) < 100:
+            batch = await lane.receive()
+            assert (batch.first, batch.count) == (batch.messages[0].position, len(batch.messages))
+            assert batch.next == (batch.messages[-1].position[0], batch.messages[-1].position[1] + 1, 0)
+            sizes.append(batch.count)
+            seen += batch.messages
+    assert [message.payload for message in seen] == [b"%d" % number for number in range(100)]
+    assert max(sizes) > 2
+
+
+@pytest.mark.cluster
+async def test_seeking_into_the_middle_of_an_entry(ends):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 1)
+    outbound = await ends.outbound(cluster, topic, batch_messages=10)
+    await outbound.send(0, messages(*range(30)), None)
+    lane = await first_lane(await ends.inbound(cluster, topic))
+    found = await read(lane, 30)
+    await lane.seek(found[14].position)
+    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    assert batch.first == found[14].position
+    assert [message.payload for message in batch.messages][:6] == [b"%d" % number for number in range(14, 20)]
+
+
+@pytest.mark.cluster
+async def test_bounds_and_committed_positions(ends):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 2)
+    outbound = await ends.outbound(cluster, topic, batch_messages=10)
+    await outbound.send(0, messages(*range(30)), None)
+    bounds = await cluster.bounds(topic)
+    first, following = bounds["0"].first, bounds["0"].next
+    assert (first[1:], following) == ((0, 0), (first[0], 3, 0))
+    assert bounds["1"].first == bounds["1"].next
+    assert await cluster.committed(topic, "g") == {}
+    inbound = await ends.inbound(cluster, topic, batch_bytes=1)
+    lanes = inbound.lanes()
+    held = [await asyncio.wait_for(anext(lanes), PATIENCE_S) for _ in range(2)]
+    lane = next(lane for lane in held if lane.partition.name == "0")
+    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    lane.acknowledge(batch)
+    await lane.release()
+    assert (await cluster.committed(topic, "g"))["0"] == (first[0], 1, 0) == batch.next
+    assert await cluster.groups(topic) == ["g"]
+
+
+@pytest.mark.cluster
+async def test_failover_moves_the_lane(ends):
+    one, other, topic = ends.cluster(), ends.cluster(), name()
+    await one.create(topic, 1)
+    outbound = await ends.outbound(one, topic, batch_messages=1)
+    await outbound.send(0, messages(*range(10)), None)
+    inbounds = [await ends.inbound(cluster, topic, batch_bytes=1) for cluster in (one, other)]
+    waiting = [asyncio.ensure_future(anext(inbound.lanes())) for inbound in inbounds]
+    await asyncio.sleep(2)  # by then the broker has settled on one of them
+    (active,) = [place for place, task in enumerate(waiting) if task.done() and not task.result().revoked]
+    lane = waiting[active].result()
+    assert [message.payload for message in await read(lane, 4)] == [b"0", b"1", b"2", b"3"]
+    unacknowledged = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    await inbounds[active].close()
+    with pytest.raises(LaneRevoked):
+        await lane.receive()
+    lane.acknowledge(unacknowledged)
+    if waiting[1 - active].done():
+        waiting[1 - active] = asyncio.ensure_future(anext(inbounds[1 - active].lanes()))
+    other_lane = await asyncio.wait_for(waiting[1 - active], PATIENCE_S)
+    assert [message.payload for message in await read(other_lane, 6)] == [b"%d" % number for number in range(4, 10)]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", ["shared", "key_shared"])
+async def test_a_rejected_batch_of_a_shared_subscription_comes_again_with_what_follows(ends, kind):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 1)
+    outbound = await ends.outbound(cluster, topic, batch_messages=1)
+    await outbound.send(0, messages(*range(10)), None)
+    lane = await first_lane(await ends.inbound(cluster, topic, subscription_type=kind, batch_bytes=1))
+    batches = [await asyncio.wait_for(lane.receive(), PATIENCE_S) for _ in range(10)]
+    for batch in batches[:4]:
+        lane.acknowledge(batch)
+    lane.reject(batches[4])
+    again = await read(lane, 6)
+    assert sorted(message.payload for message in again) == [b"%d" % number for number in range(4, 10)]
+    assert {message.delivery_count for message in again} == {1}
+
+
+@pytest.mark.cluster
+async def test_new_partitions_become_lanes(ends):
+    cluster, topic = ends.cluster(refresh_s=0.2), name()
+    await cluster.create(topic, 1)
+    lanes = (await ends.inbound(cluster, topic, subscription_type="exclusive")).lanes()
+    assert (await asyncio.wait_for(anext(lanes), PATIENCE_S)).partition.name == "0"
+    await cluster.create(topic, 3)
+    names = [(await asyncio.wait_for(anext(lanes), PATIENCE_S)).partition.name for _ in range(2)]
+    assert names == ["1", "2"]
+
+
+@pytest.mark.cluster
+async def test_deleting_the_subscriptions_topic_ends_the_inbound(pulsar, ends):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 1)
+    pulsar.admin("POST", "namespaces/public/default/autoTopicCreation", {"allowAutoTopicCreation": False})
+    try:
+        inbound = await ends.inbound(cluster, topic, subscription_type="exclusive")
+        lanes = inbound.lanes()
+        lane = await asyncio.wait_for(anext(lanes), PATIENCE_S)
+        await asyncio.to_thread(pulsar.admin, "DELETE", f"persistent/public/default/{topic}/partitions?force=true")
+        with pytest.raises(ClusterError) as caught:
+            await asyncio.wait_for(lane.receive(), PATIENCE_S)
+        assert caught.value.failure is Failure.FATAL
+        with pytest.raises(ClusterError):
+            await asyncio.wait_for(anext(lanes), PATIENCE_S)
+    finally:
+        pulsar.admin("DELETE", "namespaces/public/default/autoTopicCreation")

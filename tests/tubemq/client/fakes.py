@@ -1,0 +1,115 @@
+"""Servers that follow a script, so that conversations run without sockets and every answer can be lost."""
+# ruff: noqa: ARG002 - stand-ins take what the real ones take
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from mqbridge.tubemq.client.membership import Membership
+from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.pb import broker_pb2 as broker
+from mqbridge.tubemq.wire.pb import master_pb2 as master
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C, TransferedMessage
+from mqbridge.tubemq.wire.text import Broker, PartitionRef
+
+REQUESTS = {
+    rpc.SEND: broker.SendMessageRequestP2B,
+    rpc.PARTITION_REGISTER: broker.RegisterRequestC2B,
+    rpc.PARTITION_HEARTBEAT: broker.HeartBeatRequestC2B,
+    rpc.GET: broker.GetMessageRequestC2B,
+    rpc.COMMIT: broker.CommitOffsetRequestC2B,
+    rpc.CONSUMER_REGISTER: master.RegisterRequestC2M,
+    rpc.CONSUMER_HEARTBEAT: master.HeartRequestC2M,
+    rpc.CONSUMER_CLOSE: master.CloseRequestC2M,
+}
+REF = PartitionRef(Broker(1, "10.0.0.5", 8123), "demo", 0)
+
+
+class Script:
+    """One server: answers in order what it is asked, whoever asks; without an answer left it stays silent."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.asked: list[Any] = []
+        self.answers = deque(answers)
+        self.silent = asyncio.Event()
+        self.visit_token = 77
+        self.sessions = self
+
+    def to(self, host: str, port: int) -> "Script":
+        return self
+
+    async def request(self, service: int, method: int, body: bytes) -> bytes:
+        self.asked.append(REQUESTS[method].FromString(body))
+        if not self.answers:
+            self.silent.set()
+            await asyncio.Event().wait()
+        answer = self.answers.popleft()
+        if callable(answer):
+            answer = await answer()
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer.SerializeToString())
+
+    async def call(self, service: int, method: int, body: Any, answer: Any) -> Any:
+        return answer.FromString(await self.request(service, method, body.SerializeToString()))
+
+    def then(self, *answers: Any) -> None:
+        self.answers.extend(answers)
+
+
+class MasterScript(Script):
+    """The same as a consumer sees a Master."""
+
+    async def call(self, method: int, request: Any, answer: Any) -> Any:  # type: ignore[override]
+        return answer.FromString(await self.request(rpc.MASTER, method, request.SerializeToString()))
+
+    async def local_host(self) -> str:
+        return "10.0.0.9"
+
+    def learn(self, info: Any) -> None:
+        self.visit_token = info.visitAuthorizedToken
+
+    def authorized(self) -> broker.AuthorizedInfo:
+        return broker.AuthorizedInfo(visitAuthorizedToken=self.visit_token)
+
+
+class Owner:
+    """A consumer, as far as a partition knows it."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.membership = Membership(MasterScript(), "g1", ["demo"], {})  # type: ignore[arg-type]
+        self.membership.client_id = "c1"
+        self.gets = asyncio.Semaphore(4)
+        self.seen_at = asyncio.get_running_loop().time()
+        self.lost: list[PartitionSession] = []
+
+    def session_for(self, ref: PartitionRef) -> Any:
+        return self.script
+
+    def dropped(self, partition: PartitionSession) -> None:
+        self.lost.append(partition)
+
+
+def registered(offset: int = 0) -> RegisterResponseB2C:
+    return RegisterResponseB2C(success=True, errCode=200, errMsg="OK", currOffset=offset, maxOffset=10_000)
+
+
+def given_back() -> RegisterResponseB2C:
+    return RegisterResponseB2C(success=True, errCode=200, errMsg="OK")
+
+
+def pack(offset: int, count: int = 2, lag: int = 0) -> GetMessageResponseB2C:
+    messages = [TransferedMessage(messageId=n, checkSum=0, payLoadData=b"m%d" % n, flag=0) for n in range(count)]
+    return GetMessageResponseB2C(
+        success=True, errCode=200, errMsg="OK", messages=messages, currOffset=offset, maxOffset=10_000, currDataDlt=lag
+    )
+
+
+def refused(code: int, limit_ms: int = 0) -> GetMessageResponseB2C:
+    return GetMessageResponseB2C(success=False, errCode=code, errMsg="no", currOffset=-1, currDataDlt=-1, minLimitTime=limit_ms)
+
+
+def committed(offset: int) -> broker.CommitOffsetResponseB2C:
+    return broker.CommitOffsetResponseB2C(success=True, errCode=200, errMsg="OK", currOffset=offset, maxOffset=10_000)

@@ -1,0 +1,295 @@
+"""What a partition says to its Broker, answer by answer: nothing is skipped, whatever gets lost."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused
+from mqbridge.tubemq.client import partition as module
+from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
+from tests.tubemq.client.fakes import REF, Owner, Script, committed, given_back, pack, refused, registered
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WAIT_S", "REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
+        monkeypatch.setattr(module, name, 0.001)
+    monkeypatch.setattr(module, "WAITS_S", dict.fromkeys(module.WAITS_S, 0.001))
+    monkeypatch.setattr(module, "NOT_FOUND_WAIT_S", 0.001)
+    monkeypatch.setattr("mqbridge.tubemq.client.flow.NOT_FOUND_WAIT_S", 0.001)
+
+
+async def opened(script: Script, *, offset: int = 0) -> PartitionSession:
+    session = PartitionSession(Owner(script), REF, ())
+    script.answers.appendleft(registered(offset))
+    await session.register(0)
+    return session
+
+
+def confirmations(script: Script) -> list[bool]:
+    return [request.lastPackConsumed for request in script.asked if hasattr(request, "manualCommitOffset")]
+
+
+async def test_a_confirmation_goes_with_the_next_get() -> None:
+    script = Script(pack(0), pack(56), pack(112))
+    session = await opened(script)
+    for offset in (0, 56, 112):
+        found = await session.fetch()
+        assert (found.offset, [m.payLoadData for m in found.messages]) == (offset, [b"m0", b"m1"])
+        session.confirm()
+    assert confirmations(script) == [False, True, True]
+    assert script.asked[0].opType == TAKE
+    assert script.asked[0].authInfo.visitAuthorizedToken == 77
+
+
+@pytest.mark.parametrize("reject", [True, False], ids=["rejected", "never confirmed"])
+async def test_a_pack_that_is_not_confirmed_comes_again(reject: bool) -> None:
+    script = Script(pack(0), pack(0))
+    session = await opened(script)
+    await session.fetch()
+    if reject:
+        session.reject()
+    assert (await session.fetch()).offset == 0
+    assert confirmations(script) == [False, False]
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("gone"), RequestTimeout("silent")])
+async def test_after_a_lost_answer_nothing_is_confirmed(error: Exception) -> None:
+    """The Broker may have handed out a pack that we never saw; confirming now would skip it."""
+    script = Script(pack(0), error, pack(56))
+    session = await opened(script)
+    await session.fetch()
+    session.confirm()
+    assert (await session.fetch()).offset == 56
+    assert confirmations(script) == [False, True, False]
+
+
+@pytest.mark.parametrize("code", [452, 503, 403, 301, 400])
+async def test_a_refusal_keeps_the_confirmation(code: int) -> None:
+    script = Script(pack(0), refused(code, 1), pack(56))
+    session = await opened(script)
+    await session.fetch()
+    session.confirm()
+    assert (await session.fetch()).offset == 56
+    assert confirmations(script) == [False, True, True]
+
+
+async def test_an_internal_error_leaves_doubt() -> None:
+    script = Script(pack(0), refused(500), pack(0))
+    session = await opened(script)
+    await session.fetch()
+    session.confirm()
+    await session.fetch()
+    assert confirmations(script) == [False, True, False]
+
+
+async def test_nothing_found_and_nothing_of_ours() -> None:
+    script = Script(refused(404), pack(0, count=0), refused(404))
+    session = await opened(script)
+    fetching = asyncio.ensure_future(session.fetch())
+    await script.silent.wait()
+    assert session.caught_up
+    assert confirmations(script) == [False] * 4
+    await session_ends(session, script, fetching)
+
+
+async def session_ends(session: PartitionSession, script: Script, fetching: "asyncio.Future[object]") -> None:
+    session.end(LaneRevoked("test"))
+    fetching.cancel()
+    await asyncio.gather(fetching, return_exceptions=True)
+
+
+async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:
+    script = Script(pack(0), registered(56), pack(56))
+    session = await opened(script)
+    await session.fetch()
+    session.confirm()
+    session.failed(411)  # as a heartbeat says it: no get was sent since
+    assert (await session.fetch()).offset == 56
+    assert not script.asked[2].HasField("currOffset")
+    assert script.asked[2].readStatus == 0
+
+
+async def test_a_broker_that_forgot_us_while_a_pack_was_out() -> None:
+    """A Broker that is stopped in order counts that pack as consumed: we must ask for it."""
+    script = Script(pack(28), registered(28), pack(28))
+    session = await opened(script, offset=28)
+    await session.fetch()
+    session.failed(411)
+    session.reject()
+    assert (await session.fetch()).offset == 28
+    assert script.asked[2].currOffset == 28
+
+
+async def test_a_broker_that_restarted_during_a_get() -> None:
+    script = Script(pack(28), ConnectionLost("restart"), refused(411), registered(28), pack(28))
+    session = await opened(script, offset=28)
+    await session.fetch()
+    session.confirm()
+    assert (await session.fetch()).offset == 28
+    assert script.asked[4].currOffset == 28, "the end of the confirmed pack is not known, so it is read again"
+
+
+async def test_reading_goes_on_after_everything() -> None:
+    errors = [ConnectionLost("a"), RequestTimeout("b"), refused(503), refused(500)]
+    script = Script(*errors, pack(0))
+    session = await opened(script)
+    assert (await session.fetch()).offset == 0
+
+
+async def test_another_owner_ends_it() -> None:
+    script = Script(refused(412))
+    session = await opened(script)
+    with pytest.raises(LaneRevoked):
+        await session.fetch()
+    with pytest.raises(LaneRevoked):
+        await session.fetch()
+    assert session._owner.lost == [session]
+
+
+async def test_an_occupied_partition_is_tried_twice() -> None:
+    taken = registered()
+    taken.success, taken.errCode = False, 410
+    session = PartitionSession(Owner(Script(taken, registered())), REF, ())
+    await session.register(1)
+    assert session.registered
+    script = Script(taken, taken, registered())
+    session = PartitionSession(Owner(script), REF, ())
+    with pytest.raises(ServerRefused) as caught:
+        await session.register(0)
+    assert caught.value.code == 410
+    assert len(script.asked) == 2
+
+
+async def test_other_failures_to_register_are_tried_five_times() -> None:
+    session = PartitionSession(Owner(Script(*[ConnectionLost("x")] * 4, registered())), REF, ())
+    await session.register(0)
+    script = Script(*[ConnectionLost("x")] * 6)
+    with pytest.raises(ConnectionLost):
+        await PartitionSession(Owner(script), REF, ()).register(0)
+    assert len(script.asked) == 5
+
+
+async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:
+    script = Script(pack(280))
+    session = await opened(script, offset=28)
+    with pytest.raises(GapError, match="offset 28, the Broker went on at 280"):
+        await session.fetch()
+    with pytest.raises(GapError):
+        await session.fetch()
+
+
+async def test_a_reader_far_behind_asks_where_each_pack_ends() -> None:
+    far = module.FAR_BEHIND_BYTES + 1
+    script = Script(pack(0, lag=far), committed(56), pack(56, lag=far), committed(112), pack(280))
+    session = await opened(script)
+    for _ in range(2):
+        await session.fetch()
+        session.confirm()
+    with pytest.raises(GapError, match="offset 112"):
+        await session.fetch()
+
+
+async def test_foreign_messages_between_packs_are_no_gap() -> None:
+    script = Script(pack(0), pack(5600))
+    session = await opened(script)
+    await session.fetch()
+    session.confirm()
+    assert (await session.fetch()).offset == 5600
+
+
+async def test_going_back_is_said_and_read(caplog: pytest.LogCaptureFixture) -> None:
+    script = Script(pack(560), pack(280))
+    session = await opened(script, offset=560)
+    await session.fetch()
+    session.confirm()
+    with caplog.at_level(logging.WARNING):
+        assert (await session.fetch()).offset == 280
+    assert "went back from offset 560 to 280" in caplog.text
+
+
+@pytest.mark.parametrize(("confirm", "status"), [(True, 0), (False, 1)])
+async def test_giving_back(confirm: bool, status: int) -> None:
+    script = Script(pack(0), given_back())
+    session = await opened(script)
+    await session.fetch()
+    if confirm:
+        session.confirm()
+    await session.release()
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, status)
+    assert session._owner.lost == [session]
+    with pytest.raises(LaneRevoked):
+        await session.fetch()
+
+
+async def test_taking_away_waits_for_the_pack_that_is_out() -> None:
+    script = Script(pack(0), given_back())
+    session = await opened(script)
+    await session.fetch()
+    revoking = asyncio.ensure_future(session.revoke())
+    await asyncio.sleep(0.01)
+    assert not revoking.done()
+    session.confirm()
+    await revoking
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 0)
+
+
+async def test_taking_away_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONFIRM_WAIT_S", 0.01)
+    script = Script(pack(0), given_back())
+    session = await opened(script)
+    await session.fetch()
+    await session.revoke()
+    session.confirm()  # too late, and without effect
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 1)
+
+
+async def test_a_pack_that_arrives_after_it_was_taken_away_is_left_to_the_next_owner() -> None:
+    go = asyncio.Event()
+
+    async def late() -> object:
+        await go.wait()
+        return pack(0)
+
+    script = Script(late, given_back())
+    session = await opened(script)
+    fetching = asyncio.ensure_future(session.fetch())
+    await asyncio.sleep(0.01)
+    revoking = asyncio.ensure_future(session.revoke())
+    await asyncio.sleep(0.01)
+    go.set()
+    await revoking
+    with pytest.raises(LaneRevoked):
+        await fetching
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 1)
+
+
+async def test_a_late_commit() -> None:
+    script = Script(pack(0), committed(56), pack(56))
+    session = await opened(script)
+    await session.fetch()
+    now = asyncio.get_running_loop().time()
+    await session.commit_late(now + 10)
+    assert len(script.asked) == 2, "nothing was confirmed"
+    session.confirm()
+    await session.commit_late(now)
+    assert len(script.asked) == 2, "it is not late yet"
+    await session.commit_late(now + 10)
+    assert script.asked[2].lastPackConsumed
+    await session.fetch()
+    assert confirmations(script) == [False, False]
+
+
+async def test_a_forgotten_partition_waits_for_the_master() -> None:
+    """While the Master does not answer, the partition may have been given to another."""
+    script = Script(registered(0), pack(0))
+    session = await opened(script)
+    session.failed(411)
+    session._owner.seen_at -= 1000
+    fetching = asyncio.ensure_future(session.fetch())
+    await asyncio.sleep(0.02)
+    assert len(script.asked) == 1
+    session._owner.seen_at += 1000
+    assert (await fetching).offset == 0

@@ -1,0 +1,197 @@
+"""Sending: order across refusals and lost connections, the window, and what is given up."""
+# ruff: noqa: ARG002 - stand-ins take what the real ones take
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import ConnectionLost, Failure, MqbridgeError, ServerRefused, Unreachable
+from mqbridge.tubemq.client import producer as module
+from mqbridge.tubemq.client.producer import Sender, SendResult
+from mqbridge.tubemq.client.routes import TopicRoute
+from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, SendMessageResponseB2P
+from mqbridge.tubemq.wire.text import Broker, TopicInfo
+
+
+class FakeBroker:
+    """Stores messages in the order of the requests; `plan` gives each request's code or exception, 200 when it is used up."""
+
+    def __init__(self, *plan: int | Exception) -> None:
+        self.plan = list(plan)
+        self.stored: list[bytes] = []
+        self.asked: list[SendMessageRequestP2B] = []
+        self.most = self.open = 0
+        self.held: list[Callable[[], None]] | None = None
+        self.unreachable = 0
+
+    async def connected(self) -> None:
+        if self.unreachable:
+            self.unreachable -= 1
+            raise Unreachable("nobody there")
+
+    def post(self, service: int, method: int, body: bytes, on_answer: Callable[[Any], None]) -> None:
+        if self.unreachable:
+            raise ConnectionLost("not connected")
+        request = SendMessageRequestP2B.FromString(body)
+        self.asked.append(request)
+        self.open += 1
+        self.most = max(self.most, self.open)
+        outcome = self.plan.pop(0) if self.plan else 200
+        answer: Any = outcome
+        if isinstance(outcome, int):
+            answer = SendMessageResponseB2P(success=outcome == 200, errCode=outcome, errMsg="said").SerializePartialToString()
+        if outcome == 200:
+            self.stored.append(request.data)
+
+        def respond() -> None:
+            self.open -= 1
+            on_answer(answer)
+
+        if self.held is None:
+            asyncio.get_running_loop().call_soon(respond)
+        else:
+            self.held.append(respond)
+
+
+class FakeProducer:
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.sessions = self.routes = self.masters = self
+        self.client_id, self.host, self.visit_token = "p1", "192.0.2.2", 7
+        self.refreshed = 0
+
+    def to(self, host: str, port: int) -> Any:
+        return self.broker
+
+    async def refresh(self) -> None:
+        self.refreshed += 1
+
+
+def sender_to(broker: FakeBroker, *, ordered: bool = True, max_elapsed_s: float | None = None) -> Sender:
+    route = TopicRoute("demo")
+    route.learn(TopicInfo("demo", ((1, 2, 1),), 1 << 20), {1: Broker(1, "10.0.0.5", 8123)})
+    return Sender(FakeProducer(broker), route, ordered=ordered, max_elapsed_s=max_elapsed_s)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(module, "MOST_RETRY_S", 0.002)
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b"%03d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("outcome", [419, 503, 500, 403, 415, ConnectionLost("gone")], ids=str)
+async def test_order_is_kept_across_retries(outcome: int | Exception) -> None:
+    broker = FakeBroker(200, outcome, outcome, 200, outcome)
+    sender = sender_to(broker)
+    results = await asyncio.gather(*(sender.send("1:0", body) for body in bodies(6)))
+    assert broker.stored == bodies(6)
+    assert all(isinstance(result, SendResult) for result in results)
+    assert broker.most == 1
+    await sender.close()
+
+
+async def test_partitions_do_not_wait_for_each_other() -> None:
+    broker = FakeBroker()
+    broker.held = []
+    sender = sender_to(broker)
+    first = [sender.send("1:0", b"a"), sender.send("1:1", b"b"), sender.send("1:0", b"c")]
+    assert [(r.partitionId, r.data) for r in broker.asked] == [(0, b"a"), (1, b"b")]
+    for answer in broker.held:
+        answer()
+    broker.held, held = None, broker.held
+    held[-1]()
+    await asyncio.gather(*first)
+
+
+async def test_what_a_request_says() -> None:
+    broker = FakeBroker()
+    sender = sender_to(broker)
+    await sender.send("1:1", b"data", 1, "t1", "202611202350")
+    await sender.send("1:1", b"data")
+    typed, plain = broker.asked
+    assert (typed.clientId, typed.topicName, typed.partitionId, typed.flag) == ("p1", "demo", 1, 1)
+    assert (typed.msgType, typed.msgTime, typed.checkSum, typed.sentAddr) == ("t1", "202611202350", -1, -1073741310)
+    assert typed.authInfo.visitAuthorizedToken == 7
+    assert not plain.HasField("msgType")
+    assert not plain.HasField("msgTime")
+
+
+async def test_the_window_bounds_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW_REQUESTS", 5)
+    monkeypatch.setattr(module, "WINDOW_BYTES", 40)
+    for body, most in ((b"x", 5), (b"x" * 15, 2), (b"x" * 50, 1)):
+        broker = FakeBroker()
+        sender = sender_to(broker, ordered=False)
+        await asyncio.gather(*(sender.send("1:0", body) for _ in range(20)))
+        assert broker.most == most
+
+
+@pytest.mark.parametrize("code", [400, 422])
+async def test_a_refusal_is_reported_and_the_next_goes_on(code: int) -> None:
+    sender = sender_to(FakeBroker(200, code))
+    results = await asyncio.gather(*(sender.send("1:0", body) for body in bodies(3)), return_exceptions=True)
+    assert isinstance(results[1], ServerRefused)
+    assert results[1].code == code
+    assert isinstance(results[2], SendResult)
+
+
+async def test_too_large_for_any_broker() -> None:
+    broker = FakeBroker()
+    with pytest.raises(ServerRefused) as caught:
+        await sender_to(broker).send("1:0", bytes(module.MAX_MESSAGE_BYTES + 1))
+    assert caught.value.failure is Failure.REFUSED
+    assert not broker.asked
+
+
+async def test_retrying_ends_when_it_may() -> None:
+    sender = sender_to(FakeBroker(*[419] * 1000), max_elapsed_s=0.01)
+    with pytest.raises(ServerRefused) as caught:
+        await sender.send("1:0", b"x")
+    assert caught.value.failure is Failure.RETRY
+    broker = FakeBroker()
+    broker.unreachable = 1000
+    sender = sender_to(broker, max_elapsed_s=0.01)
+    with pytest.raises(Unreachable):
+        await sender.send("1:0", b"x")
+
+
+async def test_a_broker_that_is_away_for_a_while() -> None:
+    broker = FakeBroker()
+    broker.unreachable = 3
+    sender = sender_to(broker)
+    await asyncio.gather(*(sender.send("1:0", body) for body in bodies(4)))
+    assert broker.stored == bodies(4)
+
+
+async def test_close_waits_and_then_fails_the_rest() -> None:
+    broker = FakeBroker()
+    sender = sender_to(broker)
+    sent = [sender.send("1:0", body) for body in bodies(5)]
+    await sender.close()
+    assert all(future.done() and not future.exception() for future in sent)
+    broker = FakeBroker()
+    broker.unreachable = 10_000
+    sender = sender_to(broker)
+    sent = [sender.send("1:0", body) for body in bodies(3)]
+    await sender.close(timeout=0.01)
+    for future in sent:
+        with pytest.raises(MqbridgeError):
+            await future
+
+
+async def test_routes_keep_partitions_of_a_broker_that_is_away() -> None:
+    """Else the index of every later partition would move."""
+    brokers = {1: Broker(1, "a", 1), 2: Broker(2, "b", 1), 10: Broker(10, "c", 1)}
+    route = TopicRoute("demo")
+    route.learn(TopicInfo("demo", ((10, 1, 1), (2, 2, 2), (1, 1, 1)), None), brokers)
+    names = ["1:0", "2:0", "2:1", "2:10000", "2:10001", "10:0"]
+    assert list(route.partitions) == names
+    route.learn(TopicInfo("demo", ((1, 1, 1), (10, 2, 1)), None), brokers | {1: Broker(1, "moved", 2)})
+    assert list(route.partitions) == [*names, "10:1"]
+    assert route.partitions["1:0"].broker.host == "moved"

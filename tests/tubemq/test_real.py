@@ -1,0 +1,422 @@
+"""The client against a real Master and Broker."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import Failure, LaneRevoked, ServerRefused
+from mqbridge.net.dial import split_address
+from mqbridge.net.tasks import spawn
+from mqbridge.tubemq.client.admin import Admin
+from mqbridge.tubemq.client.consumer import Consumer, From
+from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
+from mqbridge.tubemq.client.partition import Pack, PartitionSession
+from mqbridge.tubemq.client.producer import Producer, Sender, SendResult
+from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.session import Sessions
+from mqbridge.tubemq.client.tail import newest
+from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
+from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_settings import TOKEN
+
+pytestmark = pytest.mark.cluster
+
+PATIENCE_S = 60.0
+
+
+class Client:
+    """Everything that a process needs of a cluster, closed in order."""
+
+    def __init__(self, server: TubeMQ, stack: AsyncExitStack) -> None:
+        self.server, self.stack = server, stack
+        self.sessions = Sessions()
+        self.masters = Masters([split_address(server.masters, DEFAULT_PORT)], self.sessions)
+        self.routes = Routes(self.masters, heartbeat_s=1.0)
+        self.producer = Producer(self.routes, self.sessions)
+
+    async def sender(self, topic: str, **settings: Any) -> Sender:
+        sender = await self.producer.sender(topic, **settings)
+        self.stack.push_async_callback(sender.close)
+        return sender
+
+    async def consumer(self, topic: str, group: str = "", **settings: Any) -> "Reading":
+        consumer = Consumer(self.masters, group or fresh_group(), [topic], heartbeat_s=0.5, **settings)
+        await consumer.start()
+        self.stack.push_async_callback(consumer.close)
+        return Reading(consumer)
+
+
+class Reading:
+    """Reads all partitions of a consumer and notes what it got, by partition; `judge` says what becomes of a pack."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.got: dict[str, list[bytes]] = {}
+        self.offsets: dict[str, list[int]] = {}
+        self.held: set[str] = set()
+        self.judge: Callable[[PartitionSession, Pack], None] = lambda session, _: session.confirm()
+        self._task = spawn(self._run(), "test reading")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def _run(self) -> None:
+        async for session in self.consumer.assignments():
+            self._tasks.append(spawn(self._read(session), f"test reading {session}"))
+
+    async def _read(self, session: PartitionSession) -> None:
+        name = session.ref.name
+        self.held.add(name)
+        try:
+            while True:
+                pack = await session.fetch()
+                assert all(checksum(message.payLoadData) == message.checkSum for message in pack.messages)
+                self.got.setdefault(name, []).extend(message.payLoadData for message in pack.messages)
+                self.offsets.setdefault(name, []).append(pack.offset)
+                self.judge(session, pack)
+        except LaneRevoked:
+            self.held.discard(name)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.got.values()))
+
+
+async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    async with asyncio.timeout(patience_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def fresh_group() -> str:
+    return f"group-{uuid4().hex[:8]}"
+
+
+@pytest_asyncio.fixture
+async def open_client() -> AsyncIterator[Callable[[TubeMQ], Awaitable[Client]]]:
+    async with AsyncExitStack() as stack:
+
+        async def make(server: TubeMQ) -> Client:
+            client = Client(server, stack)
+            stack.push_async_callback(client.sessions.close)
+            await client.routes.start()
+            stack.push_async_callback(client.routes.close)
+            return client
+
+        yield make
+
+
+@pytest_asyncio.fixture
+async def client(tubemq: TubeMQ, open_client: Callable[[TubeMQ], Awaitable[Client]]) -> Client:
+    return await open_client(tubemq)
+
+
+@pytest.fixture
+def own() -> Iterator[TubeMQ]:
+    """A cluster that a test may stop."""
+    with TubeMQ({"demo": 2}, pool={}) as server:
+        yield server
+
+
+def in_order(messages: list[bytes]) -> bool:
+    """Every first appearance comes in order: what is read again may repeat."""
+    seen = list(dict.fromkeys(messages))
+    return seen == sorted(seen)
+
+
+# --- producing and consuming ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "pipelined"])
+async def test_eight_partitions_back_in_order(client: Client, tubemq: TubeMQ, ordered: bool) -> None:
+    topic = tubemq.take_topic(8)
+    sender = await client.sender(topic, ordered=ordered)
+    names = list(sender.route.partitions)
+    assert names == [f"1:{number}" for number in range(8)]
+    count = 500
+    results = await asyncio.gather(*(sender.send(name, b"%s %05d" % (name.encode(), n)) for n in range(count) for name in names))
+    assert all(isinstance(result, SendResult) for result in results)
+    offsets = [result.offset for result in results]
+    assert len(set(offsets)) == len(offsets), "all partitions of a store share one index"
+    reading = await client.consumer(topic)
+    await until(lambda: reading.count >= count * 8)
+    assert reading.count == count * 8
+    for name in names:
+        expected = [b"%s %05d" % (name.encode(), n) for n in range(count)]
+        assert (reading.got[name] if ordered else sorted(reading.got[name])) == expected
+
+
+async def test_sizes_and_attributes(client: Client, tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(1)
+    sender = await client.sender(topic)
+    payloads = [join_payload(b"k=v", b"x" * size) for size in (0, 1, 8_170, 8_192, 70_000, 1 << 20)]
+    payloads.append((b"plain", 0))
+    for data, flag in payloads:
+        await sender.send("1:0", data, flag)
+    reading = await client.consumer(topic)
+    await until(lambda: reading.count >= len(payloads))
+    assert reading.got["1:0"] == [data for data, _ in payloads]
+    assert [split_payload(*payload)[0] for payload in payloads] == [b"k=v"] * 6 + [None]
+
+
+async def test_what_the_broker_refuses(client: Client, tubemq: TubeMQ) -> None:
+    sender = await client.sender(tubemq.take_topic(1))
+    for data in (b"", bytes((1 << 20) + (10 << 10) + 1)):
+        with pytest.raises(ServerRefused) as caught:
+            await sender.send("1:0", data)
+        assert (caught.value.code, caught.value.failure) == (400, Failure.REFUSED)
+    await sender.send("1:0", bytes((1 << 20) + (10 << 10)))
+
+
+async def test_an_unknown_topic_is_named(client: Client) -> None:
+    missing = f"none_{uuid4().hex[:8]}"
+    with pytest.raises(ServerRefused, match=missing) as caught:
+        await client.producer.sender(missing)
+    assert caught.value.failure is Failure.FATAL
+    assert await client.routes.look_up(missing) is None
+    consumer = Consumer(client.masters, fresh_group(), [missing])
+    with pytest.raises(ServerRefused, match=missing) as caught:
+        await consumer.start()
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_filter_by_type(client: Client, tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(1)
+    sender = await client.sender(topic)
+    for number in range(60):
+        kind = ("t1", "t2", None)[number % 3]
+        data, flag = join_payload(f"$msgType$={kind}".encode() if kind else None, b"%02d" % number)
+        await sender.send("1:0", data, flag, kind)
+    # The cluster's default lets filtered consumers read only what is in the file.
+    reading = await client.consumer(topic, filters={topic: {"t2"}}, priority=303)
+    await until(lambda: reading.count >= 20)
+    assert [split_payload(data, 1)[1] for data in reading.got["1:0"]] == [b"%02d" % n for n in range(1, 60, 3)]
+
+
+async def test_confirmed_and_not(client: Client, tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(1)
+    sender = await client.sender(topic)
+    for number in range(5):
+        await sender.send("1:0", b"%d" % number)
+    group = fresh_group()
+    reading = await client.consumer(topic, group)
+    turns = []
+
+    def twice(session: PartitionSession, pack: Pack) -> None:
+        turns.append(pack.offset)
+        session.confirm() if len(turns) > 2 else session.reject()
+
+    reading.judge = twice
+    await until(lambda: len(turns) >= 3)
+    assert turns == [0, 0, 0]
+    await sender.send("1:0", b"5")
+    await until(lambda: len(turns) >= 4)
+    assert reading.got["1:0"] == [b"0", b"1", b"2", b"3", b"4"] * 3 + [b"5"]
+    await reading.consumer.close()
+    await sender.send("1:0", b"6")
+    again = await client.consumer(topic, group)
+    await until(lambda: again.count > 0)
+    assert again.got["1:0"] == [b"6"]
+
+
+async def test_a_pack_that_was_not_confirmed_goes_to_the_next_member(client: Client, tubemq: TubeMQ) -> None:
+    topic, group = tubemq.take_topic(1), fresh_group()
+    sender = await client.sender(topic)
+    await sender.send("1:0", b"once more")
+    first = await client.consumer(topic, group)
+    first.judge = lambda *_: None
+    session = await anext(first.consumer.assignments()) if not first.held else None
+    await until(lambda: first.count > 0 or session is not None)
+    if session is not None:
+        await session.fetch()
+    await first.consumer.close()
+    second = await client.consumer(topic, group)
+    await until(lambda: second.count > 0)
+    assert second.got["1:0"] == [b"once more"]
+
+
+async def test_a_commit_tells_where_the_next_pack_begins(client: Client, tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(3)
+    sender = await client.sender(topic)
+    for number in range(90):
+        await sender.send(f"1:{number % 3}", b"%d" % number)
+    consumer = Consumer(client.masters, fresh_group(), [topic], heartbeat_s=0.5)
+    await consumer.start()
+    client.stack.push_async_callback(consumer.close)
+    async with asyncio.timeout(PATIENCE_S):
+        session = await anext(consumer.assignments())
+        pack = await session.fetch()
+        end = await session.commit(consumed=False)
+        assert end == pack.offset
+        assert (await session.fetch()).offset == end
+        end = await session.commit(consumed=True)
+        assert end > pack.offset
+        await sender.send(session.ref.name, b"more")
+        assert (await session.fetch()).offset == end
+
+
+async def test_latest_begins_after_what_is_there(client: Client, tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(1)
+    sender = await client.sender(topic)
+    await sender.send("1:0", b"old")
+    reading = await client.consumer(topic, start=From.LATEST)
+    await until(lambda: bool(reading.held))
+    await sender.send("1:0", b"new")
+    await until(lambda: reading.count > 0)
+    assert reading.got["1:0"] == [b"new"]
+
+
+async def test_two_members_share_and_hand_over(client: Client, tubemq: TubeMQ) -> None:
+    topic, group = tubemq.take_topic(8), fresh_group()
+    sender = await client.sender(topic)
+    sent: set[bytes] = set()
+
+    async def send(count: int) -> None:
+        batch = [b"%06d" % (len(sent) + number) for number in range(count)]
+        await asyncio.gather(*(sender.send(f"1:{n % 8}", body) for n, body in enumerate(batch)))
+        sent.update(batch)
+
+    def seen(*readings: Reading) -> list[bytes]:
+        return [body for reading in readings for bodies in reading.got.values() for body in bodies]
+
+    first = await client.consumer(topic, group)
+    await send(400)
+    await until(lambda: len(first.held) == 8 and first.count == 400)
+    second = await client.consumer(topic, group)
+    await send(400)
+    await until(lambda: len(first.held) == 4 and len(second.held) == 4)
+    assert not first.held & second.held
+    await send(400)
+    await until(lambda: set(seen(first, second)) == sent)
+    await first.consumer.close()
+    await send(400)
+    await until(lambda: len(second.held) == 8)
+    await until(lambda: set(seen(first, second)) == sent)
+    assert len(seen(first, second)) == len(sent), "nothing twice"
+
+
+async def test_the_newest_message_of_a_partition(client: Client, tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(3)
+    sender = await client.sender(topic, ordered=False)
+    refs = sender.route.partitions
+    assert await newest(client.masters, refs["1:1"]) is None
+    await sender.send("1:1", b"the one")
+    # More of others than one look back covers.
+    await asyncio.gather(*(sender.send("1:0", b"%d" % n) for n in range(2500)))
+    async with asyncio.timeout(PATIENCE_S):
+        found = [await newest(client.masters, refs[name]) for name in ("1:1", "1:0", "1:2")]
+    assert [message and message.payLoadData[:7] for message in found][::2] == [b"the one", None]
+    assert found[1] is not None
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+async def flow(client: Client, sender: Sender, stop: asyncio.Event) -> int:
+    """Send numbers to both partitions, a few at a time, until told to stop; how many each got."""
+    number = 0
+    while not stop.is_set():
+        await asyncio.gather(*(sender.send(name, b"%06d" % number) for name in sender.route.partitions))
+        number += 1
+        await asyncio.sleep(0.002)
+    return number
+
+
+@pytest.mark.parametrize("what", ["broker", "master", "both"])
+async def test_a_restart_in_the_middle(own: TubeMQ, open_client: Callable[[TubeMQ], Awaitable[Client]], what: str) -> None:
+    client = await open_client(own)
+    sender = await client.sender("demo")
+    reading = await client.consumer("demo")
+    stop = asyncio.Event()
+    sending = spawn(flow(client, sender, stop), "test flow")
+    await until(lambda: reading.count > 100)
+    restart = {"broker": own.broker.restart, "master": own.master.restart, "both": own.restart}[what]
+    await asyncio.to_thread(restart)
+    before = reading.count
+    await until(lambda: reading.count > before + 200)
+    stop.set()
+    sent = await sending
+    expected = {b"%06d" % number for number in range(sent)}
+    await until(lambda: all(set(reading.got.get(name, ())) == expected for name in sender.route.partitions))
+    for messages in reading.got.values():
+        assert in_order(messages)
+
+
+async def test_a_broker_that_loses_its_memory(own: TubeMQ, open_client: Callable[[TubeMQ], Awaitable[Client]]) -> None:
+    """Acknowledged messages are gone and their offsets used again: reading goes on, with what there is."""
+    client = await open_client(own)
+    sender = await client.sender("demo")
+    reading = await client.consumer("demo")
+    await asyncio.gather(*(sender.send("1:0", b"%03d" % number) for number in range(20)))
+    await until(lambda: reading.count == 20)
+    await asyncio.to_thread(own.broker.kill)
+    await asyncio.to_thread(own.broker.start)
+    await asyncio.gather(*(sender.send("1:0", b"%03d" % number) for number in range(500, 520)))
+    await until(lambda: reading.got["1:0"][-1] == b"519")
+
+
+async def test_killed_in_the_middle_with_files_written_at_once(open_client: Callable[[TubeMQ], Awaitable[Client]]) -> None:
+    with TubeMQ({"demo": 2}, pool={}, memory_store=False) as own:
+        async with AsyncExitStack() as stack:
+            client = Client(own, stack)
+            stack.push_async_callback(client.sessions.close)
+            await client.routes.start()
+            stack.push_async_callback(client.routes.close)
+            sender = await client.sender("demo")
+            reading = await client.consumer("demo")
+            stop = asyncio.Event()
+            sending = spawn(flow(client, sender, stop), "test flow")
+            await until(lambda: reading.count > 100)
+            await asyncio.to_thread(own.broker.kill)
+            await asyncio.to_thread(own.broker.start)
+            before = reading.count
+            await until(lambda: reading.count > before + 100)
+            stop.set()
+            sent = await sending
+            expected = {b"%06d" % number for number in range(sent)}
+            await until(lambda: all(set(reading.got.get(name, ())) == expected for name in sender.route.partitions))
+
+
+# --- administrators ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_admin_api(client: Client, tubemq: TubeMQ) -> None:
+    admin = Admin(tubemq.admin_url.removesuffix("/webapi.htm"), TOKEN)
+    client.stack.push_async_callback(admin.close)
+    topic, group = f"made_{time.time_ns()}", fresh_group()
+    assert await admin.partitions(topic) == {}
+    await admin.create(topic, 2)
+    assert await admin.partitions(topic) == {1: 2}
+    await admin.create(topic, 2)
+    await admin.create(topic, 5)
+    assert await admin.partitions(topic) == {1: 5}
+    assert topic in await admin.topics()
+    assert "__offset_history__" not in await admin.topics()
+    sender = await client.sender(topic)
+    assert await admin.groups(topic) == []
+    for name in sender.route.partitions:
+        await sender.send(name, b"x")
+    assert (await admin.stored(topic))["1:0"] == (0, 140)
+    reading = await client.consumer(topic, group)
+    await until(lambda: reading.count == 5)
+    await reading.consumer.close()
+    async with asyncio.timeout(PATIENCE_S):
+        while await admin.groups(topic) != [group]:
+            await asyncio.sleep(0.1)
+    committed = await admin.committed(topic, group)
+    assert committed.keys() == sender.route.partitions.keys()
+    assert all(0 < offset <= 140 for offset in committed.values())
+    assert await admin.committed(topic, fresh_group()) == {}
+
+
+async def test_the_admin_api_says_what_is_wrong(client: Client, tubemq: TubeMQ) -> None:
+    admin = Admin(tubemq.admin_url, "wrong")
+    client.stack.push_async_callback(admin.close)
+    with pytest.raises(ServerRefused, match="unauthorized") as caught:
+        await admin.create(f"made_{time.time_ns()}", 1)
+    assert caught.value.failure is Failure.FATAL
+    assert "wrong" not in str(caught.value), "a token must not get into a log"
