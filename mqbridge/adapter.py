@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from mqbridge.errors import ConfigError, Failure
 from mqbridge.message import Batch, Message, Partition, Position
@@ -69,6 +69,8 @@ class InboundSpec:
     group: str
     start: Start = Start.EARLIEST
     msg_types: frozenset[str] = frozenset()
+    temporary: bool = False
+    """The group ends with this inbound: nothing of it is to be kept, where the system can do that."""
     max_bytes: int = 64 << 20
     """Most bytes that the inbound may hold ahead of the core, all lanes together."""
     options: BaseModel | None = None
@@ -217,12 +219,23 @@ class Cluster(Protocol):
         """Open a way into an existing topic. Raises ClusterError (FATAL for a missing topic)."""
 
 
+class ClusterModel(BaseModel):
+    """The base of every system's cluster configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """The configuration that a URL such as `system://host:port` stands for. Raises ValueError."""
+        raise ValueError(f"{url.partition('://')[0]} clusters cannot be given by a URL; write a configuration file")
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """What a system registers: its name, the models of its configuration, and how a cluster of it is made."""
 
     system: str
-    cluster_model: type[BaseModel]
+    cluster_model: type[ClusterModel]
     inbound_options: type[BaseModel]
     outbound_options: type[BaseModel]
     make_cluster: "MakeCluster"

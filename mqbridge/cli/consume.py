@@ -9,9 +9,8 @@ from typing import Annotated
 
 import orjson
 import typer
-from pydantic import BaseModel
 
-from mqbridge.adapter import Adapter, InboundSpec, Start
+from mqbridge.adapter import InboundSpec, Start
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, UrlOption, choose, no_topic
@@ -108,17 +107,11 @@ async def _consume(chosen: Chosen, topic: str, group: str | None, wanted: Wanted
             topics=(topic,),
             group=group or THROW_AWAY + secrets.token_hex(6),
             start=Start.LATEST if wanted.position == "end" else Start.EARLIEST,
-            options=_options(chosen.adapter, throw_away=group is None),
+            temporary=group is None,
+            options=chosen.adapter.inbound_options(),
         )
         inbound = await cluster.inbound(spec)
         try:
             return await tail.run(inbound)
         finally:
             await inbound.close()
-
-
-def _options(adapter: Adapter, *, throw_away: bool) -> BaseModel:
-    """The system's settings; a system whose groups outlive their readers offers `for_throw_away` on its model."""
-    make = getattr(adapter.inbound_options, "for_throw_away", None)
-    options: BaseModel = make() if throw_away and make is not None else adapter.inbound_options()
-    return options

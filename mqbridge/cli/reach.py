@@ -89,12 +89,8 @@ def _from_url(url: str) -> Chosen:
     adapters = load_adapters()
     if not mark or system not in adapters:
         raise ConfigError(f"{url!r} is not the URL of a known system", hint=nearest(system, (f"{name}://" for name in adapters)))
-    model = adapters[system].cluster_model
-    from_url = getattr(model, "from_url", None)
-    if from_url is None:
-        raise ConfigError(f"a {system} cluster cannot be given by a URL", hint="Write a configuration and use --config FILE")
     try:
-        settings = from_url(url)
+        settings = adapters[system].cluster_model.from_url(url)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{url!r} cannot be used: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -20,9 +20,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from mqbridge.adapter import Start
-from mqbridge.config.units import Address, Duration, Size, split_address
 from mqbridge.errors import ConfigError
 from mqbridge.routing.topics import compile_pattern, is_pattern, template_fields
+from mqbridge.units import Address, Duration, Size, split_address
 
 MIN_IN_FLIGHT_BYTES = 64 << 10
 """Below this a route would wait for a round trip after nearly every batch."""

@@ -86,7 +86,7 @@ class LaneDelivery:
 
     async def run(self) -> None:
         """Deliver until `stop`, revocation or an error; then drain and release. Raises what ended the lane, if not asked to."""
-        self._pump = spawn(self._receive(), f"deliver {self.lane.partition}")
+        self._pump = spawn(self._receive(), f"deliver {self.lane.partition}", quiet=True)
         try:
             await asyncio.wait([self._pump])
             if not self._pump.cancelled() and isinstance(error := self._pump.exception(), Exception) and self.error is None:

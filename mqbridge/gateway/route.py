@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel
 
-from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, Outbound, OutboundSpec, Topic
+from mqbridge.adapter import Bounds, Cluster, Inbound, InboundLane, InboundSpec, Outbound, OutboundSpec, Topic
 from mqbridge.config.models import Route as RouteConfig
 from mqbridge.config.models import Target as TargetConfig
 from mqbridge.delivery.budget import Budget, RateLimit
@@ -50,6 +50,8 @@ class Route:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._assigned = False
+        self._bounds: dict[str, asyncio.Task[Mapping[str, Bounds]]] = {}
+        """What each source topic held when its first partition was assigned."""
 
     # --- state, for health, metrics and --until-idle ------------------------------------------------------------------
 
@@ -167,7 +169,7 @@ class Route:
                 task = spawn(self._deliver(lane, delivery), f"{self.name} {lane.partition}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-        except MqbridgeError as error:
+        except Exception as error:  # noqa: BLE001 - as in `_deliver`
             self._fail(error)
 
     def _terms(self) -> Terms:
@@ -203,7 +205,11 @@ class Route:
         left_off = self._checkpoints.load(self.name, partition) if self._checkpoints is not None else None
         if left_off is None or self.config.delivery.on_gap == "continue":
             return
-        held = (await self._clusters[partition.cluster].bounds(partition.topic)).get(partition.name)
+        topic = partition.topic
+        if topic not in self._bounds:
+            cluster = self._clusters[self.config.source.cluster]
+            self._bounds[topic] = spawn(cluster.bounds(topic), f"bounds of {topic}", quiet=True)
+        held = (await asyncio.shield(self._bounds[topic])).get(partition.name)
         if held is None:
             return
         if held.first > left_off:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mqbridge.adapter import Adapter, Cluster, load_adapters
@@ -124,10 +124,19 @@ async def connected(config: Config, adapters: Mapping[str, Adapter] | None = Non
         adapters = load_adapters()
     clusters = {name: adapters[cluster.system].make_cluster(name, cluster.settings) for name, cluster in config.clusters.items()}
     try:
-        await asyncio.gather(*(cluster.connect() for cluster in clusters.values()))
+        await _connect_all(clusters.values())
         yield clusters
     finally:
         await asyncio.gather(*(cluster.close() for cluster in clusters.values()), return_exceptions=True)
+
+
+async def _connect_all(clusters: Iterable[Cluster]) -> None:
+    """Connect side by side; the first failure ends the other attempts and is raised."""
+    tasks = [spawn(cluster.connect(), f"connect {cluster.name}", quiet=True) for cluster in clusters]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await cancel(*tasks)
 
 
 def _outcome(route: Route) -> RouteOutcome:

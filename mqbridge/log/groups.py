@@ -23,6 +23,7 @@ class Membership(NamedTuple):
     topics: tuple[str, ...]
     start: Start
     lease_ms: int
+    temporary: bool
 
 
 @dataclass(slots=True)
@@ -122,7 +123,9 @@ def give_back(connection: sqlite3.Connection, me: Membership, offsets: Mapping[i
 
 
 def leave(connection: sqlite3.Connection, me: Membership, offsets: Mapping[int, int | None]) -> None:
-    """Give everything back and end the membership."""
+    """Give everything back and end the membership; with it a temporary group's positions."""
     give_back(connection, me, offsets)
     connection.execute("DELETE FROM lease WHERE grp = ? AND owner = ?", (me.group, me.id))
     connection.execute("DELETE FROM member WHERE grp = ? AND id = ?", (me.group, me.id))
+    if me.temporary:
+        connection.execute("DELETE FROM position WHERE grp = ?", (me.group,))

@@ -34,7 +34,8 @@ class LogInbound:
 
     def __init__(self, store: Store, cluster: str, spec: InboundSpec) -> None:
         self._store, self._cluster = store, cluster
-        self._me = Membership(spec.group, uuid.uuid4().hex, spec.topics, spec.start, int(store.config.lease_s * 1000))
+        lease_ms = int(store.config.lease * 1000)
+        self._me = Membership(spec.group, uuid.uuid4().hex, spec.topics, spec.start, lease_ms, spec.temporary)
         self._held: dict[int, LogLane] = {}
         self._dirty: dict[int, int] = {}
         self._flushing: asyncio.TimerHandle | None = None
@@ -78,7 +79,7 @@ class LogInbound:
         self._nudge_others()
 
     async def _live(self) -> None:
-        interval = self._store.config.lease_s / HEARTBEATS_PER_LEASE
+        interval = self._store.config.lease / HEARTBEATS_PER_LEASE
         while True:
             try:
                 async with asyncio.timeout(interval):

@@ -75,7 +75,7 @@ class Store:
     async def _connect(self, role: str) -> tuple[ThreadPoolExecutor, sqlite3.Connection]:
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"mqbridge-log-{role}")
         config = self.config
-        opening = partial(open_connection, config.path, config.synchronous, config.busy_timeout_s)
+        opening = partial(open_connection, config.path, config.synchronous, config.busy_timeout)
         try:
             return executor, await asyncio.get_running_loop().run_in_executor(executor, opening)
         except ClusterError:
@@ -138,7 +138,7 @@ class Store:
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(self.config.poll_ms / 1000)
+            await asyncio.sleep(self.config.poll)
             if self._watching:
                 try:
                     for partition, tail in (await self.read(self._news)).items():
@@ -157,7 +157,7 @@ class Store:
         return tails
 
     async def _retain(self) -> None:
-        while self.config.retention_bytes is not None or self.config.retention_hours is not None:
+        while self.config.retention_bytes is not None or self.config.retention is not None:
             try:
                 while await self.trim() >= retention.ROWS_PER_PASS:
                     pass
@@ -167,8 +167,8 @@ class Store:
 
     async def trim(self) -> int:
         """One pass of the retention; how many rows it dropped."""
-        hours = self.config.retention_hours
-        before_ms = None if hours is None else now_ms() - int(hours * 3_600_000)
+        age = self.config.retention
+        before_ms = None if age is None else now_ms() - int(age * 1000)
         return await self.write(retention.trim, self.config.retention_bytes, before_ms)
 
 

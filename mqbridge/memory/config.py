@@ -2,11 +2,11 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from mqbridge.adapter import ClusterModel
 
-class MemoryConfig(BaseModel):
+
+class MemoryConfig(ClusterModel):
     """One in-process broker; what it holds is gone when the process ends."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     broker: str = Field(
         default="", description="Clusters of the same broker name share their data; empty is the cluster's own name."

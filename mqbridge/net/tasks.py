@@ -10,11 +10,11 @@ log = logging.getLogger(__name__)
 _running: set[asyncio.Task[Any]] = set()
 
 
-def spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """Start a task. If it ends by an exception that nobody awaits, that is logged with its traceback."""
+def spawn(coroutine: Coroutine[Any, Any, Any], name: str, *, quiet: bool = False) -> asyncio.Task[Any]:
+    """Start a task. If it ends by an exception, that is logged with its traceback; `quiet` is for a caller that awaits it."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     _running.add(task)
-    task.add_done_callback(_ended)
+    task.add_done_callback(_running.discard if quiet else _ended)
     return task
 
 

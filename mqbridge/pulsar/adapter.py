@@ -31,10 +31,10 @@ class PulsarClusterClient:
     def __init__(self, name: str, config: PulsarCluster) -> None:
         self.name = name
         self._config = config
-        timing = Timing(config.operation_timeout_s, config.request_timeout_s, config.connect_timeout_s, config.keep_alive_s)
+        timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)
         self._client = PulsarClient(parse_service_url(config.service_url, tls=False), timing=timing)
         self._topics = Topics(self._client, name, config.namespace)
-        self._admin = Admin(config.admin_url, config.operation_timeout_s) if config.admin_url else None
+        self._admin = Admin(config.admin_url, config.operation_timeout) if config.admin_url else None
 
     async def connect(self) -> None:
         """Shake hands with a broker."""
@@ -62,7 +62,7 @@ class PulsarClusterClient:
     async def describe(self, topic: str) -> Topic | None:
         """The topic; one without partitions has the partition `-1`."""
         names = await self._topics.names(topic)
-        return None if names is None else Topic(self._topics.parse(topic).short(self._config.namespace), names)
+        return None if names is None else Topic(topic, names)
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or give it more partitions. Raises ClusterError (FATAL) where that cannot be."""
@@ -122,7 +122,7 @@ class PulsarClusterClient:
         after: Position = (ledger, entry + 1, 0)
         if not await consumer.has_more():
             return Bounds(after, after)
-        async with asyncio.timeout(self._config.request_timeout_s):
+        async with asyncio.timeout(self._config.request_timeout):
             first = await consumer.receive()
         return Bounds((first.ledger, first.entry, 0), after)
 
@@ -152,13 +152,14 @@ class PulsarClusterClient:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Subscribe."""
-        inbound = PulsarInbound(self._client, self._topics, spec, self._config.refresh_s)
+        inbound = PulsarInbound(self._client, self._topics, spec, self._config.refresh)
         await inbound.open()
         return inbound
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
-        return PulsarOutbound(self._client, self._topics, spec, await self._topics.partitions(spec.topic))
+        targets = await self._topics.partitions(spec.topic)
+        return PulsarOutbound(self._client, self._topics, spec, targets, await self._client.max_message_size())
 
 
 ADAPTER = Adapter("pulsar", PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions, PulsarClusterClient)

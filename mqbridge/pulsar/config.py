@@ -1,17 +1,20 @@
 """The configuration of a Pulsar cluster, and of the routes' ends at it."""
 
-from typing import Literal
+from typing import Literal, Self
+from urllib.parse import parse_qs
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from mqbridge.adapter import ClusterModel
 from mqbridge.pulsar.client.pool import TLS_SCHEME, parse_service_url
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
+from mqbridge.units import Duration, Size
+
+ADMIN_PORT = 8080
 
 
-class PulsarCluster(BaseModel):
+class PulsarCluster(ClusterModel):
     """A Pulsar cluster."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     service_url: str = Field(description="`pulsar://host:6650`, several hosts with commas between them; tried in turn.")
     admin_url: str | None = Field(
@@ -20,15 +23,15 @@ class PulsarCluster(BaseModel):
         " itself, only those of the default namespace are listed, and groups and their positions cannot be read.",
     )
     namespace: str = Field(default=DEFAULT_NAMESPACE, description="`tenant/namespace` of topics that are named without one.")
-    operation_timeout_s: float = Field(
-        default=30.0, gt=0, description="Seconds for opening something or asking for metadata, with all repetitions."
+    operation_timeout: Duration = Field(
+        default=30.0, gt=0, description="For opening something or asking for metadata, with all repetitions."
     )
-    request_timeout_s: float = Field(default=10.0, gt=0, description="Seconds for one answer of a broker.")
-    connect_timeout_s: float = Field(default=10.0, gt=0, description="Seconds for a connection and its handshake.")
-    keep_alive_s: float = Field(
-        default=30.0, ge=0.1, description="Seconds between pings; a broker that is silent from one to the next is given up."
+    request_timeout: Duration = Field(default=10.0, gt=0, description="For one answer of a broker.")
+    connect_timeout: Duration = Field(default=10.0, gt=0, description="For a connection and its handshake.")
+    keep_alive: Duration = Field(
+        default=30.0, ge=0.1, description="Time between pings; a broker that is silent from one to the next is given up."
     )
-    refresh_s: float = Field(default=60.0, ge=0.1, description="Seconds between looks for new partitions of consumed topics.")
+    refresh: Duration = Field(default=60.0, ge=0.1, description="Time between looks for new partitions of consumed topics.")
 
     @field_validator("service_url")
     @classmethod
@@ -51,6 +54,14 @@ class PulsarCluster(BaseModel):
         parse_topic("x", namespace)
         return namespace
 
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """`pulsar://host:6650[,host:6650]`; REST at port 8080 of the first host, or where `?admin=http://host:port` says."""
+        service, _, query = url.partition("?")
+        given = parse_qs(query).get("admin")
+        host = parse_service_url(service, tls=False)[0].host
+        return cls(service_url=service, admin_url=given[0] if given else f"http://{host}:{ADMIN_PORT}")
+
 
 class PulsarInboundOptions(BaseModel):
     """Consuming from Pulsar."""
@@ -63,7 +74,7 @@ class PulsarInboundOptions(BaseModel):
         " another instance takes over. `shared` and `key_shared` divide a partition's entries among instances.",
     )
     consumer_name: str = Field(default="", description="Name shown by the broker; empty makes one that no other instance has.")
-    batch_bytes: int = Field(
+    batch_bytes: Size = Field(
         default=1 << 20, ge=1, le=64 << 20, description="Entries that wait are handed on together up to this many bytes."
     )
 
@@ -75,7 +86,7 @@ class PulsarOutboundOptions(BaseModel):
 
     compression: Literal["none", "lz4", "zlib", "zstd", "snappy"] = Field(default="none", description="Of every entry.")
     batch_messages: int = Field(default=5000, ge=1, le=100_000, description="Most messages of one entry.")
-    batch_bytes: int = Field(
+    batch_bytes: Size = Field(
         default=512 << 10,
         ge=1,
         le=64 << 20,

@@ -19,6 +19,7 @@ from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.config import PulsarInboundOptions
 from mqbridge.pulsar.lane import PulsarLane
 from mqbridge.pulsar.topics import Topics
+from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +81,14 @@ class PulsarInbound:
                 await self._subscribe(partition, share)
 
     async def _subscribe(self, partition: Partition, max_bytes: int) -> None:
+        earliest = self._spec.start is Start.EARLIEST
+        temporary = self._spec.temporary
         subscription = Subscription(
             self._spec.group,
-            SUBSCRIPTION_TYPES[self._options.subscription_type],
-            earliest=self._spec.start is Start.EARLIEST,
+            Types.Exclusive if temporary else SUBSCRIPTION_TYPES[self._options.subscription_type],
+            earliest=earliest,
             consumer_name=self._consumer_name,
+            reader_from=None if not temporary else EARLIEST if earliest else LATEST,
             max_bytes=max_bytes,
         )
         consumer = await self._client.consumer(self._topics.concrete(partition), subscription)

@@ -45,12 +45,12 @@ _times: dict[int, bytes] = {}
 
 
 class Limits:
-    """What an entry may hold, and what the broker takes."""
+    """What an entry may hold. A message beyond `max_bytes` makes an entry by itself."""
 
-    __slots__ = ("max_bytes", "max_message_bytes", "max_messages")
+    __slots__ = ("max_bytes", "max_messages")
 
-    def __init__(self, max_messages: int = 5000, max_bytes: int = 512 << 10, max_message_bytes: int = 5 << 20) -> None:
-        self.max_messages, self.max_bytes, self.max_message_bytes = max_messages, max_bytes, max_message_bytes
+    def __init__(self, max_messages: int = 5000, max_bytes: int = 512 << 10) -> None:
+        self.max_messages, self.max_bytes = max_messages, max_bytes
 
 
 class Outgoing:

@@ -28,13 +28,17 @@ KEY_MEMO = 16384
 class PulsarOutbound:
     """A way into one topic."""
 
-    def __init__(self, client: PulsarClient, topics: Topics, spec: OutboundSpec, targets: Sequence[Partition]) -> None:
+    def __init__(
+        self, client: PulsarClient, topics: Topics, spec: OutboundSpec, targets: Sequence[Partition], max_message_size: int
+    ) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarOutboundOptions)  # noqa: S101 - by the registry
         options = spec.options or PulsarOutboundOptions()
         self.partitions = len(targets)
         self._client, self._spec, self._options = client, spec, options
         self._names = [topics.concrete(partition) for partition in targets]
-        self._limits = Limits(options.batch_messages, options.batch_bytes)
+        # An entry that the broker refuses would take all of its messages with it, so only a message that is too large by itself
+        # may make one.
+        self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
         self._producers: dict[int, Producer] = {}
         self._prefixes: dict[Partition, str] = {}
         self._hash = _java_hash if options.key_hash == "java" else murmur3_32

@@ -42,9 +42,8 @@ class Topics:
         return names
 
     async def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of an existing topic."""
-        short = self.parse(topic).short(self.namespace)
-        return [Partition(self._cluster, short, name, index) for index, name in enumerate(await self.existing(topic))]
+        """The partitions of an existing topic, which keeps the spelling that it was asked for by."""
+        return [Partition(self._cluster, topic, name, index) for index, name in enumerate(await self.existing(topic))]
 
     def concrete(self, partition: Partition) -> str:
         """The full name that producers and consumers of this partition use."""

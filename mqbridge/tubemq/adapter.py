@@ -41,9 +41,9 @@ class TubeMQ:
     async def connect(self) -> None:
         """Register a producer with the Master."""
         config = self._config
-        self._sessions = Sessions(timeout_s=config.request_timeout_s)
+        self._sessions = Sessions(timeout_s=config.request_timeout)
         addresses = [split_address(address, DEFAULT_PORT) for address in config.masters]
-        routes = Routes(Masters(addresses, self._sessions), heartbeat_s=config.heartbeat_s)
+        routes = Routes(Masters(addresses, self._sessions), heartbeat_s=config.heartbeat)
         try:
             await routes.start()
         except BaseException:
@@ -80,7 +80,9 @@ class TubeMQ:
         await self._administrator("create topics").create(topic, partitions)
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next offset; partitions of one store have the same ones."""
+        """First and next offset; partitions of one store have the same ones. Empty without `admin_url`."""
+        if self._admin is None:
+            return {}
         stored = await self._administrator("see offsets").stored(topic)
         empty = Bounds((0, 0), (0, 0))
         known = dict.fromkeys(await self._names(topic), empty)
@@ -107,7 +109,7 @@ class TubeMQ:
             spec.topics,
             start=From.EARLIEST if spec.start is Start.EARLIEST else From.LATEST,
             filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
-            heartbeat_s=self._config.heartbeat_s,
+            heartbeat_s=self._config.heartbeat,
             max_gets=max(1, spec.max_bytes // PACK_BYTES),
             priority=options.query_priority,
         )

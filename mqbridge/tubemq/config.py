@@ -1,18 +1,21 @@
 """The configuration of a TubeMQ cluster."""
 
-from typing import Any
+from typing import Any, Self
+from urllib.parse import parse_qs
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from mqbridge.adapter import ClusterModel
 from mqbridge.net.dial import split_address
 from mqbridge.tubemq.client.master import DEFAULT_PORT
+from mqbridge.units import Duration
+
+URL_HEARTBEAT = "2s"
 
 
-class TubeMQCluster(BaseModel):
+class TubeMQCluster(ClusterModel):
     """One cluster: its Masters, and its administrators' web address where there is one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     masters: tuple[str, ...] = Field(
         min_length=1,
@@ -30,16 +33,23 @@ class TubeMQCluster(BaseModel):
     time_zone: str = Field(
         default="UTC", description="The zone that `$msgTime$` of messages is written in.", examples=["Asia/Shanghai"]
     )
-    heartbeat_s: float = Field(
+    heartbeat: Duration = Field(
         default=13.0,
         gt=0,
         le=15.0,
-        description="Seconds between heartbeats. Partitions are handed out in the answers, so this is how fast a group "
+        description="Time between heartbeats. Partitions are handed out in the answers, so this is how fast a group "
         "reacts; a Master takes a consumer for dead after 30 s without one.",
     )
-    request_timeout_s: float = Field(
-        default=10.0, ge=1.0, le=600.0, description="Seconds to wait for an answer; servers drop requests that waited longer."
+    request_timeout: Duration = Field(
+        default=10.0, ge=1.0, le=600.0, description="How long to wait for an answer; servers drop requests that waited longer."
     )
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """`tubemq://host:8715[,host:8715][?admin=http://host:8080]`; a short heartbeat, because a person waits."""
+        masters, _, query = url.removeprefix("tubemq://").partition("?")
+        given = parse_qs(query).get("admin")
+        return cls(masters=tuple(masters.split(",")), admin_url=given[0] if given else None, heartbeat=URL_HEARTBEAT)
 
     @field_validator("masters", mode="before")
     @classmethod

@@ -1,9 +1,9 @@
 """TubeMQ message <-> `Message`.
 
-A TubeMQ message is a body and one attribute string of `key=value` pairs joined by commas. Coming in, the string is kept in
-`attributes` byte for byte and its pairs become properties of the same names, `$msgType$` and `$msgTime$` among them.
+A TubeMQ message is a body and one attribute string of `key=value` pairs joined by commas. Coming in, the string is kept
+in `attributes` byte for byte and its pairs become properties of the same names, `$msgType$` and `$msgTime$` among them.
 
-Going out, a message that still has its attribute string, unchanged, gets it back verbatim. For any other message a string is built:
+Going out, a message that still has its attribute string, unchanged, gets it back verbatim. For any other one is built:
 
     user pairs , mqbridge.v=1 , $msgType$=… , $msgTime$=… , mqbridge.… = …
 
@@ -108,7 +108,7 @@ def _remember(item: bytes) -> Pair | None:
 
 
 def _system_fields(properties: tuple[Pair, ...], zone: tzinfo) -> tuple[str | None, int | None]:
-    """Type and time: the first of each, as native readers take them. The SDKs write them first, so the rest is seldom looked at."""
+    """Type and time: the first of each, as native readers take them. SDKs write them first, so the rest is seldom looked at."""
     msg_type = minute = None
     for key, value in properties:
         if key == MSG_TYPE:

@@ -75,5 +75,5 @@ class MemoryHarness(BuiltIn):
 
 class LogHarness(BuiltIn):
     def __init__(self, folder: Path) -> None:
-        config = LOG.cluster_model(path=folder / "conformance.db", lease_s=1.0, poll_ms=10)
+        config = LOG.cluster_model(path=folder / "conformance.db", lease="1s", poll="10ms")
         super().__init__("log", LOG, config, (16 << 20) - 100)

@@ -17,7 +17,7 @@ class PulsarHarness:
     patience_s = 30.0
 
     def __init__(self, server: Pulsar) -> None:
-        self._config = ADAPTER.cluster_model(service_url=server.service_url, admin_url=server.admin_url, refresh_s=0.5)
+        self._config = ADAPTER.cluster_model(service_url=server.service_url, admin_url=server.admin_url, refresh="500ms")
         self._clients = itertools.count(1)
 
     def cluster(self) -> Cluster:

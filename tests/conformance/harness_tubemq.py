@@ -21,7 +21,7 @@ class TubeMQHarness:
     def __init__(self, server: TubeMQ) -> None:
         self._server = server
         self._config = ADAPTER.cluster_model(
-            masters=server.masters, admin_url=server.admin_url.removesuffix("/webapi.htm"), admin_token=TOKEN, heartbeat_s=0.5
+            masters=server.masters, admin_url=server.admin_url.removesuffix("/webapi.htm"), admin_token=TOKEN, heartbeat="500ms"
         )
         self._clients = itertools.count(1)
 

@@ -346,3 +346,22 @@ async def test_even_a_bug_stops_its_route(source: Broker, target: Broker, name: 
     outcome = await task
     assert outcome.routes[0].error is not None
     assert any(record.exc_info for record in caplog.records)
+
+
+async def test_a_bug_when_a_lane_is_assigned_stops_the_route(source: Broker, target: Broker, name: str) -> None:
+    gateway = Gateway(from_dict(settings(source, name), adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run())
+    while committed(source) < COUNT:
+        await asyncio.sleep(0.01)
+    gateway.routes[0]._targets.clear()
+    source.revoke("orders", 0)
+    outcome = await asyncio.wait_for(task, 10)
+    assert outcome.routes[0].error == "'orders'"
+
+
+async def test_a_cluster_that_cannot_be_reached_leaves_nothing_behind(source: Broker, target: Broker, name: str) -> None:
+    before = asyncio.all_tasks()
+    target.disconnect()
+    with pytest.raises(ClusterError):
+        await run(settings(source, name))
+    assert asyncio.all_tasks() == before

@@ -17,7 +17,7 @@ from tests.kit.tubemq import TubeMQ
 BATCH = 500
 WINDOW = 8
 """Batches in flight per partition while filling."""
-HEARTBEAT_S = 2.0
+HEARTBEAT = "2s"
 QUIET_S = 3.0
 """A target is read to its end when nothing came for so long."""
 FIRST_S = 30.0
@@ -26,7 +26,7 @@ FIRST_S = 30.0
 
 def tubemq_settings(tubemq: TubeMQ) -> dict[str, Any]:
     """The cluster as a configuration names it; a short heartbeat, for tests that wait for assignments."""
-    return {"masters": tubemq.masters, "admin_url": tubemq.admin_url, "heartbeat_s": HEARTBEAT_S}
+    return {"masters": tubemq.masters, "admin_url": tubemq.admin_url, "heartbeat": HEARTBEAT}
 
 
 def pulsar_settings(pulsar: Pulsar) -> dict[str, Any]:

@@ -18,7 +18,7 @@ async def open_log(tmp_path: Path) -> AsyncIterator[OpenLog]:
     clusters = []
 
     async def open_(**settings: object) -> LogCluster:
-        cluster = LogCluster("log", ADAPTER.cluster_model(**({"path": tmp_path / "log.db", "poll_ms": 5} | settings)))
+        cluster = LogCluster("log", ADAPTER.cluster_model(**({"path": tmp_path / "log.db", "poll": "5ms"} | settings)))
         await cluster.connect()
         clusters.append(cluster)
         return cluster

@@ -20,7 +20,7 @@ from mqbridge.adapter import InboundSpec
 from mqbridge.log.adapter import ADAPTER
 
 async def main(path):
-    cluster = ADAPTER.make_cluster("log", ADAPTER.cluster_model(path=path, lease_s=1.0, poll_ms=5))
+    cluster = ADAPTER.make_cluster("log", ADAPTER.cluster_model(path=path, lease="1s", poll="5ms"))
     await cluster.connect()
     inbound = await cluster.inbound(InboundSpec(("t",), "g"))
     async for lane in inbound.lanes():
@@ -34,7 +34,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 async def test_a_killed_process_loses_its_partitions_to_the_others(open_log: OpenLog, tmp_path: Path) -> None:
-    cluster = await open_log(lease_s=1.0)
+    cluster = await open_log(lease="1s")
     outbound = await outbound_of(cluster)
     await outbound.send(0, numbered(0, 10), None)
     child = await asyncio.create_subprocess_exec(
@@ -54,14 +54,14 @@ async def test_a_killed_process_loses_its_partitions_to_the_others(open_log: Ope
 
 
 async def test_who_sleeps_through_its_lease_cannot_commit(open_log: OpenLog) -> None:
-    sleeper = await open_log(lease_s=0.3)
+    sleeper = await open_log(lease="0.3s")
     outbound = await outbound_of(sleeper)
     await outbound.send(0, numbered(0, 10), None)
     inbound, lane = await lane_of(sleeper)
     batch = await lane.receive()
     await cancel(inbound._task)
     async with asyncio.timeout(20):
-        other, taken = await lane_of(await open_log(lease_s=1.0))
+        other, taken = await lane_of(await open_log(lease="1s"))
         lane.acknowledge(batch)
         await lane.release()
         assert numbers((await taken.receive()).messages) == list(range(10))
@@ -72,7 +72,7 @@ async def test_who_sleeps_through_its_lease_cannot_commit(open_log: OpenLog) -> 
 
 async def test_members_of_one_process_share_at_once(open_log: OpenLog) -> None:
     """No heartbeat comes in the time of this test: they nudge each other."""
-    cluster = await open_log(lease_s=3600)
+    cluster = await open_log(lease="3600s")
     await cluster.create("t", 4)
     first = await cluster.inbound(InboundSpec(("t",), "g"))
     lanes = [await anext(first.lanes()) for _ in range(4)]
@@ -87,7 +87,7 @@ async def test_members_of_one_process_share_at_once(open_log: OpenLog) -> None:
 
 
 async def test_many_small_topics_are_spread(open_log: OpenLog) -> None:
-    cluster = await open_log(lease_s=3600)
+    cluster = await open_log(lease="3600s")
     topics = tuple(f"t{number}" for number in range(6))
     for topic in topics:
         await cluster.create(topic, 1)
@@ -129,7 +129,7 @@ async def test_acknowledgements_from_before_a_reject_do_not_skip_it(open_log: Op
 
 
 async def test_a_lane_that_comes_back_does_not_hear_its_predecessor(open_log: OpenLog) -> None:
-    cluster = await open_log(lease_s=0.3)
+    cluster = await open_log(lease="0.3s")
     outbound = await outbound_of(cluster)
     await outbound.send(0, numbered(0, 10), None)
     inbound = await cluster.inbound(InboundSpec(("t",), "g"))

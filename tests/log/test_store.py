@@ -74,7 +74,7 @@ async def test_seek_into_the_middle_of_a_row(open_log: OpenLog) -> None:
     assert [message.position for message in batch.messages] == [(offset,) for offset in range(4, 10)]
 
 
-@pytest.mark.parametrize("settings", [{"retention_bytes": 2500}, {"retention_hours": 1e-9}], ids=["size", "age"])
+@pytest.mark.parametrize("settings", [{"retention_bytes": 2500}, {"retention": "0.001ms"}], ids=["size", "age"])
 async def test_retention_drops_whole_batches_and_readers_hear_of_it(open_log: OpenLog, settings: dict[str, float]) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)

@@ -98,13 +98,13 @@ def test_what_cannot_be_meant_is_refused(wrong):
 
 
 @pytest.mark.cluster
-async def test_topics_are_named_as_short_as_can_be(pulsar, ends):
+async def test_topics_are_listed_as_short_as_can_be_and_described_as_asked(pulsar, ends):
     cluster, topic = ends.cluster(), name()
     namespace = pulsar.create_namespace("acme", name())
     assert await cluster.describe(topic) is None
     await cluster.create(topic, 2)
     await cluster.create(f"{namespace}/{topic}", 1)
-    assert (await cluster.describe(f"persistent://public/default/{topic}")).name == topic
+    assert (await cluster.describe(f"persistent://public/default/{topic}")).name == f"persistent://public/default/{topic}"
     listed = await cluster.topics()
     assert {topic, f"{namespace}/{topic}"} <= set(listed)
     assert not any(each.startswith("__") or "-partition-" in each for each in listed)
@@ -301,7 +301,7 @@ async def test_a_rejected_batch_of_a_shared_subscription_comes_again_with_what_f
 
 @pytest.mark.cluster
 async def test_new_partitions_become_lanes(ends):
-    cluster, topic = ends.cluster(refresh_s=0.2), name()
+    cluster, topic = ends.cluster(refresh="200ms"), name()
     await cluster.create(topic, 1)
     lanes = (await ends.inbound(cluster, topic, subscription_type="exclusive")).lanes()
     assert (await asyncio.wait_for(anext(lanes), PATIENCE_S)).partition.name == "0"

@@ -48,6 +48,11 @@ class PulsarClient:
         connection, _ = await self._pool.service()
         return connection.server_version
 
+    async def max_message_size(self) -> int:
+        """Most bytes of an entry that the cluster takes, as its broker announced. Raises ClusterError."""
+        connection, _ = await self._pool.service()
+        return connection.max_message_size
+
     async def partitions(self, topic: str, *, create: bool = False) -> int | None:
         """How many partitions, 0 for a topic without, None for a missing one. Raises ClusterError.
 

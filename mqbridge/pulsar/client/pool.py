@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.dial import split_address
-from mqbridge.net.tasks import cancel
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, open_connection
 
@@ -96,7 +96,7 @@ class Pool:
             return connection
         dialing = self._dialing.get(key)
         if dialing is None:
-            dialing = self._dialing[key] = asyncio.get_running_loop().create_task(self._dial(key, proxy_to))
+            dialing = self._dialing[key] = spawn(self._dial(key, proxy_to), f"dial {address}", quiet=True)
             dialing.add_done_callback(lambda task: self._dialled(key, task))
         try:
             return await asyncio.shield(dialing)

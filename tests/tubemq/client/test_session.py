@@ -1,0 +1,126 @@
+"""Calls over a real socket: pipelining, late and lost answers, a server that comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import ConnectionLost, RequestTimeout, Unreachable
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.tubemq.client import session as module
+from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.rpc import GET, READ, RemoteError, decode_request, encode_error, encode_response
+
+
+class Server:
+    """Answers each request with what `answer` makes of it: a payload, or None for silence."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[bytes], bytes | None] = lambda body: encode_response(GET, body)
+        self.requests: list[Any] = []
+        self.connections: list[Endpoint] = []
+        self.port = 0
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in self.connections:
+            connection.abort(ConnectionLost("closed by the test"))
+        await asyncio.sleep(0)
+
+    def _accept(self) -> Endpoint:
+        def on_frames(frames: list[bytes]) -> None:
+            for serial, payload in map(split_frame, frames):
+                self.requests.append(decode_request(payload))
+                if (answer := self.answer(self.requests[-1].body)) is not None:
+                    endpoint.send(encode_frame(serial, answer))
+
+        endpoint = Endpoint(measure, on_frames, lambda _: None)
+        self.connections.append(endpoint)
+        return endpoint
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    await server.open()
+    yield server
+    await server.close()
+
+
+@pytest_asyncio.fixture
+async def session(server: Server) -> AsyncIterator[Session]:
+    sessions = Sessions(timeout_s=5.0)
+    yield sessions.to("127.0.0.1", server.port)
+    await sessions.close()
+
+
+async def test_many_calls_share_a_connection(server: Server, session: Session) -> None:
+    bodies = [b"%d" % number * 3000 for number in range(50)]
+    assert await asyncio.gather(*(session.request(READ, GET, body) for body in bodies)) == bodies
+    assert len(server.connections) == 1
+    assert {(r.service, r.method, r.timeout_ms) for r in server.requests} == {(READ, GET, 5000)}
+    assert session.local_host == "127.0.0.1"
+
+
+async def test_what_the_server_throws(server: Server, session: Session) -> None:
+    server.answer = lambda _: encode_error("java.lang.Exception", "broken")
+    with pytest.raises(RemoteError, match="broken"):
+        await session.request(READ, GET, b"x")
+    server.answer = lambda body: encode_response(GET, body)
+    assert await session.request(READ, GET, b"x") == b"x"
+
+
+async def test_a_lost_connection_fails_what_waits_and_is_made_again(server: Server, session: Session) -> None:
+    server.answer = lambda _: None
+    waiting = [asyncio.ensure_future(session.request(READ, GET, b"x")) for _ in range(3)]
+    while len(server.requests) < 3:
+        await asyncio.sleep(0.001)
+    await server.close()
+    for future in waiting:
+        with pytest.raises(ConnectionLost, match=r"get at 127\.0\.0\.1"):
+            await future
+    with pytest.raises(Unreachable):
+        await session.request(READ, GET, b"x")
+    server.answer = lambda body: encode_response(GET, body)
+    await server.open()
+    assert await session.request(READ, GET, b"again") == b"again"
+
+
+async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_S", 0.01)
+    sessions = Sessions(timeout_s=0.05)
+    session = sessions.to("127.0.0.1", server.port)
+    server.answer = lambda _: None
+    with pytest.raises(RequestTimeout, match="did not answer get"):
+        await session.request(READ, GET, b"x")
+    server.answer = lambda body: encode_response(GET, body)
+    assert await session.request(READ, GET, b"y") == b"y"
+    assert len(server.connections) == 2, "nothing came for as long as a request may take: the connection may be dead"
+    server.connections[-1].send(encode_frame(1, encode_response(GET, b"late")))
+    assert await session.request(READ, GET, b"z") == b"z"
+    await sessions.close()
+
+
+async def test_nonsense_ends_the_connection(server: Server, session: Session) -> None:
+    server.answer = lambda _: b"\x01"
+    with pytest.raises(Exception, match=r"varint|part of|answer"):
+        await session.request(READ, GET, b"x")
+    server.answer = lambda body: encode_response(GET, body)
+    assert await session.request(READ, GET, b"y") == b"y"
+    assert len(server.connections) == 2
+
+
+async def test_post_needs_a_connection(session: Session) -> None:
+    with pytest.raises(ConnectionLost):
+        session.post(READ, GET, b"x", lambda _: None)
+    assert not session.alive
