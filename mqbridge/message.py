@@ -87,6 +87,9 @@ class Message:
         "publish_time",
     )
 
+    only_attributes = False
+    """The attribute string says everything but payload and position: properties, type and time can be read from it."""
+
     def __init__(
         self,
         payload: bytes | None,
@@ -121,7 +124,7 @@ class Message:
 
     def as_dict(self) -> dict[str, Any]:
         """Every field by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in Message.__slots__}
 
     def replace(self, **changes: Any) -> "Message":
         """A copy with some fields changed."""

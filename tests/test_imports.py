@@ -15,15 +15,17 @@ CORE = CONTRACT | {"net", "routing", "delivery"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "message": set(),
+    "attributes": {"message"},
     "carried": {"message"},
+    "units": {"errors"},
     "wire": {"errors"},
     "net": {"errors", "wire"},
     "adapter": MODEL,
     "routing": CONTRACT,
     "delivery": CONTRACT | {"net", "routing"},
     "gateway": CORE | {"config"},
-    "config": CONTRACT | {"routing"},
-    "cli": CORE | {"config", "gateway"},
+    "config": CONTRACT | {"routing", "units"},
+    "cli": CORE | {"config", "gateway", "units"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -31,8 +33,8 @@ for system in SYSTEMS:
     ALLOWED |= {
         f"{system}.wire": {"errors", "wire"} | ({"message"} if system == "log" else set()),
         f"{system}.client": {"errors", "wire", "net", f"{system}.wire"},
-        f"{system}.mapping": CONTRACT | {"carried", "wire", f"{system}.wire"},
-        f"{system}.config": CONTRACT | {"net", f"{system}.wire", f"{system}.client"},
+        f"{system}.mapping": CONTRACT | {"attributes", "carried", "wire", f"{system}.wire"},
+        f"{system}.config": CONTRACT | {"net", "units", f"{system}.wire", f"{system}.client"},
         f"{system}.adapter": CONTRACT
         | {"net", "wire"}
         | {f"{system}.{part}" for part in ("wire", "client", "mapping", "config")},
@@ -49,7 +51,7 @@ def package_of(parts: tuple[str, ...]) -> str:
     if parts and parts[0] in SYSTEMS:
         if len(parts) == 1:
             return parts[0]
-        layer = parts[1]
+        layer = "mapping" if parts[1] == "native" else parts[1]
         return f"{parts[0]}.{layer}" if f"{parts[0]}.{layer}" in ALLOWED else f"{parts[0]}.adapter"
     return parts[0] if parts else "__init__"
 

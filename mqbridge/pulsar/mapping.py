@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from mqbridge.adapter import MessageFailure
+from mqbridge.attributes import MEMO_ENTRIES, read_pair
 from mqbridge.carried import ATTRIBUTES, EVENT_TIME, ORIGIN, carry, escape_user, uncarry
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.message import RESERVED_PREFIX, Message, Pair, format_position
@@ -22,8 +23,6 @@ from mqbridge.wire.varint import SMALL, encode_varint
 
 MSG_TYPE = "$msgType$"
 CARRIED = ("keys", "attributes")
-MEMO_ENTRIES = 16384
-"""A memo is emptied when it holds this many: messages repeat few distinct pairs, or so many that no memo would help."""
 
 # Field tags of SingleMessageMetadata.
 _PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = b"\x12", b"\x18", b"\x28", b"\x30\x01"
@@ -39,8 +38,12 @@ def _encoded_key(key: str) -> bytes:
 
 
 _ATTRIBUTES_KEY, _ORIGIN_KEY = _encoded_key(ATTRIBUTES), _encoded_key(ORIGIN)
+_ATTRIBUTES_KEY_BYTES, _ORIGIN_KEY_BYTES = len(_ATTRIBUTES_KEY), len(_ORIGIN_KEY)
+MAX_SHORT = 8192
+"""Attribute strings up to here are encoded the short way, whose lengths are all in the table of small varints."""
 
 _encoded: dict[Pair, bytes] = {}
+_encoded_items: dict[bytes, bytes] = {}
 _times: dict[int, bytes] = {}
 
 
@@ -89,7 +92,7 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
                 entries.append(_plain(message, origin, index))
             continue
         payload = message.payload or b""
-        head = _head(message, stamp, len(payload))
+        head = (_native_head if message.only_attributes else _head)(message, stamp, len(payload))
         cost = len(head) + len(payload) + 4
         if parts and (size + cost > max_bytes or index - start >= max_messages):
             entries.append(_batch(messages, parts, range(start, index)))
@@ -126,6 +129,40 @@ def _head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
     if message.payload is None:
         head.append(_NULL_VALUE)
     return b"".join(head)
+
+
+def _native_head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
+    """The same bytes as `_head`, for a message whose attribute string says everything: its items are looked up as they are.
+
+    Once per message on the main path, so calls are spelled out: this way takes half the time of `_head`.
+    """
+    attributes = message.attributes or b""
+    size = len(attributes)
+    if size > MAX_SHORT or not (attributes.isascii() or _is_text(attributes)):
+        return _head(message, origin, payload_size)
+    try:
+        head = [_encoded_items[item] for item in attributes.split(b",")]
+    except KeyError:
+        head = [_encoded_items.get(item) or _encode_item(item) for item in attributes.split(b",")]
+    length = SMALL[size]
+    head += (_PROPERTY, SMALL[_ATTRIBUTES_KEY_BYTES + len(length) + size], _ATTRIBUTES_KEY, length, attributes)
+    if origin is not None:
+        value = origin + format_position(message.position).encode()
+        length = encode_varint(len(value))
+        head += (_PROPERTY, encode_varint(_ORIGIN_KEY_BYTES + len(length) + len(value)), _ORIGIN_KEY, length, value)
+    head += (_PAYLOAD_SIZE, SMALL[payload_size] if payload_size < 16384 else encode_varint(payload_size))
+    event_time = message.event_time
+    if event_time is not None:
+        head.append(_times.get(event_time) or _encode_time(event_time))
+    return b"".join(head)
+
+
+def _encode_item(item: bytes) -> bytes:
+    if len(_encoded_items) >= MEMO_ENTRIES:
+        _encoded_items.clear()
+    pair = read_pair(item)
+    data = _encoded_items[item] = b"" if pair is None else _encode_pair(pair)
+    return data
 
 
 def _append_property(head: list[bytes], key: bytes, value: bytes) -> None:

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from urllib.parse import unquote
 
+from mqbridge.attributes import read_pairs
 from mqbridge.carried import CARRIED_KEYS, ORIGIN, carry, escape_user, uncarry
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, Pair
+from mqbridge.tubemq.native import MSG_TIME, MSG_TIME_DIGITS, MSG_TYPE, Minutes, NativeMessage, minutes_of, system_fields
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
-MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
 BUILT: Pair = ("mqbridge.v", "1")
 CARRIED_BY_ALL = ("key", "ordering_key", "keys", "deliver_at", "null")
 CARRIED = (*CARRIED_BY_ALL, "event_time")
@@ -31,14 +32,9 @@ CARRIED = (*CARRIED_BY_ALL, "event_time")
 
 HAS_ATTRIBUTES = 1
 CHECKSUM_MASK = 0x7FFFFFFF
-MSG_TIME_DIGITS = 12
-MEMO_ENTRIES = 16384
-"""A memo is emptied when it holds this many: messages repeat few distinct pairs, or so many that no memo would help."""
 
 _LENGTH = struct.Struct(">i")
 _ESCAPES = str.maketrans({"%": "%25", ",": "%2C", "=": "%3D"})
-_pairs: dict[bytes, Pair | None] = {}
-_times: dict[tuple[str, tzinfo], int | None] = {}
 
 
 class Encoded:
@@ -55,7 +51,8 @@ class Encoded:
 
 def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC) -> list[Message]:
     """The messages of one fetch that began at `offset`. One that is damaged becomes a Message with its `defect`."""
-    messages = []
+    messages: list[Message] = []
+    minutes = minutes_of(zone)
     for index, item in enumerate(pack):
         data = item.payLoadData
         if zlib.crc32(data) & CHECKSUM_MASK != item.checkSum:
@@ -71,77 +68,13 @@ def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC) -
         if attributes is None:
             messages.append(Message(data, position=(offset, index)))
         elif b"mqbridge." in attributes:
-            messages.append(_from_stamped(data, attributes, (offset, index), zone))
+            messages.append(_from_stamped(data, attributes, (offset, index), minutes))
         else:
-            properties = read_pairs(attributes)
-            msg_type, event_time = _system_fields(properties, zone)
-            # Positional: half the cost of keywords. The order is that of Message's constructor.
-            messages.append(
-                Message(data, properties, None, None, (), msg_type, attributes, event_time, None, None, 0, (offset, index))
-            )
+            messages.append(NativeMessage(data, attributes, (offset, index), minutes))
     return messages
 
 
-def read_pairs(attributes: bytes) -> tuple[Pair, ...]:
-    """The pairs of an attribute string in order; what is no pair (or not UTF-8) stays in the string alone."""
-    pairs = []
-    for item in attributes.split(b","):
-        try:
-            pair = _pairs[item]
-        except KeyError:
-            pair = _remember(item)
-        if pair is not None:
-            pairs.append(pair)
-    return tuple(pairs)
-
-
-def _remember(item: bytes) -> Pair | None:
-    if len(_pairs) >= MEMO_ENTRIES:
-        _pairs.clear()
-    try:
-        key, equals, value = item.decode().partition("=")
-    except UnicodeDecodeError:
-        key, equals, value = "", "", ""
-    pair = (key, value) if equals and key else None
-    _pairs[item] = pair
-    return pair
-
-
-def _system_fields(properties: tuple[Pair, ...], zone: tzinfo) -> tuple[str | None, int | None]:
-    """Type and time: the first of each, as native readers take them. SDKs write them first, so the rest is seldom looked at."""
-    msg_type = minute = None
-    for key, value in properties:
-        if key == MSG_TYPE:
-            msg_type = value if msg_type is None else msg_type
-        elif key == MSG_TIME:
-            minute = value if minute is None else minute
-        else:
-            continue
-        if msg_type is not None and minute is not None:
-            break
-    return msg_type, None if minute is None else _minute_ms(minute, zone)
-
-
-def _minute_ms(text: str, zone: tzinfo) -> int | None:
-    try:
-        return _times[text, zone]
-    except KeyError:
-        pass
-    if len(_times) >= MEMO_ENTRIES:
-        _times.clear()
-    value = None
-    if len(text) == MSG_TIME_DIGITS and text.isascii() and text.isdigit():
-        try:
-            # strptime would take "2026112 3 4" apart as well; fixed places do not.
-            parts = (int(text[:4]), int(text[4:6]), int(text[6:8]), int(text[8:10]), int(text[10:]))
-            value = int(datetime(*parts, tzinfo=zone).timestamp()) * 1000
-        except (ValueError, OverflowError):
-            value = None
-    _times[text, zone] = value
-    return value
-
-
-def _from_stamped(body: bytes, attributes: bytes, position: tuple[int, int], zone: tzinfo) -> Message:
+def _from_stamped(body: bytes, attributes: bytes, position: tuple[int, int], minutes: Minutes) -> Message:
     items = attributes.split(b",")
     marker = f"{BUILT[0]}={BUILT[1]}".encode()
     if marker in items:
@@ -158,7 +91,7 @@ def _from_stamped(body: bytes, attributes: bytes, position: tuple[int, int], zon
         tail = [_unescape(pair) for pair in read_pairs(b",".join(items[at:]))]
     fields = uncarry(tail)[1]
     properties = uncarry(own)[0] if kept is None else tuple(own)
-    msg_type, event_time = _system_fields(properties, zone)
+    msg_type, event_time = system_fields(properties, minutes)
     if kept is not None:
         fields = {"attributes": kept, "event_time": event_time} | fields
     tombstone = fields.pop("null", None) is not None
@@ -183,7 +116,9 @@ def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> Encoded:
     ours: list[Pair]
     if message.attributes is not None and _unchanged(message, message.attributes):
         text = message.attributes
-        ours = carry(message, CARRIED if _system_fields(message.properties, zone)[1] != message.event_time else CARRIED_BY_ALL)
+        ours = carry(
+            message, CARRIED if system_fields(message.properties, minutes_of(zone))[1] != message.event_time else CARRIED_BY_ALL
+        )
     else:
         text, ours = _build(message, time)
         # The broker refuses a message of no bytes at all; the marker alone makes one of an empty body.

@@ -61,7 +61,7 @@ def bridge_table(rounds: int) -> str:
         "## TubeMQ to Pulsar, end to end",
         "",
         f"8 partitions, real TubeMQ 2.4.0 and Pulsar 4.0.8 on the same machine, medians of {rounds} runs in turn. The Java",
-        "bridge does the same job on the official clients: asynchronous, batched, confirming only what is stored, same properties.",
+        "bridge does the same job on the official clients: asynchronous, batched, confirming only what is stored.",
         "",
         "| body | bridge | messages/s | MB/s | CPU-s per million | peak RSS, MB |",
         "|---|---|---|---|---|---|",

@@ -343,6 +343,7 @@ async def test_even_a_bug_stops_its_route(source: Broker, target: Broker, name: 
         await asyncio.sleep(0.01)
     for target_of in gateway.routes[0]._targets["orders"]:
         target_of.partitioner.divide = broken  # type: ignore[assignment, method-assign]
+    put(source, "orders", 0, Message(b"one more"))
     outcome = await task
     assert outcome.routes[0].error is not None
     assert any(record.exc_info for record in caplog.records)

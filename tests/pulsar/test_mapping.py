@@ -16,6 +16,18 @@ from tests.strategies import messages, said
 from tests.tubemq.test_mapping import native, read
 
 ORIGIN = "c|t|1:0|"
+ITEMS = [
+    b"$msgType$=t",
+    b"$msgTime$=202611202350",
+    b"$msgTime$=x",
+    b"x$msgTime$=202611202350",
+    b"a=1",
+    b"a",
+    b"=",
+    b"",
+    b"a=\xff",
+    b"k==v",
+]
 
 
 def through(sent: Sequence[Message], origin: str | None = None, limits: Limits | None = None) -> list[Message]:
@@ -53,6 +65,17 @@ def test_pulsar_to_tubemq_and_back(message: Message) -> None:
     [first] = through([message])
     [again] = through([read(tubemq.encode(first, None))])
     assert said(again) == said(first)
+
+
+@given(
+    attributes=st.one_of(st.binary(max_size=30), st.lists(st.sampled_from(ITEMS)).map(b",".join)),
+    origin=st.sampled_from([None, ORIGIN]),
+)
+def test_the_short_way_writes_the_same_bytes(attributes: bytes, origin: str | None) -> None:
+    messages_ = tubemq.decode([native(attributes), native(b"")], 280)
+    short, _ = encode(messages_, origin, Limits())
+    long, _ = encode([message.replace() for message in messages_], origin, Limits())
+    assert [entry.payload for entry in short] == [entry.payload for entry in long]
 
 
 def test_what_a_pulsar_consumer_sees_of_a_tubemq_message() -> None:
