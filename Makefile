@@ -53,7 +53,7 @@ test: $(VENV)/.dev ## everything, real TubeMQ and Pulsar included (about ten min
 	@$(BIN)/python -m tests.kit.clusters fetch
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not long"
 	@echo "==> all tests passed. Next: make quickstart, or make test-long (the full-size runs), or make bench"
 
 test-fast: $(VENV)/.dev ## what needs no Java: seconds

@@ -51,7 +51,7 @@ def package_of(parts: tuple[str, ...]) -> str:
     if parts and parts[0] in SYSTEMS:
         if len(parts) == 1:
             return parts[0]
-        layer = "mapping" if parts[1] == "native" else parts[1]
+        layer = "mapping" if parts[1] in {"native", "head"} else parts[1]
         return f"{parts[0]}.{layer}" if f"{parts[0]}.{layer}" in ALLOWED else f"{parts[0]}.adapter"
     return parts[0] if parts else "__init__"
 

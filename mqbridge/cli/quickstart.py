@@ -5,6 +5,8 @@ partition. Some messages are too large for the target on purpose: they must arri
 """
 
 import shlex
+import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -106,4 +108,12 @@ def _next_steps(file: Path | None) -> None:
         ]
     out().print("\nTry next:")
     for line in tries:
-        out().print(f"  {line}", soft_wrap=True)
+        out().print(f"  {line.replace('mqbridge', _command(), 1)}", soft_wrap=True)
+
+
+def _command() -> str:
+    """How this command is called here: it may lie in a virtual environment that is not on the PATH."""
+    if shutil.which("mqbridge") is not None:
+        return "mqbridge"
+    path = Path(sys.argv[0])
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -21,13 +21,19 @@ from starlette.routing import Route as Path
 
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.metrics import make_registry
+from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import spawn
-
-if TYPE_CHECKING:
-    from mqbridge.gateway.run import Gateway
 
 BACKLOG = 64
 STOP_TIMEOUT_S = 2
+
+
+class Shown(Protocol):
+    """What is shown: a gateway."""
+
+    routes: list[Route]
+    ready: bool
+    """Everything was started and nothing is being stopped."""
 
 
 class _Server(uvicorn.Server):
@@ -42,7 +48,7 @@ class _Server(uvicorn.Server):
 class StatusServer:
     """The HTTP page. The port is taken by `bind`, before anything else starts; requests are answered once it is entered."""
 
-    def __init__(self, gateway: "Gateway", host: str, port: int) -> None:
+    def __init__(self, gateway: Shown, host: str, port: int) -> None:
         self._gateway = gateway
         self._address = (host, port)
         self._registry = make_registry(lambda: gateway.routes)
@@ -110,7 +116,7 @@ class StatusServer:
         return JSONResponse([self._row(route) for route in self._gateway.routes])
 
     @staticmethod
-    def _row(route: Any) -> dict[str, Any]:
+    def _row(route: Route) -> dict[str, Any]:
         counters = {name: getattr(route.counters, name) for name in route.counters.__slots__ if name != "last_batch_at"}
         lanes = {str(p): ":".join(map(str, d.position or ())) for p, d in route.deliveries.items()}
         error = None if route.error is None else str(route.error)

@@ -1,50 +1,26 @@
 """Pulsar message <-> `Message`.
 
-Outgoing messages are framed as batch entries. Their SingleMessageMetadata is written by hand: its pieces are memoised per
-property pair, which was measured at half the cost of filling a protobuf object. Every property keeps its name and place; what
-Pulsar has no field for is carried (see `mqbridge.carried`), the TubeMQ attribute string among it, byte for byte.
+Outgoing messages are framed as batch entries (see `mqbridge.pulsar.head`). Every property keeps its name and place; what Pulsar
+has no field for is carried (see `mqbridge.carried`), the TubeMQ attribute string among it, byte for byte.
 
 `$msgType$` is Pulsar's spelling of a message type too: a property of that name, whoever wrote it, is read as `msg_type`.
 """
 
 import base64
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mqbridge.adapter import MessageFailure
-from mqbridge.attributes import MEMO_ENTRIES, read_pair
-from mqbridge.carried import ATTRIBUTES, EVENT_TIME, ORIGIN, carry, escape_user, uncarry
+from mqbridge.carried import EVENT_TIME, ORIGIN, carry, escape_user, uncarry
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.message import RESERVED_PREFIX, Message, Pair, format_position
-from mqbridge.pulsar.wire.batch import property_bytes, split_batch
+from mqbridge.pulsar.head import MSG_TYPE, encode_head, encode_native_head, rarely_carried
+from mqbridge.pulsar.wire.batch import split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-from mqbridge.wire.varint import SMALL, encode_varint
 
-MSG_TYPE = "$msgType$"
-CARRIED = ("keys", "attributes")
-
-# Field tags of SingleMessageMetadata.
-_PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = b"\x12", b"\x18", b"\x28", b"\x30\x01"
-_ORDERING_KEY, _NULL_VALUE = b"\x3a", b"\x48\x01"
-_PROPERTY, _VALUE = b"\x0a", b"\x12"
 _LENGTH = struct.Struct(">I")
 _UINT64 = (1 << 64) - 1
-
-
-def _encoded_key(key: str) -> bytes:
-    """The key of a property up to the length of its value, tags included."""
-    return b"\x0a" + encode_varint(len(key)) + key.encode() + _VALUE
-
-
-_ATTRIBUTES_KEY, _ORIGIN_KEY = _encoded_key(ATTRIBUTES), _encoded_key(ORIGIN)
-_ATTRIBUTES_KEY_BYTES, _ORIGIN_KEY_BYTES = len(_ATTRIBUTES_KEY), len(_ORIGIN_KEY)
-MAX_SHORT = 8192
-"""Attribute strings up to here are encoded the short way, whose lengths are all in the table of small varints."""
-
-_encoded: dict[Pair, bytes] = {}
-_encoded_items: dict[bytes, bytes] = {}
-_times: dict[int, bytes] = {}
 
 
 class Limits:
@@ -92,7 +68,7 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
                 entries.append(_plain(message, origin, index))
             continue
         payload = message.payload or b""
-        head = (_native_head if message.only_attributes else _head)(message, stamp, len(payload))
+        head = (encode_native_head if message.only_attributes else encode_head)(message, stamp, len(payload))
         cost = len(head) + len(payload) + 4
         if parts and (size + cost > max_bytes or index - start >= max_messages):
             entries.append(_batch(messages, parts, range(start, index)))
@@ -102,113 +78,6 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
     if parts:
         entries.append(_batch(messages, parts, range(start, len(messages))))
     return entries, failures
-
-
-def _head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
-    """SingleMessageMetadata, by hand."""
-    properties = message.properties
-    head = [_encoded.get(pair) or _encode_pair(pair) for pair in properties]
-    attributes = message.attributes
-    if attributes is not None:
-        if attributes.isascii() or _is_text(attributes):
-            _append_property(head, _ATTRIBUTES_KEY, attributes)
-        else:
-            head += _pairs(carry(message, ("attributes",)))
-    # A TubeMQ message nearly always has its type in its first pair: then there is nothing to carry.
-    if message.keys or (message.msg_type is not None and not (properties and properties[0][1] is message.msg_type)):
-        head += _pairs(_rarely_carried(message))
-    if origin is not None:
-        _append_property(head, _ORIGIN_KEY, origin + format_position(message.position).encode())
-    if message.key is not None:
-        head.append(_key(message.key))
-    head += (_PAYLOAD_SIZE, SMALL[payload_size] if payload_size < 16384 else encode_varint(payload_size))
-    if message.event_time is not None:
-        head.append(_times.get(message.event_time) or _encode_time(message.event_time))
-    if message.ordering_key is not None:
-        head += (_ORDERING_KEY, encode_varint(len(message.ordering_key)), message.ordering_key)
-    if message.payload is None:
-        head.append(_NULL_VALUE)
-    return b"".join(head)
-
-
-def _native_head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
-    """The same bytes as `_head`, for a message whose attribute string says everything: its items are looked up as they are.
-
-    Once per message on the main path, so calls are spelled out: this way takes half the time of `_head`.
-    """
-    attributes = message.attributes or b""
-    size = len(attributes)
-    if size > MAX_SHORT or not (attributes.isascii() or _is_text(attributes)):
-        return _head(message, origin, payload_size)
-    try:
-        head = [_encoded_items[item] for item in attributes.split(b",")]
-    except KeyError:
-        head = [_encoded_items.get(item) or _encode_item(item) for item in attributes.split(b",")]
-    length = SMALL[size]
-    head += (_PROPERTY, SMALL[_ATTRIBUTES_KEY_BYTES + len(length) + size], _ATTRIBUTES_KEY, length, attributes)
-    if origin is not None:
-        value = origin + format_position(message.position).encode()
-        length = encode_varint(len(value))
-        head += (_PROPERTY, encode_varint(_ORIGIN_KEY_BYTES + len(length) + len(value)), _ORIGIN_KEY, length, value)
-    head += (_PAYLOAD_SIZE, SMALL[payload_size] if payload_size < 16384 else encode_varint(payload_size))
-    event_time = message.event_time
-    if event_time is not None:
-        head.append(_times.get(event_time) or _encode_time(event_time))
-    return b"".join(head)
-
-
-def _encode_item(item: bytes) -> bytes:
-    if len(_encoded_items) >= MEMO_ENTRIES:
-        _encoded_items.clear()
-    pair = read_pair(item)
-    data = _encoded_items[item] = b"" if pair is None else _encode_pair(pair)
-    return data
-
-
-def _append_property(head: list[bytes], key: bytes, value: bytes) -> None:
-    """A property whose encoded key with its tags is at hand."""
-    length = encode_varint(len(value))
-    head += (_PROPERTY, encode_varint(len(key) + len(length) + len(value)), key, length, value)
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _rarely_carried(message: Message) -> list[Pair]:
-    """Index keys, and a message type that no property says."""
-    told = message.msg_type is None or message.property(MSG_TYPE) == message.msg_type
-    return carry(message, ("keys",) if told else ("keys", "msg_type"))
-
-
-def _pairs(pairs: Iterable[Pair]) -> list[bytes]:
-    return [property_bytes(key, value.encode()) for key, value in pairs]
-
-
-def _encode_pair(pair: Pair) -> bytes:
-    if len(_encoded) >= MEMO_ENTRIES:
-        _encoded.clear()
-    key, value = escape_user(pair)
-    _encoded[pair] = data = property_bytes(key, value.encode())
-    return data
-
-
-def _encode_time(event_time: int) -> bytes:
-    if len(_times) >= MEMO_ENTRIES:
-        _times.clear()
-    # On the wire 0 means none, so the first millisecond of all is carried.
-    said = _EVENT_TIME + encode_varint(event_time & _UINT64) if event_time else property_bytes(EVENT_TIME, b"0")
-    _times[event_time] = said
-    return said
-
-
-def _key(key: str | bytes) -> bytes:
-    text = key.encode() if isinstance(key, str) else base64.b64encode(key)
-    return _PARTITION_KEY + encode_varint(len(text)) + text + (b"" if isinstance(key, str) else _B64_KEY)
 
 
 def _batch(messages: Sequence[Message], parts: list[bytes], indexes: range) -> Outgoing:
@@ -232,7 +101,7 @@ def _plain(message: Message, origin: str | None, index: int) -> Outgoing:
     """An entry of one message that is no batch."""
     metadata = MessageMetadata(null_value=message.payload is None or None, deliver_at_time=message.deliver_at)
     _set_keys(metadata, message)
-    pairs = [escape_user(pair) for pair in message.properties] + carry(message, ("attributes",)) + _rarely_carried(message)
+    pairs = [escape_user(pair) for pair in message.properties] + carry(message, ("attributes",)) + rarely_carried(message)
     if message.event_time == 0:
         pairs.append((EVENT_TIME, "0"))
     if origin is not None:
@@ -276,13 +145,10 @@ def _is_due(ack_set: Sequence[int], index: int) -> bool:
 def _message(said: MessageMetadata | SingleMessageMetadata, payload: bytes, entry: Entry, index: int) -> Message:
     properties: tuple[Pair, ...] = tuple([(pair.key, pair.value) for pair in said.properties])
     metadata = entry.metadata
-    key: str | bytes | None = None
-    if said.HasField("partition_key"):
-        key = base64.b64decode(said.partition_key) if said.partition_key_b64_encoded else said.partition_key
     message = Message(
         None if said.null_value else payload,
         properties,
-        key,
+        _key_of(said) if said.HasField("partition_key") else None,
         said.ordering_key if said.HasField("ordering_key") else None,
         (),
         None,
@@ -304,6 +170,15 @@ def _message(said: MessageMetadata | SingleMessageMetadata, payload: bytes, entr
     if message.msg_type is None:
         message.msg_type = message.property(MSG_TYPE)
     return message
+
+
+def _key_of(said: MessageMetadata | SingleMessageMetadata) -> str | bytes:
+    if not said.partition_key_b64_encoded:
+        return said.partition_key
+    try:
+        return base64.b64decode(said.partition_key, validate=True)
+    except ValueError:  # not the base64 that it claims to be: kept as the text that it is
+        return said.partition_key
 
 
 def _signed(value: int) -> int:

@@ -136,3 +136,10 @@ def test_a_broken_batch_is_one_defective_message() -> None:
     [message] = decode(entry)
     assert message.defect
     assert message.payload == entry.payload
+
+
+def test_a_key_that_is_not_the_base64_it_claims_to_be_stays_text() -> None:
+    entry = batch_entry(1)
+    entry.payload = join_batch([(SingleMessageMetadata(partition_key="no base64!", partition_key_b64_encoded=True), b"A")])
+    [message] = decode(entry)
+    assert message.key == "no base64!"

@@ -1,0 +1,143 @@
+"""SingleMessageMetadata by hand: what stands before each message of a batch entry.
+
+Its pieces are memoised per property pair, which was measured at half the cost of filling a protobuf object.
+"""
+
+import base64
+from collections.abc import Iterable
+
+from mqbridge.attributes import MEMO_ENTRIES, read_pair
+from mqbridge.carried import ATTRIBUTES, EVENT_TIME, ORIGIN, carry, escape_user
+from mqbridge.message import Message, Pair, format_position
+from mqbridge.pulsar.wire.batch import property_bytes
+from mqbridge.wire.varint import SMALL, encode_varint
+
+MSG_TYPE = "$msgType$"
+
+# Field tags of SingleMessageMetadata.
+_PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = b"\x12", b"\x18", b"\x28", b"\x30\x01"
+_ORDERING_KEY, _NULL_VALUE = b"\x3a", b"\x48\x01"
+_PROPERTY, _VALUE = b"\x0a", b"\x12"
+_UINT64 = (1 << 64) - 1
+
+
+def _encoded_key(key: str) -> bytes:
+    """The key of a property up to the length of its value, tags included."""
+    return b"\x0a" + encode_varint(len(key)) + key.encode() + _VALUE
+
+
+_ATTRIBUTES_KEY, _ORIGIN_KEY = _encoded_key(ATTRIBUTES), _encoded_key(ORIGIN)
+_ATTRIBUTES_KEY_BYTES, _ORIGIN_KEY_BYTES = len(_ATTRIBUTES_KEY), len(_ORIGIN_KEY)
+MAX_SHORT = 8192
+"""Attribute strings up to here are encoded the short way, whose lengths are all in the table of small varints."""
+
+_encoded: dict[Pair, bytes] = {}
+_encoded_items: dict[bytes, bytes] = {}
+_times: dict[int, bytes] = {}
+
+
+def encode_head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
+    """SingleMessageMetadata, by hand."""
+    properties = message.properties
+    head = [_encoded.get(pair) or _encode_pair(pair) for pair in properties]
+    attributes = message.attributes
+    if attributes is not None:
+        if attributes.isascii() or _is_text(attributes):
+            _append_property(head, _ATTRIBUTES_KEY, attributes)
+        else:
+            head += _pairs(carry(message, ("attributes",)))
+    # A TubeMQ message nearly always has its type in its first pair: then there is nothing to carry.
+    if message.keys or (message.msg_type is not None and not (properties and properties[0][1] is message.msg_type)):
+        head += _pairs(rarely_carried(message))
+    if origin is not None:
+        _append_property(head, _ORIGIN_KEY, origin + format_position(message.position).encode())
+    if message.key is not None:
+        head.append(_key(message.key))
+    head += (_PAYLOAD_SIZE, SMALL[payload_size] if payload_size < 16384 else encode_varint(payload_size))
+    if message.event_time is not None:
+        head.append(_times.get(message.event_time) or _encode_time(message.event_time))
+    if message.ordering_key is not None:
+        head += (_ORDERING_KEY, encode_varint(len(message.ordering_key)), message.ordering_key)
+    if message.payload is None:
+        head.append(_NULL_VALUE)
+    return b"".join(head)
+
+
+def encode_native_head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
+    """The same bytes as `encode_head`, for a message whose attribute string says everything: its items are looked up as they are.
+
+    Once per message on the main path, so calls are spelled out: this way takes half the time of `encode_head`.
+    """
+    attributes = message.attributes or b""
+    size = len(attributes)
+    if size > MAX_SHORT or not (attributes.isascii() or _is_text(attributes)):
+        return encode_head(message, origin, payload_size)
+    try:
+        head = [_encoded_items[item] for item in attributes.split(b",")]
+    except KeyError:
+        head = [_encoded_items.get(item) or _encode_item(item) for item in attributes.split(b",")]
+    length = SMALL[size]
+    head += (_PROPERTY, SMALL[_ATTRIBUTES_KEY_BYTES + len(length) + size], _ATTRIBUTES_KEY, length, attributes)
+    if origin is not None:
+        value = origin + format_position(message.position).encode()
+        length = encode_varint(len(value))
+        head += (_PROPERTY, encode_varint(_ORIGIN_KEY_BYTES + len(length) + len(value)), _ORIGIN_KEY, length, value)
+    head += (_PAYLOAD_SIZE, SMALL[payload_size] if payload_size < 16384 else encode_varint(payload_size))
+    event_time = message.event_time
+    if event_time is not None:
+        head.append(_times.get(event_time) or _encode_time(event_time))
+    return b"".join(head)
+
+
+def _encode_item(item: bytes) -> bytes:
+    if len(_encoded_items) >= MEMO_ENTRIES:
+        _encoded_items.clear()
+    pair = read_pair(item)
+    data = _encoded_items[item] = b"" if pair is None else _encode_pair(pair)
+    return data
+
+
+def _append_property(head: list[bytes], key: bytes, value: bytes) -> None:
+    """A property whose encoded key with its tags is at hand."""
+    length = encode_varint(len(value))
+    head += (_PROPERTY, encode_varint(len(key) + len(length) + len(value)), key, length, value)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def rarely_carried(message: Message) -> list[Pair]:
+    """Index keys, and a message type that no property says."""
+    told = message.msg_type is None or message.property(MSG_TYPE) == message.msg_type
+    return carry(message, ("keys",) if told else ("keys", "msg_type"))
+
+
+def _pairs(pairs: Iterable[Pair]) -> list[bytes]:
+    return [property_bytes(key, value.encode()) for key, value in pairs]
+
+
+def _encode_pair(pair: Pair) -> bytes:
+    if len(_encoded) >= MEMO_ENTRIES:
+        _encoded.clear()
+    key, value = escape_user(pair)
+    _encoded[pair] = data = property_bytes(key, value.encode())
+    return data
+
+
+def _encode_time(event_time: int) -> bytes:
+    if len(_times) >= MEMO_ENTRIES:
+        _times.clear()
+    # On the wire 0 means none, so the first millisecond of all is carried.
+    said = _EVENT_TIME + encode_varint(event_time & _UINT64) if event_time else property_bytes(EVENT_TIME, b"0")
+    _times[event_time] = said
+    return said
+
+
+def _key(key: str | bytes) -> bytes:
+    text = key.encode() if isinstance(key, str) else base64.b64encode(key)
+    return _PARTITION_KEY + encode_varint(len(text)) + text + (b"" if isinstance(key, str) else _B64_KEY)
