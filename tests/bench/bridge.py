@@ -27,8 +27,6 @@ WARMUP = 0.25
 """Share of the messages that the figures leave out."""
 POLL_S = 0.05
 TICKS = os.sysconf("SC_CLK_TCK")
-JAVA_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC")
-"""Of the collectors and heaps that were tried the one with the least CPU per message."""
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ def run_java(tubemq: TubeMQ, pulsar: Pulsar, source: str, group: str, total: int
     target = pulsar.create_topic(f"java-{group}", PARTITIONS)
     last = java.run(
         "JavaBridge",
-        flags=JAVA_FLAGS,
+        flags=java.BRIDGE_FLAGS,
         deadline_s=900,
         master=tubemq.masters,
         topic=source,
@@ -85,6 +83,7 @@ def run_java(tubemq: TubeMQ, pulsar: Pulsar, source: str, group: str, total: int
         target=target,
         messages=total,
         warmup=int(total * WARMUP),
+        threads=PARTITIONS,
     )[-1]
     return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
 

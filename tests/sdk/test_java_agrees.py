@@ -123,8 +123,10 @@ async def test_java_reads_from_pulsar_what_we_wrote(pulsar: Pulsar) -> None:
     assert (body(later), later["id"]["batch"]) == (b"later", -1)
 
 
-@pytest.mark.parametrize("compression", ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"])
-@pytest.mark.parametrize("batching", [True, False])
+@pytest.mark.parametrize(
+    ("compression", "batching"),
+    [("NONE", True), ("NONE", False), ("LZ4", True), ("ZLIB", True), ("ZSTD", False), ("SNAPPY", True)],
+)
 async def test_we_read_what_java_wrote_to_pulsar(pulsar: Pulsar, compression: str, batching: bool) -> None:
     topic = pulsar.create_topic(f"sdk-{time.time_ns()}", 1)
     sent = await run_java(
@@ -153,7 +155,7 @@ async def test_a_java_consumer_and_the_gateway_share_a_tubemq_group(tubemq: Tube
     settings = config(tubemq, pulsar, source, target)
     group = settings["routes"][0]["from"]["group"]
     with GatewayProcess(settings, tmp_path) as gateway:
-        with java.spawn("TubeConsume", master=tubemq.masters, topic=source, group=group, messages=0, idle=25) as other:
+        with java.spawn("TubeConsume", master=tubemq.masters, topic=source, group=group, messages=0, idle=15) as other:
             sent = await run_java(
                 "TubeProduce", master=tubemq.masters, topic=source, messages=4000, size=100, rate=250, print=True, window=50
             )

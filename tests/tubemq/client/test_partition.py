@@ -293,3 +293,20 @@ async def test_a_forgotten_partition_waits_for_the_master() -> None:
     assert len(script.asked) == 1
     session._owner.seen_at += 1000
     assert (await fetching).offset == 0
+
+
+async def test_a_confirmed_pack_stays_confirmed_when_the_next_get_is_cancelled_in_the_queue() -> None:
+    """Other partitions' answers may fill the gets that are allowed at once; a stop that comes then must still commit."""
+    script = Script(pack(0), given_back())
+    session = await opened(script)
+    await session.fetch()
+    session.confirm()
+    gets = session._owner.gets
+    while not gets.locked():
+        await gets.acquire()
+    waiting = asyncio.ensure_future(session.fetch())
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await session.release()
+    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 0)

@@ -2,6 +2,7 @@ package mqbridge.tests;
 
 import java.util.Base64;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
@@ -66,7 +67,7 @@ public final class PulsarConsume {
         Map<String, Object> line = Program.object("topic", message.getTopicName(), "id", describe(message.getMessageId()),
                 "key", message.getKey(), "keyBytes", message.hasKey() ? base64(message.getKeyBytes()) : null,
                 "orderingKey", message.hasOrderingKey() ? base64(message.getOrderingKey()) : null,
-                "properties", message.getProperties(), "eventTime", message.getEventTime(), "publishTime", message.getPublishTime(),
+                "properties", new TreeMap<>(message.getProperties()), "eventTime", message.getEventTime(), "publishTime", message.getPublishTime(),
                 "producer", message.getProducerName(), "sequenceId", message.getSequenceId(),
                 "redeliveryCount", message.getRedeliveryCount());
         byte[] value = message.getValue();
