@@ -25,6 +25,9 @@ from mqbridge.routing.topics import Selected, is_pattern, render, select
 
 log = logging.getLogger(__name__)
 
+ASSIGNMENT_PATIENCE_S = 60.0
+"""A route that was given no partition for so long counts as idle: others of its group have them all. Groups settle in a third."""
+
 
 class Route:
     """One route of the configuration, from `prepare` over `run` to its end."""
@@ -69,7 +72,8 @@ class Route:
         if self.error is not None:
             return float("inf")
         busy = self.in_flight or not all(delivery.lane.caught_up for delivery in self.deliveries.values())
-        if busy or not (self._assigned or self.stopped):
+        waiting = not self._assigned and now - self.started_at < ASSIGNMENT_PATIENCE_S
+        if busy or waiting:
             return 0.0
         return now - max(self.counters.last_batch_at, self.started_at)
 
@@ -108,7 +112,7 @@ class Route:
             inbound = await self._clusters[source.cluster].inbound(spec)
             acceptor = spawn(self._accept(inbound), f"lanes of {self.name}")
             await self._ended.wait()
-        except MqbridgeError as error:
+        except Exception as error:  # noqa: BLE001 - as in `_deliver`
             self._fail(error)
         finally:
             await cancel(acceptor)

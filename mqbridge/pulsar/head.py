@@ -4,7 +4,8 @@ Its pieces are memoised per property pair, which was measured at half the cost o
 """
 
 import base64
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 
 from mqbridge.attributes import MEMO_ENTRIES, read_pair
 from mqbridge.carried import ATTRIBUTES, EVENT_TIME, ORIGIN, carry, escape_user
@@ -19,6 +20,8 @@ _PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = b"\x12", b"\x18", b"\x28"
 _ORDERING_KEY, _NULL_VALUE = b"\x3a", b"\x48\x01"
 _PROPERTY, _VALUE = b"\x0a", b"\x12"
 _UINT64 = (1 << 64) - 1
+LENGTH = struct.Struct(">I")
+"""The length of a head, before it."""
 
 
 def _encoded_key(key: str) -> bytes:
@@ -30,6 +33,8 @@ _ATTRIBUTES_KEY, _ORIGIN_KEY = _encoded_key(ATTRIBUTES), _encoded_key(ORIGIN)
 _ATTRIBUTES_KEY_BYTES, _ORIGIN_KEY_BYTES = len(_ATTRIBUTES_KEY), len(_ORIGIN_KEY)
 MAX_SHORT = 8192
 """Attribute strings up to here are encoded the short way, whose lengths are all in the table of small varints."""
+
+_DECIMALS = [b"%d" % number for number in range(MAX_SHORT)]
 
 _encoded: dict[Pair, bytes] = {}
 _encoded_items: dict[bytes, bytes] = {}
@@ -63,38 +68,65 @@ def encode_head(message: Message, origin: bytes | None, payload_size: int) -> by
     return b"".join(head)
 
 
-def encode_native_head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
-    """The same bytes as `encode_head`, for a message whose attribute string says everything: its items are looked up as they are.
+def encode_native(
+    messages: Sequence[Message], start: int, origin: bytes | None, max_bytes: int, max_messages: int
+) -> tuple[list[bytes], int]:
+    """The pieces of a batch of the messages from `start` on whose attribute strings say everything, and where it ended.
 
-    Once per message on the main path, so calls are spelled out: this way takes half the time of `encode_head`.
+    Writes the same bytes as `encode_head` does. All of it is spelled out in one loop, because this is where the gateway spends
+    most of its time: calls and attribute lookups saved here were measured at a third of the cost.
     """
-    attributes = message.attributes or b""
-    size = len(attributes)
-    if size > MAX_SHORT or not (attributes.isascii() or _is_text(attributes)):
-        return encode_head(message, origin, payload_size)
-    try:
-        head = [_encoded_items[item] for item in attributes.split(b",")]
-    except KeyError:
-        head = [_encoded_items.get(item) or _encode_item(item) for item in attributes.split(b",")]
-    length = SMALL[size]
-    head += (_PROPERTY, SMALL[_ATTRIBUTES_KEY_BYTES + len(length) + size], _ATTRIBUTES_KEY, length, attributes)
-    if origin is not None:
-        value = origin + format_position(message.position).encode()
-        length = encode_varint(len(value))
-        head += (_PROPERTY, encode_varint(_ORIGIN_KEY_BYTES + len(length) + len(value)), _ORIGIN_KEY, length, value)
-    head += (_PAYLOAD_SIZE, SMALL[payload_size] if payload_size < 16384 else encode_varint(payload_size))
-    event_time = message.event_time
-    if event_time is not None:
-        head.append(_times.get(event_time) or _encode_time(event_time))
-    return b"".join(head)
+    parts: list[bytes] = []
+    items, times, small, join, pack_length = _encoded_items, _times, SMALL, b"".join, LENGTH.pack
+    size, index, stem_of, stem = 0, start, -1, b""
+    for index in range(start, min(len(messages), start + max_messages)):
+        message = messages[index]
+        if not message.only_attributes:
+            return parts, index
+        payload: bytes = message.payload  # type: ignore[assignment]  # such a message always has one, and attributes
+        attributes: bytes = message.attributes  # type: ignore[assignment]
+        length, payload_size = len(attributes), len(payload)
+        try:
+            pieces = [items[item] for item in attributes.split(b",")]
+        except KeyError:
+            pieces = _encode_items(attributes)
+        if length <= MAX_SHORT and pieces:
+            prefix = small[length]
+            pieces += (_PROPERTY, small[_ATTRIBUTES_KEY_BYTES + len(prefix) + length], _ATTRIBUTES_KEY, prefix, attributes)
+            if origin is not None:
+                position = message.position
+                if position[0] != stem_of:  # the messages of a pack differ in the last number only
+                    stem_of = position[0]
+                    stem = b"%b%b:" % (origin, format_position(position[:-1]).encode())
+                last = position[-1]
+                value = stem + (_DECIMALS[last] if last < MAX_SHORT else b"%d" % last)
+                prefix = encode_varint(len(value))
+                pieces += (_PROPERTY, encode_varint(_ORIGIN_KEY_BYTES + len(prefix) + len(value)), _ORIGIN_KEY, prefix, value)
+            time = message.event_time
+            said = b"" if time is None else times.get(time) or _encode_time(time)
+            pieces += (_PAYLOAD_SIZE, small[payload_size] if payload_size < 16384 else encode_varint(payload_size), said)
+            head = join(pieces)
+        else:
+            head = encode_head(message, origin, payload_size)
+        cost = len(head) + payload_size + 4
+        if parts and size + cost > max_bytes:
+            return parts, index
+        parts += (pack_length(len(head)), head, payload)
+        size += cost
+    return parts, index + 1
 
 
-def _encode_item(item: bytes) -> bytes:
+def _encode_items(attributes: bytes) -> list[bytes]:
+    """The properties of an attribute string; empty when it is not UTF-8, which no property can hold."""
+    if not _is_text(attributes):
+        return []
     if len(_encoded_items) >= MEMO_ENTRIES:
         _encoded_items.clear()
-    pair = read_pair(item)
-    data = _encoded_items[item] = b"" if pair is None else _encode_pair(pair)
-    return data
+    for item in attributes.split(b","):
+        if item not in _encoded_items:
+            pair = read_pair(item)
+            _encoded_items[item] = b"" if pair is None else _encode_pair(pair)
+    return [_encoded_items[item] for item in attributes.split(b",")]
 
 
 def _append_property(head: list[bytes], key: bytes, value: bytes) -> None:

@@ -7,19 +7,17 @@ has no field for is carried (see `mqbridge.carried`), the TubeMQ attribute strin
 """
 
 import base64
-import struct
 from collections.abc import Sequence
 
 from mqbridge.adapter import MessageFailure
 from mqbridge.carried import EVENT_TIME, ORIGIN, carry, escape_user, uncarry
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.message import RESERVED_PREFIX, Message, Pair, format_position
-from mqbridge.pulsar.head import MSG_TYPE, encode_head, encode_native_head, rarely_carried
+from mqbridge.pulsar.head import LENGTH, MSG_TYPE, encode_head, encode_native, rarely_carried
 from mqbridge.pulsar.wire.batch import split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 
-_LENGTH = struct.Struct(">I")
 _UINT64 = (1 << 64) - 1
 
 
@@ -52,32 +50,42 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
     """
     entries: list[Outgoing] = []
     failures: list[MessageFailure] = []
-    parts: list[bytes] = []
-    size = start = 0
     stamp = None if origin is None else origin.encode()
-    pack_length, max_bytes, max_messages = _LENGTH.pack, limits.max_bytes, limits.max_messages
-    for index, message in enumerate(messages):
-        if message.defect is not None or message.deliver_at is not None:
-            if parts:
-                entries.append(_batch(messages, parts, range(start, index)))
-                parts, size = [], 0
-            start = index + 1
-            if message.defect is not None:
-                failures.append(MessageFailure(index, Failure.REFUSED, f"it could not be read: {message.defect}"))
-            else:
-                entries.append(_plain(message, origin, index))
-            continue
-        payload = message.payload or b""
-        head = (encode_native_head if message.only_attributes else encode_head)(message, stamp, len(payload))
-        cost = len(head) + len(payload) + 4
-        if parts and (size + cost > max_bytes or index - start >= max_messages):
-            entries.append(_batch(messages, parts, range(start, index)))
-            parts, size, start = [], 0, index
-        parts += (pack_length(len(head)), head, payload)
-        size += cost
-    if parts:
-        entries.append(_batch(messages, parts, range(start, len(messages))))
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        if message.defect is not None:
+            failures.append(MessageFailure(index, Failure.REFUSED, f"it could not be read: {message.defect}"))
+            index += 1
+        elif message.deliver_at is not None:
+            entries.append(_plain(message, origin, index))
+            index += 1
+        else:
+            cut = encode_native if message.only_attributes else _encode_run
+            parts, end = cut(messages, index, stamp, limits.max_bytes, limits.max_messages)
+            entries.append(_batch(messages, parts, range(index, end)))
+            index = end
     return entries, failures
+
+
+def _encode_run(
+    messages: Sequence[Message], start: int, origin: bytes | None, max_bytes: int, max_messages: int
+) -> tuple[list[bytes], int]:
+    """The pieces of a batch of the messages from `start` on, and where it ended: at a limit or at a message of another kind."""
+    parts: list[bytes] = []
+    size, index = 0, start
+    for index in range(start, min(len(messages), start + max_messages)):
+        message = messages[index]
+        if message.defect is not None or message.deliver_at is not None or message.only_attributes:
+            return parts, index
+        payload = message.payload or b""
+        head = encode_head(message, origin, len(payload))
+        cost = len(head) + len(payload) + 4
+        if parts and size + cost > max_bytes:
+            return parts, index
+        parts += (LENGTH.pack(len(head)), head, payload)
+        size += cost
+    return parts, index + 1
 
 
 def _batch(messages: Sequence[Message], parts: list[bytes], indexes: range) -> Outgoing:

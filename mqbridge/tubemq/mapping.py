@@ -13,7 +13,6 @@ appended to either kind.
 """
 
 import struct
-import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from urllib.parse import unquote
@@ -24,6 +23,7 @@ from mqbridge.errors import MappingError
 from mqbridge.message import Message, Pair
 from mqbridge.tubemq.native import MSG_TIME, MSG_TIME_DIGITS, MSG_TYPE, Minutes, NativeMessage, minutes_of, system_fields
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
+from mqbridge.wire.checksum import crc32
 
 BUILT: Pair = ("mqbridge.v", "1")
 CARRIED_BY_ALL = ("key", "ordering_key", "keys", "deliver_at", "null")
@@ -55,7 +55,7 @@ def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC) -
     minutes = minutes_of(zone)
     for index, item in enumerate(pack):
         data = item.payLoadData
-        if zlib.crc32(data) & CHECKSUM_MASK != item.checkSum:
+        if crc32(data) & CHECKSUM_MASK != item.checkSum:
             messages.append(Message(data, position=(offset, index), defect="its checksum does not match its content"))
             continue
         attributes = None

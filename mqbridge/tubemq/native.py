@@ -96,10 +96,12 @@ class NativeMessage(Message):
     @property
     def event_time(self) -> int | None:  # type: ignore[override]
         """The minute of `$msgTime$` in ms since the epoch."""
-        text = self.attributes or b""
+        text: bytes = self.attributes  # type: ignore[assignment]  # never None here
         at = text.find(_TIME_ITEM)
         if at < 0:
             return None
-        # With the commas around it, so that what is found in the memo was a whole item there.
-        minute = self._minutes.get(text[at - 1 if at else 0 : at + _TIME_ITEM_BYTES + 1])
-        return system_fields(self.properties, self._minutes)[1] if minute is None else minute
+        try:
+            # With the commas around it, so that what is found in the memo was a whole item there.
+            return self._minutes[text[at - 1 if at else 0 : at + _TIME_ITEM_BYTES + 1]]
+        except KeyError:
+            return system_fields(self.properties, self._minutes)[1]

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from mqbridge.adapter import InboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.run import Gateway, Outcome
@@ -366,3 +367,29 @@ async def test_a_cluster_that_cannot_be_reached_leaves_nothing_behind(source: Br
     with pytest.raises(ClusterError):
         await run(settings(source, name))
     assert asyncio.all_tasks() == before
+
+
+async def test_a_route_that_gets_no_partition_ends_when_idle(
+    source: Broker, target: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqbridge.gateway.route.ASSIGNMENT_PATIENCE_S", 0.2)
+    source.create("other", 1)
+    cluster = ADAPTER.make_cluster("a", ADAPTER.cluster_model(broker=name + "-source"))  # type: ignore[call-arg]
+    first = await cluster.inbound(InboundSpec(("other",), "g"))
+    outcome = await asyncio.wait_for(run(settings(source, name, source={"topic": "other"})), 10)
+    assert outcome.clean
+    await first.close()
+
+
+async def test_an_inbound_that_cannot_be_opened_stops_its_route(source: Broker, target: Broker, name: str) -> None:
+    gateway = Gateway(from_dict(settings(source, name), adapters=ADAPTERS), ADAPTERS)
+
+    async def broken(_: InboundSpec) -> None:
+        raise ZeroDivisionError("a bug")
+
+    task = asyncio.ensure_future(gateway.run())
+    while not gateway.routes:
+        await asyncio.sleep(0)
+    gateway.clusters["a"].inbound = broken  # type: ignore[method-assign, assignment]
+    outcome = await asyncio.wait_for(task, 10)
+    assert outcome.routes[0].error == "a bug"
