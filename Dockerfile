@@ -9,7 +9,7 @@ FROM python:3.12-slim
 COPY --from=build /opt/mqbridge /opt/mqbridge
 COPY config /etc/mqbridge
 ENV PATH=/opt/mqbridge/bin:$PATH PYTHONUNBUFFERED=1
-RUN useradd --system --home-dir /var/lib/mqbridge --create-home mqbridge
+RUN useradd --system --uid 10001 --home-dir /var/lib/mqbridge --create-home mqbridge
 USER mqbridge
 WORKDIR /var/lib/mqbridge
 VOLUME /var/lib/mqbridge

@@ -1,0 +1,41 @@
+"""What the README and the deployment files show is true of the code."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from mqbridge.config.load import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_configuration_in_the_readme_loads() -> None:
+    [text] = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    config = parse(text, "README.md", environ={})
+    assert [route.name for route in config.routes] == ["orders"]
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_the_deployment_files_name_a_configuration_and_variables_that_exist() -> None:
+    known = set(re.findall(r"\$\{(\w+)", "".join(path.read_text() for path in (ROOT / "config").glob("*.yaml"))))
+    compose = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())["services"]["mqbridge"]
+    settings, deployment = yaml.safe_load_all((ROOT / "deploy/kubernetes/mqbridge.yaml").read_text())
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert set(compose["environment"]) <= known
+    assert set(settings["data"]) <= known
+    for command in (compose["command"], container["args"]):
+        assert (ROOT / "config" / Path(command[1]).name).exists()
+
+
+def test_the_dashboard_and_alerts_use_metrics_that_exist() -> None:
+    declared = (ROOT / "mqbridge/gateway/metrics.py").read_text()
+    text = (ROOT / "deploy/grafana/dashboard.json").read_text() + (ROOT / "deploy/prometheus/alerts.yaml").read_text()
+    for name in set(re.findall(r"mqbridge_[a-z_]+", text)):
+        stem = name.removesuffix("_total")
+        assert stem in declared or stem.replace("mqbridge_", "").removesuffix("_messages") in declared, name
