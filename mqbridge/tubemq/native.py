@@ -24,6 +24,9 @@ class Minutes(dict[bytes, int]):
 
     def read(self, text: str) -> int | None:
         """Milliseconds since the epoch of twelve digits; None for anything else."""
+        item = _TIME_ITEM + text.encode()
+        if (known := self.get(item)) is not None:
+            return known
         if len(text) != MSG_TIME_DIGITS or not (text.isascii() and text.isdigit()):
             return None
         try:
@@ -34,7 +37,6 @@ class Minutes(dict[bytes, int]):
             return None
         if len(self) >= MEMO_ENTRIES:
             self.clear()
-        item = _TIME_ITEM + text.encode()
         for key in (item, item + b",", b"," + item, b"," + item + b","):
             self[key] = value
         return value
