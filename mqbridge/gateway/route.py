@@ -89,7 +89,10 @@ class Route:
                 raise ClusterError(
                     f"route {self.name!r}: the topic {selected.topic!r} does not exist in cluster {source.name!r}", Failure.FATAL
                 )
-            self._targets[selected.topic] = [await self._open_target(target, selected, topic) for target in self.config.targets]
+            targets = [await self._open_target(target, selected, topic) for target in self.config.targets]
+            self._targets[selected.topic] = targets
+            where = ", ".join(f"{target.label} ({target.outbound.partitions} partitions)" for target in targets)
+            log.info("route %s: %s/%s (%d partitions) to %s", self.name, source.name, topic.name, len(topic.partitions), where)
         letters = self.config.delivery.dead_letter
         if letters is not None:
             outbound = await self._open(letters.cluster, letters.topic, 1, None)

@@ -21,6 +21,8 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 IDLE_CHECK_S = 0.1
+REPORT_EVERY_S = 30.0
+"""A line per route in the log, so that whoever looks at it sees that it moves."""
 
 
 @dataclass(slots=True)
@@ -74,10 +76,12 @@ class Gateway:
             await self._prepare(stack)
             tasks = [spawn(route.run(), f"route {route.name}") for route in self.routes]
             self.ready = True
+            reporter = spawn(self._report(), "report")
             try:
                 await self._wait(tasks, until_idle_s)
             finally:
                 self.ready = False
+                await cancel(reporter)
                 for route in self.routes:
                     route.stop()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,6 +119,23 @@ class Gateway:
                     await asyncio.sleep(IDLE_CHECK_S)
         finally:
             await cancel(stopping)
+
+    async def _report(self) -> None:
+        before = dict.fromkeys((route.name for route in self.routes), 0)
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            for route in self.routes:
+                stored = route.counters.stored
+                log.info(
+                    "route %s: %s messages stored, %.0f per second; %d partitions, %.1f MB in flight, %d dead letters",
+                    route.name,
+                    f"{stored:,}",
+                    (stored - before[route.name]) / REPORT_EVERY_S,
+                    len(route.deliveries),
+                    route.budget.used / 1e6,
+                    route.counters.dead,
+                )
+                before[route.name] = stored
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -49,6 +50,19 @@ def config(tubemq: TubeMQ, pulsar: Pulsar, source: str, target: str, **delivery:
                 "delivery": delivery,
             }
         ],
+    }
+
+
+def environment(tubemq: TubeMQ, pulsar: Pulsar, source: str, target: str) -> dict[str, str]:
+    """What the shipped configurations read from the environment."""
+    return {
+        "TUBEMQ_MASTERS": tubemq.masters,
+        "PULSAR_URL": pulsar.service_url,
+        "PULSAR_ADMIN_URL": pulsar.admin_url,
+        "SOURCE_TOPIC": source,
+        "TARGET_TOPIC": target,
+        "GROUP": f"g_{time.time_ns()}",
+        "START": "earliest",
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mqbridge.adapter import OutboundSpec
 from mqbridge.message import Message, split_origin
-from tests.e2e.support import opened, pulsar_settings, read, tubemq_settings
+from tests.e2e.support import environment, opened, pulsar_settings, read, tubemq_settings
 from tests.kit.gateway import CONFIG, GatewayProcess
 from tests.kit.pulsar import Pulsar
 from tests.kit.tubemq import TubeMQ
@@ -40,15 +40,7 @@ async def test_everything_comes_over_and_is_read_back_whole(tubemq: TubeMQ, puls
         outbound = await cluster.outbound(OutboundSpec(source, stamp_origin=False))
         assert not (await outbound.send(0, CORPUS, None)).failures
         await outbound.close()
-    env = {
-        "TUBEMQ_MASTERS": tubemq.masters,
-        "PULSAR_URL": pulsar.service_url,
-        "PULSAR_ADMIN_URL": pulsar.admin_url,
-        "SOURCE_TOPIC": source,
-        "TARGET_TOPIC": target,
-        "GROUP": f"g_{target}",
-        "START": "earliest",
-    }
+    env = environment(tubemq, pulsar, source, target)
     with GatewayProcess(CONFIG / "pulsar-to-tubemq.yaml", tmp_path, "--until-idle", "3", env=env) as gateway:
         assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
     got = [message async for _, batch in read("tubemq", tubemq_settings(tubemq), target, "judge") for message in batch]

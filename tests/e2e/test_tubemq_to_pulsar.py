@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import config, fill, judge, pulsar_settings, read, tubemq_settings
+from tests.e2e.support import config, environment, fill, judge, pulsar_settings, read, tubemq_settings
 from tests.kit.gateway import CONFIG, GatewayProcess
 from tests.kit.oracle import Oracle
 from tests.kit.pulsar import Pulsar
@@ -160,15 +160,7 @@ def fragile_pulsar_small() -> Iterator[Pulsar]:
 async def test_the_shipped_configuration_runs_as_it_is(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
     source, target = tubemq.take_topic(3), f"persistent://public/default/copy-{time.time_ns()}"
     await fill(tubemq, source, [100, 100, 100], SIZE)
-    env = {
-        "TUBEMQ_MASTERS": tubemq.masters,
-        "PULSAR_URL": pulsar.service_url,
-        "PULSAR_ADMIN_URL": pulsar.admin_url,
-        "SOURCE_TOPIC": source,
-        "TARGET_TOPIC": target,
-        "GROUP": f"g_{source}",
-        "START": "earliest",
-    }
+    env = environment(tubemq, pulsar, source, target)
     with GatewayProcess(CONFIG / "tubemq-to-pulsar.yaml", tmp_path, "--until-idle", IDLE_S, env=env) as gateway:
         assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
     oracle = await judge(pulsar, target, Oracle([100, 100, 100], SIZE))
