@@ -66,13 +66,13 @@ class PulsarLane:
     def _gather(self, entry: Entry) -> list[Entry]:
         """This entry and those that wait behind it, within the limits."""
         self._caught_up = False
-        entries, size = [entry], len(entry.payload)
+        entries, size = [entry], cost(entry)
         while size < self._batch_bytes and len(entries) < MAX_ENTRIES:
             follower = self._consumer.take()
             if follower is None:
                 break
             entries.append(follower)
-            size += len(follower.payload)
+            size += cost(follower)
         if self._resume is not None:
             self._cut_first(entries[0], self._resume)
             self._resume = None
@@ -98,7 +98,7 @@ class PulsarLane:
             self.partition,
             lambda: _decode_all(entries),
             count=count,
-            size=sum(len(entry.payload) for entry in entries),
+            size=sum(map(cost, entries)),
             first=(first.ledger, first.entry, begin),
             next=(last.ledger, last.entry + 1, 0),
             native=places,
@@ -152,6 +152,11 @@ class PulsarLane:
         if not self.revoked:
             self.revoke()
             await self._consumer.close()
+
+
+def cost(entry: Entry) -> int:
+    """What an entry takes of a budget: its payload as it will be once somebody asks for the messages."""
+    return max(len(entry.payload), entry.metadata.uncompressed_size)
 
 
 def _decode_all(entries: Sequence[Entry]) -> list[Message]:

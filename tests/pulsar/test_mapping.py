@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.message import Message
+from mqbridge.pulsar.lane import cost
 from mqbridge.pulsar.mapping import Limits, decode, encode
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
@@ -143,3 +144,9 @@ def test_a_key_that_is_not_the_base64_it_claims_to_be_stays_text() -> None:
     entry.payload = join_batch([(SingleMessageMetadata(partition_key="no base64!", partition_key_b64_encoded=True), b"A")])
     [message] = decode(entry)
     assert message.key == "no base64!"
+
+
+def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
+    entry = Entry(MessageMetadata(compression=1, uncompressed_size=1000), b"x" * 10)
+    assert cost(entry) == 1000
+    assert cost(batch_entry(3)) == len(batch_entry(3).payload)

@@ -30,14 +30,11 @@ from mqbridge.errors import (
 from mqbridge.net.backoff import Backoff
 from mqbridge.tubemq.client.flow import NOT_FOUND_WAIT_S, Meter
 from mqbridge.tubemq.client.membership import Membership
+from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.session import Session
-from mqbridge.tubemq.wire import codes, rpc
+from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import (
-    CommitOffsetRequestC2B,
-    CommitOffsetResponseB2C,
-    GetMessageRequestC2B,
     GetMessageResponseB2C,
-    RegisterRequestC2B,
     RegisterResponseB2C,
     TransferedMessage,
 )
@@ -125,13 +122,7 @@ class PartitionSession:
         """Held by a get or a commit."""
         self._backoff = Backoff()
         self._loop = asyncio.get_running_loop()
-        self._get = GetMessageRequestC2B(
-            clientId=owner.membership.client_id,
-            groupName=owner.membership.group,
-            topicName=ref.topic,
-            partitionId=ref.partition,
-            manualCommitOffset=False,
-        )
+        self._calls = PartitionCalls(owner.membership, ref, types, self._session)
 
     def __str__(self) -> str:
         return f"{self.ref.topic} {self.ref.name} of group {self._owner.membership.group}"
@@ -221,14 +212,7 @@ class PartitionSession:
             return await self._commit(consumed=consumed)
 
     async def _commit(self, *, consumed: bool) -> int:
-        request = CommitOffsetRequestC2B(
-            clientId=self._get.clientId,
-            groupName=self._get.groupName,
-            topicName=self.ref.topic,
-            partitionId=self.ref.partition,
-            lastPackConsumed=consumed,
-        )
-        answer = await self._session.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
+        answer = await self._calls.commit(consumed=consumed)
         if not answer.success:
             raise codes.refused(f"a commit for {self}", answer.errCode, answer.errMsg)
         self._state = NOTHING
@@ -244,19 +228,15 @@ class PartitionSession:
             return await self._get_pack(consumed=self._state == CONFIRMED)
 
     async def _get_pack(self, *, consumed: bool) -> Pack | None:
-        request = self._get
-        request.lastPackConsumed = consumed
-        request.escFlowCtrl = self._owner.membership.flow.group_in_force
         self._state = NOTHING
         self._quiet.clear()
         self._doubt = True
         try:
-            data = await self._session.request(rpc.READ, rpc.GET, request.SerializeToString())
-            answer = rpc.parse(GetMessageResponseB2C, data)
+            answer, size = await self._calls.get(consumed=consumed)
             if answer.errCode != codes.SUCCESS:
                 self._missed(answer, consumed=consumed)
                 return None
-            return self._took(answer, len(data))
+            return self._took(answer, size)
         finally:
             if self._state != OUT:
                 self._quiet.set()
@@ -362,9 +342,7 @@ class PartitionSession:
         raise AssertionError("unreachable")
 
     async def _register(self, read_status: int, offset: int) -> RegisterResponseB2C:
-        answer = await self._session.call(
-            rpc.READ, rpc.PARTITION_REGISTER, self._c2b(rpc.TAKE, read_status, offset), RegisterResponseB2C
-        )
+        answer = await self._calls.take(read_status, offset)
         if not answer.success:
             raise codes.refused(f"taking {self}", answer.errCode, answer.errMsg)
         self._expected = answer.currOffset
@@ -390,23 +368,6 @@ class PartitionSession:
         self._state = NOTHING
         if self._ended is not None:  # it was given back meanwhile
             await self._give_back()
-
-    def _c2b(self, operation: int, read_status: int, offset: int) -> RegisterRequestC2B:
-        membership = self._owner.membership
-        request = RegisterRequestC2B(
-            opType=operation,
-            clientId=membership.client_id,
-            groupName=membership.group,
-            topicName=self.ref.topic,
-            partitionId=self.ref.partition,
-            readStatus=read_status,
-            filterCondStr=self._types,
-            qryPriorityId=membership.priority,
-            authInfo=membership.masters.authorized(),
-        )
-        if offset >= 0:
-            request.currOffset = offset
-        return request
 
     def failed(self, code: int) -> None:
         """The Broker said in a heartbeat that it does not count this partition as ours."""
@@ -447,10 +408,10 @@ class PartitionSession:
     async def _give_back(self) -> None:
         if self.registered:
             self.registered = False
-            request = self._c2b(rpc.GIVE_BACK, 0 if self._state == CONFIRMED else 1, -1)
+            consumed = self._state == CONFIRMED
             self._state = NOTHING
             try:
-                await self._session.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+                await self._calls.give_back(consumed=consumed)
             except ClusterError as error:
                 log.info("%s could not be given back, its Broker will notice: %s", self, error)
         self._quiet.set()
