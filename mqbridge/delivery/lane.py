@@ -68,6 +68,7 @@ class LaneDelivery:
         self._terms = terms
         self._tickets = Tickets(self._done, in_order=not terms.individual_ack)
         self._pump: asyncio.Task[None] | None = None
+        self._stopping = False
         self._settled = asyncio.Event()
         self._parking: set[asyncio.Task[None]] = set()
         self.error: Exception | None = None
@@ -87,6 +88,8 @@ class LaneDelivery:
     async def run(self) -> None:
         """Deliver until `stop`, revocation or an error; then drain and release. Raises what ended the lane, if not asked to."""
         self._pump = spawn(self._receive(), f"deliver {self.lane.partition}", quiet=True)
+        if self._stopping:
+            self._pump.cancel()
         try:
             await asyncio.wait([self._pump])
             if not self._pump.cancelled() and isinstance(error := self._pump.exception(), Exception) and self.error is None:
@@ -97,7 +100,8 @@ class LaneDelivery:
             raise self.error
 
     def stop(self) -> None:
-        """Take no more; `run` then drains and returns."""
+        """Take no more; `run` then drains and returns, also when it has not begun yet."""
+        self._stopping = True
         if self._pump is not None:
             self._pump.cancel()
 
@@ -125,7 +129,9 @@ class LaneDelivery:
         counters.batches += 1
         messages = batch.messages
         if self._terms.msg_types:
-            messages = [message for message in messages if message.msg_type in self._terms.msg_types]
+            # What could not be read has no type to go by: it must reach the dead letters, not vanish in a filter.
+            types = self._terms.msg_types
+            messages = [message for message in messages if message.msg_type in types or message.defect is not None]
             counters.filtered += batch.count - len(messages)
         for target in self._targets if messages else ():
             for partition, share in target.partitioner.divide(batch, messages):

@@ -216,7 +216,11 @@ class Route:
         if topic not in self._bounds:
             cluster = self._clusters[self.config.source.cluster]
             self._bounds[topic] = spawn(cluster.bounds(topic), f"bounds of {topic}", quiet=True)
-        held = (await asyncio.shield(self._bounds[topic])).get(partition.name)
+        try:
+            held = (await asyncio.shield(self._bounds[topic])).get(partition.name)
+        except ClusterError as error:
+            log.warning("%s cannot be checked for a gap: %s", partition, error)
+            return
         if held is None:
             return
         if held.first > left_off:

@@ -403,3 +403,56 @@ async def test_the_log_says_that_it_moves(
     assert (await run(settings(source, name))).clean
     assert "route r: a/orders (3 partitions) to b/orders-copy (3 partitions)" in caplog.text
     assert f"route r: {COUNT:,} messages stored" in caplog.text
+
+
+async def test_a_filter_does_not_swallow_what_could_not_be_read(source: Broker, target: Broker, name: str) -> None:
+    put(source, "orders", 0, Message(b"?", defect="damaged"))
+    delivery = {"dead_letter": {"cluster": "b", "topic": "dead"}}
+    outcome = await run(settings(source, name, source={"msg_types": ["t1"]}, delivery=delivery))
+    assert outcome.clean
+    [letter] = target.topics["dead"][0].messages
+    assert letter.payload == b"?"
+    assert letter.property("mqbridge.dead.reason") == "it could not be read: damaged"
+
+
+async def test_a_stop_before_a_lane_runs_is_not_forgotten(source: Broker, target: Broker, name: str, tmp_path: Path) -> None:
+    config = settings(source, name, state=str(tmp_path / "checkpoint.db"))
+    await run(config)
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run())
+    while not gateway.routes:
+        await asyncio.sleep(0)
+    asking, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow_bounds(_: str) -> dict[str, Any]:
+        asking.set()
+        await answer.wait()
+        return {}
+
+    gateway.clusters["a"].bounds = slow_bounds  # type: ignore[method-assign, assignment]
+    await asyncio.wait_for(asking.wait(), 10)
+    gateway.stop()
+    await asyncio.sleep(0.2)
+    answer.set()
+    assert (await asyncio.wait_for(task, 10)).clean
+
+
+async def test_a_cluster_that_cannot_tell_its_bounds_just_now_is_no_reason_to_stop(
+    source: Broker, target: Broker, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = settings(source, name, state=str(tmp_path / "checkpoint.db"))
+    await run(config)
+    put(source, "orders", 0, Message(b"one more"))
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
+    task = asyncio.ensure_future(gateway.run(0.3))
+    while not gateway.routes:
+        await asyncio.sleep(0)
+
+    async def unable(_: str) -> dict[str, Any]:
+        raise ClusterError("the admin address does not answer")
+
+    gateway.clusters["a"].bounds = unable  # type: ignore[method-assign, assignment]
+    outcome = await asyncio.wait_for(task, 10)
+    assert outcome.clean
+    assert outcome.routes[0].stored == 1
+    assert "cannot be checked for a gap: the admin address does not answer" in caplog.text
