@@ -1,11 +1,11 @@
 # Two stages: wheels are built where a compiler may be, the image that runs holds neither compiler nor pip cache.
-FROM python:3.12-slim AS build
+FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE requirements.lock ./
 COPY mqbridge mqbridge
 RUN python -m venv /opt/mqbridge && /opt/mqbridge/bin/pip install --no-cache-dir -c requirements.lock .
 
-FROM python:3.12-slim
+FROM python:3.11-slim
 COPY --from=build /opt/mqbridge /opt/mqbridge
 COPY config /etc/mqbridge
 ENV PATH=/opt/mqbridge/bin:$PATH PYTHONUNBUFFERED=1
