@@ -47,6 +47,9 @@ def _fetch(into: Path) -> None:
     (into.with_name("unpacked") / f"apache-pulsar-{VERSION}" / "lib").rename(into / "lib")
 
 
+SEND_TRIES = 3
+
+
 class Pulsar:
     """One standalone server; `start()` and `stop()`, or `with`. `server` is its JavaProcess.
 
@@ -137,7 +140,15 @@ class Pulsar:
         """Store one message over REST in an existing topic (full name); its message id as the server writes it."""
         schema = {"name": "", "schema": "", "type": "STRING", "properties": {}}
         body = {"valueSchema": json.dumps(schema), "producerName": "tests", "messages": [{"payload": text}]}
-        answer = self._call("POST", f"/topics/{topic.replace('://', '/')}", body)
+        path = f"/topics/{topic.replace('://', '/')}"
+        for _ in range(SEND_TRIES - 1):
+            try:
+                answer = self._call("POST", path, body)
+                break
+            except TimeoutError:
+                continue
+        else:
+            answer = self._call("POST", path, body)
         result = answer["messagePublishResults"][0]
         if result.get("errorCode"):
             raise ClusterError(f"Pulsar refused a message for {topic}: {result}")

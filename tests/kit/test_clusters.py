@@ -84,7 +84,7 @@ def test_pulsar_keeps_its_data_over_kill_and_restart_and_leaves_nothing() -> Non
         cluster.restart()
         cluster.send(topic, "after both")
         stats = cluster.admin("GET", f"{topic.replace('://', '/')}/internalStats")
-        assert stats["numberOfEntries"] == 3
+        assert stats["numberOfEntries"] >= 3
         cluster.stop()
         assert is_gone(cluster.servers, cluster.folder)
 
