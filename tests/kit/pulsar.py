@@ -48,6 +48,7 @@ def _fetch(into: Path) -> None:
 
 
 SEND_TRIES = 3
+"""A REST send right after a kill was once seen to get no answer in 30 s on a busy machine."""
 
 
 class Pulsar:
@@ -137,7 +138,10 @@ class Pulsar:
         return f"{tenant}/{namespace}"
 
     def send(self, topic: str, text: str) -> str:
-        """Store one message over REST in an existing topic (full name); its message id as the server writes it."""
+        """Store one message over REST in an existing topic (full name); its message id as the server writes it.
+
+        A request that times out is sent again, so the message may be there twice.
+        """
         schema = {"name": "", "schema": "", "type": "STRING", "properties": {}}
         body = {"valueSchema": json.dumps(schema), "producerName": "tests", "messages": [{"payload": text}]}
         path = f"/topics/{topic.replace('://', '/')}"
