@@ -22,6 +22,7 @@ from mqbridge.carried import CARRIED_KEYS, ORIGIN, carry, escape_user, uncarry
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, Pair
 from mqbridge.tubemq.native import MSG_TIME, MSG_TIME_DIGITS, MSG_TYPE, Minutes, NativeMessage, minutes_of, system_fields
+from mqbridge.tubemq.wire.payload import CHECKSUM_MASK, HAS_ATTRIBUTES, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.wire.checksum import crc32
 
@@ -30,8 +31,6 @@ CARRIED_BY_ALL = ("key", "ordering_key", "keys", "deliver_at", "null")
 CARRIED = (*CARRIED_BY_ALL, "event_time")
 """Fields that a TubeMQ message cannot say natively; event time only when it is not just the minute of `$msgTime$`."""
 
-HAS_ATTRIBUTES = 1
-CHECKSUM_MASK = 0x7FFFFFFF
 
 _LENGTH = struct.Struct(">i")
 _ESCAPES = str.maketrans({"%": "%25", ",": "%2C", "=": "%3D"})
@@ -130,7 +129,7 @@ def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> Encoded:
     if ours:
         tail = ",".join(map(_escape, ours)).encode()
         text = text + b"," + tail if text else tail
-    return Encoded(_LENGTH.pack(len(text)) + text + body, HAS_ATTRIBUTES, message.msg_type, time)
+    return Encoded(*join_payload(text, body), message.msg_type, time)
 
 
 def _unchanged(message: Message, attributes: bytes) -> bool:

@@ -1,7 +1,6 @@
 """TubeMQ's mapping: native messages in and out byte for byte, foreign ones carried and given back whole."""
 
 import struct
-import zlib
 from datetime import UTC
 
 import pytest
@@ -10,7 +9,8 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message
-from mqbridge.tubemq.mapping import CHECKSUM_MASK, Encoded, decode, encode
+from mqbridge.tubemq.mapping import Encoded, decode, encode
+from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.strategies import messages, said
 
@@ -18,7 +18,7 @@ STAMP = "c|t|1:0|28:3"
 
 
 def transferred(data: bytes, flag: int) -> TransferedMessage:
-    return TransferedMessage(messageId=1, checkSum=zlib.crc32(data) & CHECKSUM_MASK, payLoadData=data, flag=flag)
+    return TransferedMessage(messageId=1, checkSum=checksum(data), payLoadData=data, flag=flag)
 
 
 def read(encoded: Encoded) -> Message:

@@ -5,17 +5,21 @@ such bytes are read as a body, which is what was meant.
 """
 
 from struct import Struct
-from zlib import crc32
+
+from mqbridge.wire.checksum import crc32
 
 HAS_ATTRIBUTES = 1
 """Bit 0 of the flag; the others are unused."""
+
+CHECKSUM_MASK = 0x7FFFFFFF
+"""Checksums are CRC-32 without the sign bit."""
 
 _LENGTH = Struct(">i")
 
 
 def checksum(data: bytes) -> int:
     """What TransferedMessage.checkSum must be; other values make every SDK skip the message without a word."""
-    return crc32(data) & 0x7FFFFFFF
+    return crc32(data) & CHECKSUM_MASK
 
 
 def join_payload(attributes: bytes | None, body: bytes) -> tuple[bytes, int]:
