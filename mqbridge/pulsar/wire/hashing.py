@@ -3,17 +3,15 @@
 (The default of the C++ core is platform dependent, so it can be agreed with nobody.)
 """
 
+from mqbridge.wire import javahash
+
 _M32 = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 
 
 def java_string_hash(text: str) -> int:
-    """Java's `String.hashCode` without its sign: over UTF-16 code units."""
-    value = 0
-    units = text.encode("utf-16-le", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + units[at] + (units[at + 1] << 8)) & _M32
-    return value & _POSITIVE
+    """Java's `String.hashCode` without its sign."""
+    return javahash.java_string_hash(text) & _POSITIVE
 
 
 def murmur3_32(data: bytes) -> int:

@@ -1,0 +1,52 @@
+"""The body of SEND_BATCH_MESSAGE and of a stored inner batch: messages of one queue, back to back.
+
+    int32 size | int32 magic | int32 crc | int32 flag | int32 bodyLen, body | int16 propertiesLen, properties
+
+Nobody fills in or looks at magic and crc: they are 0.
+"""
+
+import struct
+
+from mqbridge.errors import LocalProtocolError, RemoteProtocolError
+from mqbridge.rocketmq.wire.properties import MAX_BYTES
+
+_HEAD = struct.Struct(">iiiii")
+_U16 = struct.Struct(">H")
+_pack, _pack_u16 = _HEAD.pack, _U16.pack
+
+OVERHEAD_BYTES = _HEAD.size + _U16.size
+"""What a message takes besides its body and its properties."""
+
+
+def encode_element(body: bytes, properties: bytes, flag: int = 0) -> bytes:
+    """One message; joined they are the batch. Raises LocalProtocolError beyond MAX_BYTES of properties, or 32 bits."""
+    size = len(properties)
+    if size > MAX_BYTES:
+        raise LocalProtocolError(f"{size} bytes of properties; a message carries up to {MAX_BYTES}")
+    try:
+        return _pack(22 + len(body) + size, 0, 0, flag, len(body)) + body + _pack_u16(size) + properties
+    except struct.error as error:
+        raise LocalProtocolError(f"a message of {len(body)} bytes with the flag {flag} does not fit a batch: {error}") from error
+
+
+def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Flag, body and properties of each message. Raises RemoteProtocolError for bytes that cannot be cut."""
+    elements = []
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < OVERHEAD_BYTES:
+            raise RemoteProtocolError(_torn(at, end, f"{end - at} bytes are left, and a message has {OVERHEAD_BYTES} at least"))
+        size, _, _, flag, length = _HEAD.unpack_from(data, at)
+        start, stop = at + _HEAD.size, at + size
+        properties_at = start + length + 2
+        if length < 0 or not properties_at <= stop <= end:
+            raise RemoteProtocolError(_torn(at, end, f"{size} bytes with a body of {length}, and {end - at} are left"))
+        if data[properties_at - 2] << 8 | data[properties_at - 1] != stop - properties_at:
+            raise RemoteProtocolError(_torn(at, end, f"the lengths inside do not add up to its {size} bytes"))
+        elements.append((flag, data[start : properties_at - 2], data[properties_at:stop]))
+        at = stop
+    return elements
+
+
+def _torn(at: int, end: int, problem: str) -> str:
+    return f"the message at byte {at} of a batch of {end} cannot be read: {problem}"

@@ -1,0 +1,134 @@
+"""Headers for NameServers and for administration."""
+
+from dataclasses import dataclass
+
+from mqbridge.rocketmq.wire.headers.base import Header, named
+from mqbridge.rocketmq.wire.headers.sending import DEFAULT_TOPIC
+
+
+@dataclass(slots=True)
+class RouteHeader(Header):
+    """GET_ROUTEINFO_BY_TOPIC."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+@dataclass(slots=True)
+class TopicHeader(Header):
+    """GET_TOPIC_STATS_INFO, GET_TOPIC_CONFIG, DELETE_TOPIC_IN_BROKER, DELETE_TOPIC_IN_NAMESRV, QUERY_TOPIC_CONSUME_BY_WHO."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class ClusterHeader(Header):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+@dataclass(slots=True)
+class KvHeader(Header):
+    """GET_KV_CONFIG, and with a value PUT_KV_CONFIG."""
+
+    namespace: str
+    key: str
+    value: str | None = None
+
+
+@dataclass(slots=True)
+class KvResult(Header):
+    """Answer to GET_KV_CONFIG."""
+
+    value: str | None = None
+
+
+@dataclass(slots=True)
+class BrokerHeader(Header):
+    """REGISTER_BROKER, UNREGISTER_BROKER, BROKER_HEARTBEAT and QUERY_DATA_VERSION. Broker id 0 is a master."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int = 0
+    ha_server_addr: str | None = None
+    heartbeat_timeout_millis: int | None = None
+    compressed: bool | None = None
+    body_crc32: int | None = named("bodyCrc32", None)
+
+
+@dataclass(slots=True)
+class RegisterBrokerResult(Header):
+    """Answer to REGISTER_BROKER."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+@dataclass(slots=True)
+class CreateTopicHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC. `attributes` is like `+message.type=FIFO,+cleanup.policy=DELETE`."""
+
+    topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: str | None = None
+    default_topic: str = DEFAULT_TOPIC
+    force: bool | None = None
+
+
+@dataclass(slots=True)
+class DeleteGroupHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool | None = None
+
+
+@dataclass(slots=True)
+class GroupConfigHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG and QUERY_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+@dataclass(slots=True)
+class ConsumeStatsHeader(Header):
+    """GET_CONSUME_STATS."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+@dataclass(slots=True)
+class ViewHeader(Header):
+    """VIEW_MESSAGE_BY_ID; `offset` is the physical one."""
+
+    offset: int
+    topic: str | None = None
+    bname: str | None = None
+
+
+@dataclass(slots=True)
+class QueryHeader(Header):
+    """QUERY_MESSAGE. `unique_key` makes `key` a UNIQ_KEY."""
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+    unique_key: bool | None = named("_UNIQUE_KEY_QUERY", None)
+
+
+@dataclass(slots=True)
+class QueryResult(Header):
+    """Answer to QUERY_MESSAGE; the body is records."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int

@@ -1,0 +1,85 @@
+"""Hosts and message ids, all in upper-case hex.
+
+    offset id   store host (IPv4 or IPv6, int32 port), int64 physical offset       32 or 56 characters
+    unique id   IPv4 or IPv6, uint16 process, int32 constant, uint32 ms of the month, uint16 counter       32 or 56 characters
+
+The offset id says where a record lies, and changes with every copy; the unique id (property UNIQ_KEY) is the producer's and what
+Java applications see as the message id. Elements of a batch of a 5.x Java producer share one: it identifies no stored record.
+"""
+
+import ipaddress
+import struct
+
+from mqbridge.errors import LocalProtocolError, RemoteProtocolError
+
+_HOST = struct.Struct(">4si")
+_HOST6 = struct.Struct(">16si")
+_OFFSET = struct.Struct(">q")
+_CHANGING = struct.Struct(">IH")
+_FIXED = struct.Struct(">Hi")
+
+OFFSET_ID_CHARS = 32
+OFFSET_ID_CHARS_IPV6 = 56
+
+
+def format_host(host: bytes) -> str:
+    """`ip:port` of a host as records have it (8 or 20 bytes); an IPv6 address in brackets."""
+    address, port = (_HOST if len(host) == _HOST.size else _HOST6).unpack(host)
+    text = str(ipaddress.ip_address(address))
+    return f"[{text}]:{port}" if len(host) == _HOST6.size else f"{text}:{port}"
+
+
+def parse_host(text: str) -> bytes:
+    """The host of `ip:port`, cut at the last colon as Java does. Raises LocalProtocolError for a name or nonsense."""
+    address, _, port = text.rpartition(":")
+    try:
+        packed = ipaddress.ip_address(address.strip("[]")).packed
+        return (_HOST if len(packed) == 4 else _HOST6).pack(packed, int(port))
+    except (ValueError, struct.error) as error:
+        raise LocalProtocolError(f"{text!r} is not an IP address and a port, which a record's host has to be") from error
+
+
+def offset_id(host: bytes, physical_offset: int) -> str:
+    """The id of the record at this place of this broker."""
+    return (host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_id(text: str) -> tuple[bytes, int]:
+    """Host and physical offset. Raises RemoteProtocolError for other texts."""
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        data = b""
+    if len(text) not in {OFFSET_ID_CHARS, OFFSET_ID_CHARS_IPV6} or len(data) * 2 != len(text):
+        raise RemoteProtocolError(f"{text[:80]!r} is not the id of a stored message: it has 32 or 56 hex digits")
+    return data[:-8], _OFFSET.unpack(data[-8:])[0]
+
+
+class UniqueIds:
+    """Makes unique ids. Two makers differ by `process` and `constant`; one never repeats itself within a month.
+
+    `address` is 4 or 16 bytes of IP; `start` lets the counter begin anywhere.
+    """
+
+    __slots__ = ("_counter", "_last_ms", "_prefix")
+
+    def __init__(self, address: bytes, process: int, constant: int, start: int = 0) -> None:
+        if len(address) not in {4, 16}:
+            raise LocalProtocolError(f"an address of {len(address)} bytes is neither IPv4 nor IPv6")
+        self._prefix = (address + _FIXED.pack(process & 0xFFFF, (constant & 0x7FFFFFFF))).hex().upper()
+        self._counter = start
+        self._last_ms = 0
+
+    def make(self, ms_of_month: int) -> str:
+        """The next id; the clock is the caller's."""
+        # The counter has 16 bits: whenever it wraps, the time moves on, also where the clock has not, and never back.
+        self._counter = counter = self._counter + 1
+        if not counter & 0xFFFF:
+            self._last_ms += 1
+        if ms_of_month > self._last_ms or self._last_ms - ms_of_month > _MONTH_MS:
+            self._last_ms = ms_of_month
+        return self._prefix + _CHANGING.pack(self._last_ms & 0xFFFFFFFF, counter & 0xFFFF).hex().upper()
+
+
+_MONTH_MS = 27 * 86_400_000
+"""The time of a month may go back by more than this: then the next one has begun."""

@@ -1,0 +1,168 @@
+r"""A message's properties: one UTF-8 string of entries `name \x01 value \x02`.
+
+User properties and the system's own share one name space; `Name` has the latter. An entry without a name or a value does not
+exist for any reader, so such entries are not read, and refused when written. Of repeated names the last one counts; all are
+kept here, in their order.
+"""
+
+from collections.abc import Iterable
+
+from mqbridge.errors import LocalProtocolError, RemoteProtocolError
+
+MAX_BYTES = 32767
+"""All of a message's properties together: their length is a signed 16-bit number."""
+
+NAME_END = "\x01"
+VALUE_END = "\x02"
+
+
+class Name:
+    """Names that the system gives a meaning to."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_OUT_MS = "TIMER_OUT_MS"
+    TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+    TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+    TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+    TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
+    TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+    UNIQ_KEY = "UNIQ_KEY"
+    EXTEND_UNIQ_INFO = "EXTEND_UNIQ_INFO"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QID = "REAL_QID"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    RECONSUME_TIME = "RECONSUME_TIME"
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    TRAN_MSG = "TRAN_MSG"
+    PGROUP = "PGROUP"
+    CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+    TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+    TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+    TRANSACTION_ID = "__transactionId__"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+    CONSUME_START_TIME = "CONSUME_START_TIME"
+    MSG_REGION = "MSG_REGION"
+    TRACE_ON = "TRACE_ON"
+    TRACE_CONTEXT = "TRACE_CONTEXT"
+    CLUSTER = "CLUSTER"
+    MSG_TYPE = "MSG_TYPE"
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    TTL = "TTL"
+    ARRIVE_TIME = "ARRIVE_TIME"
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+    INSTANCE_ID = "INSTANCE_ID"
+    SHARDING_KEY = "__SHARDINGKEY"
+    POP_CK = "POP_CK"
+    POP_CK_OFFSET = "POP_CK_OFFSET"
+    FIRST_POP_TIME = "1ST_POP_TIME"
+    INNER_NUM = "INNER_NUM"
+    INNER_BASE = "INNER_BASE"
+    INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+    INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+    DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+    DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+    BORN_HOST = "__BORNHOST"
+    BORN_TIMESTAMP = "BORN_TIMESTAMP"
+    CRC32 = "__CRC32#"
+    DUP_INFO = "DUP_INFO"
+    BUYER_ID = "BUYER_ID"
+    TRANSFER_FLAG = "TRANSFER_FLAG"
+    CORRECTION_FLAG = "CORRECTION_FLAG"
+    MQ2_FLAG = "MQ2_FLAG"
+    REDIRECT = "REDIRECT"
+    FORWARD_QUEUE_ID = "PROPERTY_FORWARD_QUEUE_ID"
+
+
+TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
+"""Names that start with it are a client's notes and never stored."""
+
+SYSTEM_NAMES = frozenset(value for name, value in vars(Name).items() if name.isupper())
+"""What an application must not call a property of its own."""
+
+
+def encode(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """The property string. Raises LocalProtocolError for what it cannot say: see `fault`, and MAX_BYTES."""
+    pairs = list(pairs)
+    text = "".join([f"{name}\x01{value}\x02" for name, value in pairs])
+    count = len(pairs)
+    # A separator inside a text shows in the counts, an empty text by two separators side by side.
+    if (
+        text.count("\x01") != count
+        or text.count("\x02") != count
+        or "\x01\x02" in text
+        or "\x02\x01" in text
+        or text[:1] == "\x01"
+    ):
+        raise LocalProtocolError(next(filter(None, (fault(*pair) for pair in pairs))))
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"the properties are no Unicode text: {error}") from error
+    if len(data) > MAX_BYTES:
+        raise LocalProtocolError(f"{len(data)} bytes of properties; a message carries up to {MAX_BYTES}")
+    return data
+
+
+def fault(name: str, value: str) -> str | None:
+    """Why a property cannot be written, None when it can."""
+    if not name:
+        return f"a property without a name (its value is {value[:40]!r})"
+    if not value:
+        return f"the property {name[:80]!r} has no value, and RocketMQ drops such properties"
+    for text in (name, value):
+        if "\x01" in text or "\x02" in text:
+            return f"the property {name[:80]!r} contains a separator of the property string (01 or 02)"
+    return None
+
+
+def decode(data: bytes) -> list[tuple[str, str]]:
+    """Names and values in the stored order, repeats kept; entries without a name or a value are left out, as by every reader.
+
+    The last entry needs no separator behind it. Raises RemoteProtocolError when it is not UTF-8.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"{len(data)} bytes of properties that are not UTF-8: {error}") from error
+    # Measured against a memo by entry, regular expressions, and one split zipped with itself: the memo wins a fifth where all but
+    # one of 7 entries repeat and loses a quarter where 4 of 10 do not, the others lose as soon as they are as strict as this.
+    pairs = []
+    for entry in text.split(VALUE_END):
+        name, _, value = entry.partition(NAME_END)
+        if name and value:
+            pairs.append((name, value))
+    return pairs
+
+
+def find(data: bytes, name: str) -> str | None:
+    """The value that counts, the last one, of one name; None without. Reads nothing else, in half the time of `decode`.
+
+    Raises RemoteProtocolError when it is not UTF-8.
+    """
+    mark = b"\x02" + name.encode() + b"\x01"
+    entries = b"\x02" + data
+    at = entries.rfind(mark)
+    while at >= 0:
+        start = at + len(mark)
+        end = entries.find(b"\x02", start)
+        value = entries[start:] if end < 0 else entries[start:end]
+        if value:
+            return _text(name, value)
+        at = entries.rfind(mark, 0, at)  # an entry without a value does not exist; an earlier one may
+    return None
+
+
+def _text(name: str, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"the property {name} is not UTF-8: {value[:80]!r}") from error

@@ -1,0 +1,36 @@
+"""Signatures of requests, one form for the access control of 4.x and of 5.3.
+
+HMAC-SHA1 over the values of all header fields, in the order of their names, and the body. Code, opaque, flag and remark are not
+signed, so it is done last and again for every request whose fields changed.
+"""
+
+import base64
+import hmac
+from collections.abc import Mapping
+
+ACCESS_KEY = "AccessKey"
+SIGNATURE = "Signature"
+SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of the field
+CREDENTIALS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
+"""Fields that must not be forwarded."""
+
+
+def signature(ext: Mapping[str, str], body: bytes, secret_key: str) -> str:
+    """What `Signature` has to be."""
+    # Java sorts by UTF-16 units; utf-16-be bytes compare alike.
+    names = sorted((name for name in ext if name != SIGNATURE), key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+    content = "".join([ext[name] for name in names]).encode() + body
+    return base64.b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
+
+
+def sign(ext: dict[str, str], body: bytes, access_key: str, secret_key: str, token: str | None = None) -> None:
+    """Put the credentials into the fields of a request."""
+    ext[ACCESS_KEY] = access_key
+    if token:
+        ext[SECURITY_TOKEN] = token
+    ext[SIGNATURE] = signature(ext, body, secret_key)
+
+
+def is_signed_by(ext: Mapping[str, str], body: bytes, secret_key: str) -> bool:
+    """Whether the request's signature is the one of this key."""
+    return hmac.compare_digest(ext.get(SIGNATURE, "").encode(), signature(ext, body, secret_key).encode())

@@ -1,0 +1,121 @@
+"""Headers: Java's own, both versions of the send header, names, defaults, and what is missing or no number."""
+
+import contextlib
+import dataclasses
+import typing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.rocketmq.wire import headers
+from mqbridge.rocketmq.wire.command import decode
+from mqbridge.rocketmq.wire.headers import Header, PullHeader, SendHeader
+from tests.rocketmq.wire import vectors
+
+ALL = [one for one in vars(headers).values() if isinstance(one, type) and issubclass(one, Header) and one is not Header]
+
+VALUES = {str: st.text(max_size=10), int: st.integers(-(1 << 63), (1 << 63) - 1), bool: st.booleans()}
+
+
+def instances(of: type[Header]) -> st.SearchStrategy[Header]:
+    """Any values in all fields, None where it is allowed."""
+    hints = typing.get_type_hints(of)
+    fields = {}
+    for field in dataclasses.fields(of):  # type: ignore[arg-type]
+        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+        fields[field.name] = st.one_of(*(st.none() if kind is type(None) else VALUES[kind] for kind in kinds))
+    return st.builds(of, **fields)
+
+
+def test_there_are_headers() -> None:
+    assert len(ALL) > 40
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(ALL).flatmap(instances))
+def test_every_header_survives_the_round_trip(header: Header) -> None:
+    ext = header.encode()
+    assert all(isinstance(value, str) for value in ext.values())
+    assert type(header).decode(ext | {"unknown": "x", "nsd": "true"}) == header
+
+
+@given(instances(SendHeader))
+def test_the_first_version_of_a_send_says_the_same(header: Header) -> None:
+    assert isinstance(header, SendHeader)
+    assert SendHeader.decode(header.encode_v1()) == header
+
+
+def test_the_sends_of_java() -> None:
+    second, first = decode(vectors.JAVA_COMMAND_SEND), decode(vectors.JAVA_COMMAND_SEND_V1)
+    header = SendHeader(
+        "g", "T1", 2, 1700000000000, "TAGS\x01a\x02", default_topic="TBW102", default_topic_queue_nums=4, broker_name="b"
+    )
+    assert SendHeader.decode(second.ext) == header
+    assert header.encode() == second.ext
+    assert dataclasses.replace(SendHeader.decode(first.ext), broker_name="b") == header
+    header.broker_name = None
+    assert header.encode_v1().items() <= first.ext.items() | {("brokerName", "b")}
+
+
+@pytest.mark.parametrize("frame", [vectors.JAVA_COMMAND_PULL, vectors.JAVA_COMMAND_PULL_BINARY], ids=["json", "binary"])
+def test_the_pull_of_java(frame: bytes) -> None:
+    ext = decode(frame).ext
+    header = PullHeader("G", "T1", 1, 5, 32, 6, 0, 15000, 3, "*", "TAG")
+    assert PullHeader.decode(ext) == header
+    assert header.encode().items() <= ext.items()
+
+
+def test_names_on_the_wire() -> None:
+    assert headers.UnregisterHeader("c", "p").encode() == {"clientID": "c", "producerGroup": "p"}
+    assert headers.QueryHeader("t", "k", 1, 2, 3, unique_key=True).encode()["_UNIQUE_KEY_QUERY"] == "true"
+    assert headers.SendResult("m", 1, 2, region="R", trace_on=True).encode() == {
+        "msgId": "m",
+        "queueId": "1",
+        "queueOffset": "2",
+        "MSG_REGION": "R",
+        "TRACE_ON": "true",
+    }
+    assert headers.BrokerHeader("b", "a", "c", body_crc32=5).encode()["bodyCrc32"] == "5"
+
+
+def test_names_of_go_clients_in_another_case() -> None:
+    assert headers.QueueHeader.decode({"Topic": "T", "QueueId": "4"}) == headers.QueueHeader("T", 4)
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("1", False), ("", False)])
+def test_booleans_are_javas(text: str, value: bool) -> None:
+    ext = {"consumerGroup": "g", "topic": "t", "queueId": "1", "setZeroIfNotFound": text}
+    assert headers.QueryOffsetHeader.decode(ext).set_zero_if_not_found is value
+
+
+def test_an_optional_number_may_be_blank() -> None:
+    assert headers.ResetOffsetHeader.decode({"group": "g", "topic": "t", "timestamp": "1", "offset": ""}).offset is None
+
+
+@pytest.mark.parametrize(
+    ("ext", "word"),
+    [
+        ({"topic": "t"}, "queueId is missing"),
+        ({"topic": "t", "queueId": "x"}, "queueId is 'x'"),
+        ({"topic": "t", "queueId": ""}, "queueId is ''"),
+        ({"topic": "t", "queueId": str(1 << 63)}, "64 bits"),
+        ({"topic": "t", "queueId": "9" * 5000}, "queueId"),
+    ],
+)
+def test_what_is_missing_or_no_number_is_named(ext: dict[str, str], word: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=word):
+        headers.QueueHeader.decode(ext)
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(ALL).flatmap(instances), st.data())
+def test_any_texts_are_a_protocol_error_or_a_header(header: Header, data: st.DataObject) -> None:
+    ext = header.encode()
+    names = st.sampled_from(sorted(ext) or ["x"])
+    ext |= data.draw(st.dictionaries(names, st.text(max_size=5) | st.sampled_from(["-1", "true", " 7 "]), max_size=3))
+    for name in data.draw(st.lists(names, max_size=2)):
+        ext.pop(name, None)
+    with contextlib.suppress(RemoteProtocolError):
+        type(header).decode(ext)

@@ -1,0 +1,97 @@
+"""The property string: both ways, what readers leave out, what writers must not write."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import LocalProtocolError, RemoteProtocolError
+from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name, decode, encode, fault, find
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12)
+pairs = st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "a"]) | texts, texts), max_size=8)
+
+
+def test_the_string() -> None:
+    assert encode([("TAGS", "a"), ("k", "ü")]) == b"TAGS\x01a\x02k\x01\xc3\xbc\x02"
+    assert encode([]) == b""
+
+
+@given(pairs)
+def test_round_trip_in_order_with_repeats(said: list[tuple[str, str]]) -> None:
+    data = encode(said)
+    assert decode(data) == said
+    assert decode(data[:-1]) == said  # the last separator may be missing
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", []),
+        (b"a\x01b", [("a", "b")]),
+        (b"a\x01\x02b\x01c\x02", [("b", "c")]),
+        (b"\x01v\x02b\x01c\x02", [("b", "c")]),
+        (b"junk\x02b\x01c\x02\x02\x02", [("b", "c")]),
+        (b"a\x01b\x01c\x02", [("a", "b\x01c")]),
+        (b"a\x01b\x02a\x01c\x02", [("a", "b"), ("a", "c")]),
+        (b"a\x01=,; \x02", [("a", "=,; ")]),
+    ],
+)
+def test_broken_entries_are_left_out(data: bytes, said: list[tuple[str, str]]) -> None:
+    assert decode(data) == said
+
+
+@pytest.mark.parametrize(
+    "pair", [("", "v"), ("k", ""), ("a\x01b", "v"), ("a\x02", "v"), ("k", "\x01"), ("k", "a\x02b"), ("", "")], ids=repr
+)
+def test_what_cannot_be_written(pair: tuple[str, str]) -> None:
+    assert fault(*pair) is not None
+    for said in ([pair], [("x", "y"), pair], [pair, ("x", "y")]):
+        with pytest.raises(LocalProtocolError):
+            encode(said)
+
+
+@given(st.lists(st.tuples(st.text("ab\x01\x02", max_size=3), st.text("ab\x01\x02", max_size=3)), max_size=4))
+def test_writing_refuses_exactly_what_has_a_fault(said: list[tuple[str, str]]) -> None:
+    if any(fault(*pair) for pair in said):
+        with pytest.raises(LocalProtocolError):
+            encode(said)
+    else:
+        assert decode(encode(said)) == said
+
+
+def test_the_limit() -> None:
+    fits = "x" * (MAX_BYTES - 3)
+    assert len(encode([("k", fits)])) == MAX_BYTES
+    for value in (fits + "x", "ü" * (MAX_BYTES // 2), "\ud800"):
+        with pytest.raises(LocalProtocolError):
+            encode([("k", value)])
+
+
+@given(st.binary(max_size=60) | st.lists(st.sampled_from([b"\x01", b"\x02", b"a", b"TAGS", b"\xff"]), max_size=20).map(b"".join))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        said = decode(data)
+    except RemoteProtocolError:
+        return
+    assert all(name and value for name, value in said)
+    assert find(data, "TAGS") == dict(said).get("TAGS")
+
+
+@given(pairs)
+def test_finding_one_is_reading_all(said: list[tuple[str, str]]) -> None:
+    data = encode(said)
+    for name in ("TAGS", "KEYS", "a", "absent"):
+        assert find(data, name) == find(data[:-1], name) == dict(said).get(name)
+
+
+def test_finding_among_thousands_of_empty_ones() -> None:
+    assert find(b"TAGS\x01a\x02" + b"TAGS\x01\x02" * 5000, "TAGS") == "a"
+    assert find(b"TAGS\x01\x02" * 5000, "TAGS") is None
+    with pytest.raises(RemoteProtocolError):
+        find(b"TAGS\x01\xff", "TAGS")
+
+
+def test_system_names() -> None:
+    assert {Name.KEYS, Name.SHARDING_KEY, "1ST_POP_TIME", "__CRC32#", "__transactionId__"} <= SYSTEM_NAMES
+    assert all(isinstance(name, str) for name in SYSTEM_NAMES)
+    assert len(SYSTEM_NAMES) > 50
