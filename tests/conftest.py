@@ -1,6 +1,6 @@
 """The real clusters for tests with the marker `cluster`: each started once per run, when first asked for.
 
-If the selected tests need both, the first that asks for one starts both side by side. A test that stops or kills
+If the selected tests need several, the first that asks for one starts all of them side by side. A test that stops or kills
 a server makes a cluster of its own: `with TubeMQ(pool={1: 1}) as cluster: ...`.
 """
 
@@ -12,11 +12,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.kit.clusters import running
+from tests.kit.clusters import Cluster, running
 from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
 
-KINDS: dict[str, type[TubeMQ | Pulsar]] = {"tubemq": TubeMQ, "pulsar": Pulsar}
+KINDS: dict[str, type[Cluster]] = {"tubemq": TubeMQ, "pulsar": Pulsar, "rocketmq": RocketMQ}
 
 
 class Clusters:
@@ -24,7 +25,7 @@ class Clusters:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._launched: dict[str, tuple[TubeMQ | Pulsar, Future[None]]] = {}
+        self._launched: dict[str, tuple[Cluster, Future[None]]] = {}
 
     def launch(self, name: str) -> None:
         """Begin to start a cluster, once."""
@@ -33,7 +34,7 @@ class Clusters:
             (ready,) = self._stack.enter_context(running([cluster]))
             self._launched[name] = cluster, ready
 
-    def ready(self, name: str) -> TubeMQ | Pulsar:
+    def ready(self, name: str) -> Cluster:
         """A cluster once it serves; ClusterError if it could not be started."""
         self.launch(name)
         cluster, ready = self._launched[name]
@@ -65,4 +66,12 @@ def pulsar(clusters: Clusters) -> Pulsar:
     """A real Pulsar standalone server, shared by the whole run; `pulsar.take_topic(partitions)` gives a fresh topic."""
     cluster = clusters.ready("pulsar")
     assert isinstance(cluster, Pulsar)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq(clusters: Clusters) -> RocketMQ:
+    """A real name server and broker, shared by the whole run; `rocketmq.take_topic(queues)` gives a fresh topic."""
+    cluster = clusters.ready("rocketmq")
+    assert isinstance(cluster, RocketMQ)
     return cluster

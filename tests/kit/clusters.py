@@ -1,4 +1,4 @@
-"""Real TubeMQ and Pulsar servers, started side by side: for the test run, and by hand."""
+"""Real TubeMQ, Pulsar and RocketMQ servers, started side by side: for the test run, and by hand."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from pathlib import Path
 from tests.kit.maven import cache_folder, say
 from tests.kit.process import ClusterError
 from tests.kit.pulsar import Pulsar, server_folder
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.rocketmq_settings import server_jars as rocketmq_jars
 from tests.kit.tubemq import TubeMQ
-from tests.kit.tubemq_jars import server_jars
+from tests.kit.tubemq_jars import server_jars as tubemq_jars
 
-SYSTEMS = ("tubemq", "pulsar")
+Cluster = TubeMQ | Pulsar | RocketMQ
+FETCHED = {"tubemq": tubemq_jars, "pulsar": server_folder, "rocketmq": rocketmq_jars}
+SYSTEMS = tuple(FETCHED)
 WATCH_S = 1.0
 # Long enough to see what clients do while the server is away.
 AWAY_S = 5.0
-DESCRIPTION = "Real TubeMQ 2.4.0 and Pulsar 4.0.8 servers on loopback, with temporary data."
+DESCRIPTION = "Real TubeMQ 2.4.0, Pulsar 4.0.8 and RocketMQ 5.3.3 servers on loopback, with temporary data."
 EXAMPLES = """examples:
   python -m tests.kit.clusters start
   python -m tests.kit.clusters start tubemq --topic orders:3 --topic audit:1
+  python -m tests.kit.clusters start rocketmq --topic orders:8
   python -m tests.kit.clusters start --env /tmp/servers.sh &    then: . /tmp/servers.sh
   MQBRIDGE_CACHE=/var/cache/mqbridge python -m tests.kit.clusters fetch
 
@@ -34,7 +39,7 @@ MQBRIDGE_CACHE (default ~/.cache/mqbridge) and in Maven's own repository."""
 
 
 @contextmanager
-def running(clusters: Sequence[TubeMQ | Pulsar]) -> Iterator[list[Future[None]]]:
+def running(clusters: Sequence[Cluster]) -> Iterator[list[Future[None]]]:
     """Start clusters side by side; each future is done when its cluster is ready. All are killed at the end."""
     with ThreadPoolExecutor(max(1, len(clusters))) as pool:
         try:
@@ -55,13 +60,13 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     start = commands.add_parser("start", help="start servers, print their addresses, stay until Ctrl-C")
     start.add_argument("--topic", action="append", default=[], type=_topic, metavar="NAME:PARTITIONS",
-                       help="make this topic, in TubeMQ and in Pulsar's public/default")  # fmt: skip
+                       help="make this topic in TubeMQ, Pulsar's public/default and RocketMQ")  # fmt: skip
     start.add_argument("--env", type=Path, metavar="FILE", help="write the export lines to this file too, when all is ready")
     start.add_argument("--no-memory-store", action="store_true",
                        help="let the TubeMQ Broker write each message to its file before it acknowledges it")  # fmt: skip
     fetch = commands.add_parser("fetch", help="only download what the servers need")
     for command in (start, fetch):
-        command.add_argument("systems", nargs="*", type=_system, metavar="SYSTEM", help="tubemq or pulsar; without: both")
+        command.add_argument("systems", nargs="*", type=_system, metavar="SYSTEM", help=f"{', '.join(SYSTEMS)}; without: all")
     return top
 
 
@@ -84,19 +89,21 @@ def main() -> None:
 
 def _fetch(systems: list[str]) -> None:
     for system in systems:
-        say(f"{system} is in {server_jars() if system == 'tubemq' else server_folder()}")
+        say(f"{system} is in {FETCHED[system]()}")
     say(f"everything is in {cache_folder()}")
 
 
 def _serve(systems: list[str], arguments: argparse.Namespace) -> None:
     topics: dict[str, int] = dict(arguments.topic)
-    clusters: list[TubeMQ | Pulsar] = []
+    clusters: list[Cluster] = []
     if "tubemq" in systems:
         clusters.append(TubeMQ(topics, pool={}, memory_store=not arguments.no_memory_store))
     if "pulsar" in systems:
         clusters.append(Pulsar())
+    if "rocketmq" in systems:
+        clusters.append(RocketMQ())
     begin = time.monotonic()
-    say(f"starting {' and '.join(systems)} (some 5 s for TubeMQ, 10 to 30 s for Pulsar)")
+    say(f"starting {' and '.join(systems)} (some 5 s for TubeMQ and RocketMQ, 10 to 30 s for Pulsar)")
     with running(clusters) as ready:
         for future in ready:
             future.result()
@@ -108,7 +115,7 @@ def _serve(systems: list[str], arguments: argparse.Namespace) -> None:
         _watch(clusters)
 
 
-def _prepared(cluster: TubeMQ | Pulsar, topics: dict[str, int]) -> list[str]:
+def _prepared(cluster: Cluster, topics: dict[str, int]) -> list[str]:
     """Make what is missing, tell the processes, return the export lines."""
     for server in cluster.servers:
         say(f"{server.name}: pid {server.pid}, {server.rss_bytes() >> 20} MiB, log {server.log}")
@@ -116,10 +123,12 @@ def _prepared(cluster: TubeMQ | Pulsar, topics: dict[str, int]) -> list[str]:
         return [f"export TUBEMQ_MASTERS={cluster.masters}\n", f"export TUBEMQ_ADMIN_URL={cluster.admin_url}\n"]
     for name, partitions in topics.items():
         cluster.create_topic(name, partitions)
+    if isinstance(cluster, RocketMQ):
+        return [f"export ROCKETMQ_NAME_SERVERS={';'.join(cluster.name_servers)}\n"]
     return [f"export PULSAR_URL={cluster.service_url}\n", f"export PULSAR_ADMIN_URL={cluster.admin_url}\n"]
 
 
-def _watch(clusters: Sequence[TubeMQ | Pulsar]) -> None:
+def _watch(clusters: Sequence[Cluster]) -> None:
     while True:
         time.sleep(WATCH_S)
         for server in [server for cluster in clusters for server in cluster.servers if not server.running]:

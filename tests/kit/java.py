@@ -18,12 +18,13 @@ from typing import Any, Self
 import orjson
 
 from tests.kit.guard import guard
-from tests.kit.maven import java, mvn
+from tests.kit.maven import COPY_DEPENDENCIES, java, mvn
 
 PROJECT = Path(__file__).resolve().parent.parent / "java"
 TARGET = PROJECT / "target"
-STAMP = TARGET / "sources.sha256"
 PACKAGE = "mqbridge.tests"
+# The RocketMQ programs run with both, by the same sources: the newest, and the line that most applications still have.
+ROCKETMQ_CLIENTS = ("5.3.3", "4.9.8")
 # The heap holds a bounded window of messages; the serial collector costs least for a program that lives seconds.
 FLAGS = ("-Xmx256m", "-XX:+UseSerialGC")
 # For JavaBridge, by measurement on two cores, CPU seconds per million messages of 1 KiB after warm-up and resident MB:
@@ -43,20 +44,45 @@ class JavaError(Exception):
     """A program failed or did not end in time; says which, with which arguments, and the end of its stderr."""
 
 
-def build() -> str:
-    """The class path of the programs; Maven runs when their sources are not those of the last build."""
-    with _building:
-        sources = _digest()
-        if not STAMP.exists() or STAMP.read_text() != sources:
-            mvn(["package"], PROJECT)
-            STAMP.write_text(sources)
-    return f"{TARGET / 'classes'}:{TARGET / 'lib'}/*"
-
-
-def _digest() -> str:
-    digest = hashlib.sha256()
+def build() -> Path:
+    """The compiled programs; Maven runs when their sources are not those of the last build."""
     files = sorted(path for path in (PROJECT / "src").rglob("*") if path.is_file())
-    for path in [PROJECT / "pom.xml", *files]:
+    _made("sources", [PROJECT / "pom.xml", *files], ["package"])
+    return TARGET / "classes"
+
+
+def classpath(name: str, arguments: Mapping[str, Value], client: str) -> str:
+    """The class path of one program: RocketMQ's client, whose dependencies are many, is on it only where it is used."""
+    classes = build()
+    if name.startswith("Rocket"):
+        folder = f"rocketmq-{client}"
+        _copied(folder, "rocketmq.xml", f"-Drocketmq.version={client}")
+    elif "rocketmq" in (arguments.get("source"), arguments.get("sink")):
+        folder = "bridge"
+        _copied(folder, "pom.xml", "--activate-profiles=bridge")
+    else:
+        folder = "lib"
+    return f"{classes}:{TARGET / folder}/*"
+
+
+def _copied(folder: str, pom: str, option: str) -> None:
+    copy = [f"--file={pom}", option, COPY_DEPENDENCIES, f"-DoutputDirectory={TARGET / folder}", "-DincludeScope=runtime"]
+    _made(folder, [PROJECT / pom], copy)
+
+
+def _made(what: str, files: Sequence[Path], goals: Sequence[str]) -> None:
+    """Run Maven when the files are not those of the last time."""
+    stamp = TARGET / f"{what}.sha256"
+    with _building:
+        digest = _digest(files)
+        if not stamp.exists() or stamp.read_text() != digest:
+            mvn(goals, PROJECT)
+            stamp.write_text(digest)
+
+
+def _digest(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
         content = path.read_bytes()
         digest.update(f"{path.relative_to(PROJECT)} {len(content)}\n".encode() + content)
     return digest.hexdigest()
@@ -121,22 +147,30 @@ class JavaProgram:
         self._folder.cleanup()
 
 
-def spawn(name: str, /, *, flags: Sequence[str] = FLAGS, **arguments: Value) -> JavaProgram:
+def spawn(name: str, /, *, flags: Sequence[str] = FLAGS, client: str = ROCKETMQ_CLIENTS[0], **arguments: Value) -> JavaProgram:
     """Start a program of tests/java by its class name; use the answer in a `with`.
 
     `event_time=5` becomes `--event-time 5`; a sequence becomes a comma list, a mapping JSON; None is left out. Where a key is
-    to come twice, pairs go as a sequence of `k=v`.
+    to come twice, pairs go as a sequence of `k=v`. `client` is the version of RocketMQ's client for the Rocket... programs.
     """
-    argv = [str(java()), *flags, "-cp", build(), f"{PACKAGE}.{name}"]
+    argv = [str(java()), *flags, "-cp", classpath(name, arguments, client), f"{PACKAGE}.{name}"]
     for key, value in arguments.items():
         if value is not None:
             argv += [f"--{key.replace('_', '-')}", _text(value)]
     return JavaProgram(argv, name)
 
 
-def run(name: str, /, *, flags: Sequence[str] = FLAGS, deadline_s: float = DEADLINE_S, **arguments: Value) -> list[Line]:
+def run(
+    name: str,
+    /,
+    *,
+    flags: Sequence[str] = FLAGS,
+    client: str = ROCKETMQ_CLIENTS[0],
+    deadline_s: float = DEADLINE_S,
+    **arguments: Value,
+) -> list[Line]:
     """Run a program to its end and return its lines, the summary last; JavaError with its stderr when it fails."""
-    with spawn(name, flags=flags, **arguments) as program:
+    with spawn(name, flags=flags, client=client, **arguments) as program:
         return program.wait(deadline_s)
 
 

@@ -38,11 +38,12 @@ def free_ports(count: int) -> list[int]:
     """
     first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidates = random.sample(range(first_ephemeral // 2, first_ephemeral), 50 * count)
-    free = (port for port in candidates if _is_free(port))
+    free = (port for port in candidates if is_free(port))
     return [next(free) for _ in range(count)]
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens on this port, on any interface."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.kit.process import ClusterError, JavaProcess, accepts, free_ports
 from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
 
 pytestmark = pytest.mark.cluster
@@ -54,6 +56,29 @@ def test_pulsar_makes_partitions_and_namespaces(pulsar: Pulsar) -> None:
     assert pulsar.admin("GET", "persistent/kit/made/orders/partitions")["partitions"] == 4
 
 
+def test_rocketmq_stores_messages(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.take_topic(3)
+    assert rocketmq.queues(topic) == {"broker-a": 3}
+    assert rocketmq.message_count(topic) == 0
+    assert [rocketmq.send(topic, b"body", queue=2, properties={"TAGS": "a", "name": "grün"}) for _ in range(2)] == [0, 1]
+    assert rocketmq.message_count(topic) == 2
+    assert rocketmq.queues("no_such_topic") == {}
+
+
+def test_rocketmq_listens_on_loopback_only(rocketmq: RocketMQ) -> None:
+    main = int(rocketmq.broker_address.rpartition(":")[2])
+    for port in (int(rocketmq.name_server.rpartition(":")[2]), main, main - 2, main + 1):
+        assert accepts(port)
+        with socket.socket() as neighbour:
+            neighbour.bind(("127.0.0.2", port))  # in use if somebody listened on all addresses
+
+
+def test_rocketmq_tells_why_it_refuses(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.take_topic(1)
+    with pytest.raises(ClusterError, match=f"broker-a refused a message for {topic}: 29"):
+        rocketmq.send(topic, b"body", queue=1)
+
+
 def test_tubemq_comes_back_after_kill_and_restart_and_leaves_nothing() -> None:
     with TubeMQ({"kept": 2}, pool={}) as cluster:
         first = [server.pid for server in cluster.servers]
@@ -86,6 +111,26 @@ def test_pulsar_keeps_its_data_over_kill_and_restart_and_leaves_nothing() -> Non
         stats = cluster.admin("GET", f"{topic.replace('://', '/')}/internalStats")
         assert stats["numberOfEntries"] >= 3
         cluster.stop()
+        assert is_gone(cluster.servers, cluster.folder)
+
+
+def test_rocketmq_of_two_brokers_and_name_servers_keeps_its_data_over_kill_and_restart_and_leaves_nothing() -> None:
+    with RocketMQ({"brokerClusterName": "twins"}, brokers=2, name_servers=2) as cluster:
+        topic = cluster.create_topic("kept", 2)
+        cluster.send(topic, b"to the first")
+        cluster.send(topic, b"to the second", broker=1)
+        cluster.kill_broker(1)
+        assert cluster.queues(topic) == {"broker-a": 2}
+        cluster.restart_broker(1)
+        cluster.name_server_process.kill()
+        cluster.name_server_process.start()
+        for name_server in cluster.name_servers:
+            assert cluster.queues(topic, name_server) == {"broker-a": 2, "broker-b": 2}
+        assert cluster.message_count(topic) == 2
+        cluster.restart()
+        cluster.send(topic, b"after all that")
+        assert cluster.message_count(topic) == 3
+        cluster.kill()
         assert is_gone(cluster.servers, cluster.folder)
 
 

@@ -1,0 +1,1 @@
+"""A RocketMQ client for asyncio: connections, name servers, routes, producers, consumers, transactions and administration."""

@@ -1,0 +1,180 @@
+"""Administration of topics and brokers. Groups are in `groupadmin`, offsets in `positions`, single messages in `query`.
+
+A topic lives at brokers, each with queues of its own, and name servers only repeat what brokers register. So changes go to every
+master, and are there when every name server's route shows them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
+from mqbridge.rocketmq.client.names import check_topic
+from mqbridge.rocketmq.client.route import MASTER
+from mqbridge.rocketmq.wire import bodies, headers
+from mqbridge.rocketmq.wire.bodies import ClusterInfo, Perm, Queue, QueueStats, TopicConfig
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+
+if TYPE_CHECKING:
+    from mqbridge.rocketmq.client.client import RocketmqClient
+
+SHOWN_TIMEOUT_S = 30.0
+"""A broker registers a new topic with the name servers at once, and everything every 30 s."""
+SHOWN_POLL_S = 0.05
+SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
+REPLY_SUFFIX = "_REPLY_TOPIC"
+"""Of the topic for answers to requests that each cluster has."""
+SYSTEM_TOPICS = frozenset(
+    {"TBW102", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC"}
+)
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
+
+    def __init__(self, client: "RocketmqClient") -> None:
+        self._client = client
+
+    # --- brokers ----------------------------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterInfo:
+        """Every broker that is registered, with its addresses, and the clusters that they are in."""
+        found = await self._client.name_servers.ask(
+            Code.GET_BROKER_CLUSTER_INFO, {}, lambda answer: bodies.decode_cluster_info(answer.body)
+        )
+        assert found is not None  # noqa: S101 - nothing is absent here
+        return found
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """Addresses of the masters by broker name, sorted; of one cluster or of all. FATAL for a cluster that is not there."""
+        info = await self.cluster()
+        names = sorted(info.brokers) if cluster is None else sorted(info.clusters.get(cluster, ()))
+        found = {name: info.brokers[name].addresses for name in names if name in info.brokers}
+        masters = {name: addresses[MASTER] for name, addresses in found.items() if MASTER in addresses}
+        if cluster is not None and cluster not in info.clusters:
+            raise ClusterError(f"there is no cluster {cluster!r}; there are: {', '.join(sorted(info.clusters))}", Failure.FATAL)
+        if not masters:
+            raise ClusterError("the name servers know no master now: do the brokers run, and do they reach them?", Failure.RETRY)
+        return masters
+
+    async def at_masters(self, call: Callable[[str], Awaitable[T]], cluster: str | None = None) -> dict[str, T]:
+        """What `call` gives for the address of every master, by broker name."""
+        masters = await self.masters(cluster)
+        return dict(zip(masters, await asyncio.gather(*map(call, masters.values())), strict=True))
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """A broker's settings."""
+        answer = await self._client.request(address, Code.GET_BROKER_CONFIG)
+        pairs = (line.partition("=") for line in answer.body.decode().splitlines() if line and not line.startswith("#"))
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    async def update_broker_config(self, address: str, settings: Mapping[str, object]) -> None:
+        """Change settings while it runs; most take effect at once. A name that the broker does not know is ignored by it."""
+        body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+        await self._client.request(address, Code.UPDATE_BROKER_CONFIG, body=body)
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    async def topics(self, cluster: str | None = None) -> list[str]:
+        """Every topic, the system's included; see `is_system`."""
+        code, ext = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, dict[str, str]()
+        if cluster is not None:
+            code, ext = Code.GET_TOPICS_BY_CLUSTER, headers.ClusterHeader(cluster).encode()
+        found = await self._client.name_servers.ask(code, ext, lambda answer: bodies.decode_topic_list(answer.body))
+        return sorted(found or ())
+
+    async def user_topics(self) -> list[str]:
+        """Every topic but the system's own; every cluster and every broker has one of its name."""
+        topics, info = await asyncio.gather(self.topics(), self.cluster())
+        own = {*info.clusters, *info.brokers, *(f"{cluster}{REPLY_SUFFIX}" for cluster in info.clusters)}
+        return [topic for topic in topics if not is_system(topic) and topic not in own]
+
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int,
+        *,
+        read_queues: int | None = None,
+        perm: int = Perm.READ_WRITE,
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        timeout: float = SHOWN_TIMEOUT_S,
+    ) -> None:
+        """Create a topic with so many queues at every master, or change it, and wait until the route shows it.
+
+        `read_queues`: as many as to write by default; to shrink a topic without loss give the old number until they are read.
+        `attributes` (5.x) are like {"message.type": "FIFO"}. RequestTimeout when the route does not show it in time.
+        """
+        header = headers.CreateTopicHeader(
+            check_topic(topic),
+            queues if read_queues is None else read_queues,
+            queues,
+            perm,
+            order=order,
+            attributes=",".join(f"+{name}={value}" for name, value in (attributes or {}).items()) or None,
+        )
+        ext = header.encode()
+        done = await self.at_masters(lambda one: self._client.request(one, Code.UPDATE_AND_CREATE_TOPIC, ext), cluster)
+        want = dict.fromkeys(done, (header.read_queue_nums if perm & Perm.READ else 0, queues if perm & Perm.WRITE else 0))
+        await self._shown(topic, lambda: self._serves(topic, want), timeout)
+
+    async def delete_topic(self, topic: str, *, timeout: float = SHOWN_TIMEOUT_S) -> None:
+        """Delete a topic and its messages everywhere, and wait until no name server shows it.
+
+        Deleting what is not there is no error.
+        """
+        ext = headers.TopicHeader(topic).encode()
+        await self.at_masters(lambda one: self._client.request(one, Code.DELETE_TOPIC_IN_BROKER, ext))
+        await self._client.name_servers.each(Code.DELETE_TOPIC_IN_NAMESRV, ext)
+        await self._shown(topic, lambda: self._is_gone(topic), timeout)
+
+    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+        """A topic's configuration by broker name, of the masters that have it."""
+        ext = headers.TopicHeader(topic).encode()
+        accept = frozenset({Status.SUCCESS, Status.TOPIC_NOT_EXIST})
+        found = await self.at_masters(lambda one: self._client.request(one, Code.GET_TOPIC_CONFIG, ext, accept=accept))
+        return {name: bodies.decode_topic_config(answer.body) for name, answer in found.items() if answer.code == Status.SUCCESS}
+
+    async def topic_stats(self, topic: str) -> dict[Queue, QueueStats]:
+        """First and next offset of every queue, and when it was written last. FATAL for a topic that is not there."""
+        ext = headers.TopicHeader(topic).encode()
+        answers = await self.of_topic(topic, Code.GET_TOPIC_STATS_INFO, ext)
+        return {queue: stats for answer in answers for queue, stats in bodies.decode_topic_stats(answer.body).items()}
+
+    async def of_topic(self, topic: str, code: int, ext: Mapping[str, str]) -> list[Command]:
+        """The answers of every master that has the topic. FATAL for a topic that is not there."""
+        route = await self._client.routes.get(topic, fresh=True)
+        if route is None:
+            raise ServerRefused(f"no name server knows topic {topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
+        return await asyncio.gather(*(self._client.request(address, code, ext) for address in route.masters()))
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    async def _shown(self, topic: str, condition: Callable[[], Awaitable[bool]], timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                while not await condition():  # noqa: ASYNC110 - other processes decide
+                    await asyncio.sleep(SHOWN_POLL_S)
+        except TimeoutError as error:
+            problem = f"topic {topic} was changed at its brokers, but the name servers do not show it after {timeout:g} s"
+            raise RequestTimeout(f"{problem}: do the brokers reach them?") from error
+
+    async def _serves(self, topic: str, want: Mapping[str, tuple[int, int]]) -> bool:
+        """Whether every wanted broker shows its numbers of queues to read and to write."""
+        route = await self._client.routes.get(topic, fresh=True)
+        if route is None:
+            return False
+        readable, writable = [queue.broker for queue in route.read_queues()], [queue.broker for queue in route.write_queues()]
+        return all((readable.count(name), writable.count(name)) == numbers for name, numbers in want.items())
+
+    async def _is_gone(self, topic: str) -> bool:
+        return await self._client.routes.get(topic, fresh=True) is None
+
+
+def is_system(topic: str) -> bool:
+    """Whether a topic is the system's own by its name, or a retry or dead-letter topic of a group."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)

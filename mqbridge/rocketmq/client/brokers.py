@@ -1,0 +1,87 @@
+"""Requests to whichever broker serves a queue now."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.rocketmq.client.client import SUCCESS, RocketmqClient
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.command import Command
+
+
+class Brokers:
+    """The way from a queue to its broker; what goes wrong there has the route looked up again."""
+
+    def __init__(self, client: RocketmqClient) -> None:
+        self.client = client
+
+    async def master(self, topic: str, broker: str) -> str:
+        """The address of a topic's broker. Raises ClusterError (REFRESH) while it has no master."""
+        route = await self.client.routes.get(topic)
+        address = route.master(broker) if route is not None else None
+        if address is None:
+            raise self.lost(topic, broker)
+        return address
+
+    async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
+        """Where to pull from, and whether that is the master. Raises ClusterError (REFRESH) for a broker that is gone."""
+        route = await self.client.routes.get(topic)
+        address = route.reader(broker) if route is not None else None
+        if route is None or address is None:
+            raise self.lost(topic, broker)
+        return address, address == route.master(broker)
+
+    def lost(self, topic: str, broker: str) -> ClusterError:
+        """The error for a broker that the route does not name."""
+        self.client.routes.invalidate(topic)
+        return ClusterError(f"no address of broker {broker} is known for topic {topic} at the moment", Failure.REFRESH)
+
+    async def ask(
+        self,
+        queue: Queue,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        accept: frozenset[int] = SUCCESS,
+    ) -> Command:
+        """Ask the master of a queue. Raises as `RocketmqClient.request`."""
+        address = await self.master(queue.topic, queue.broker)
+        return await self.ask_at(address, queue.topic, code, ext, body, timeout=timeout, accept=accept)
+
+    async def ask_at(
+        self,
+        address: str,
+        topic: str,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        accept: frozenset[int] = SUCCESS,
+    ) -> Command:
+        """Ask this broker about a topic; a failure that a new route may cure asks for one."""
+        try:
+            return await self.client.request(address, code, ext, body, timeout=timeout, accept=accept)
+        except ServerRefused as error:
+            if error.failure is Failure.REFRESH:
+                self.client.routes.invalidate(topic)
+            raise
+        except Unreachable:
+            self.client.routes.distrust(topic)
+            raise
+        except (ConnectionLost, RequestTimeout):
+            self.client.routes.invalidate(topic)
+            raise
+
+    async def tell(self, queue: Queue, code: int, ext: Mapping[str, str]) -> None:
+        """Tell the master of a queue what it does not answer. Raises Unreachable, ConnectionLost, ClusterError (REFRESH)."""
+        await self.client.oneway(await self.master(queue.topic, queue.broker), code, ext)
+
+
+def by_broker(queues: Sequence[Queue]) -> dict[str, list[Queue]]:
+    """Queues by the name of their broker."""
+    broker = attrgetter("broker")
+    return {name: list(group) for name, group in groupby(sorted(queues, key=broker), key=broker)}

@@ -1,0 +1,282 @@
+"""A member of a consumer group, or a reader of given queues: it divides, takes queues, commits, and gives them back.
+
+Nobody assigns queues. Each member asks a broker who is in the group, divides the queues as all others do, and takes its part:
+when a broker says that the members changed, when a route changed, every 20 s, and again after 1 s when not everything could be
+had. For moments two members may read one queue; at rest each queue has one owner.
+
+The subscriptions never change, so neither does their version; the heartbeat that carries them is answered before the first pull.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.brokers import Brokers
+from mqbridge.rocketmq.client.budget import Budget
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.locks import RENEW_S, VALID_S, Locks
+from mqbridge.rocketmq.client.membership import Membership
+from mqbridge.rocketmq.client.offsets import GroupOffsets, Keeper, NoOffsets, StoredOffsets, start_of
+from mqbridge.rocketmq.client.pulling import Puller
+from mqbridge.rocketmq.client.rebalance import divide
+from mqbridge.rocketmq.client.route import TopicRoute, shown
+from mqbridge.rocketmq.client.serving import Desk
+from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.wire import bodies
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.headers import TopicHeader
+
+log = logging.getLogger(__name__)
+
+REBALANCE_S = 20.0
+UNBALANCED_S = 1.0
+COMMIT_S = 5.0
+RETRY_TOPIC_S = 60.0
+"""How long after joining a missing retry topic is looked for every second; then with every round."""
+HANDOVER_S = 0.5
+"""Before the offset of a queue is read that another member may just be giving back: it commits when it hears of us."""
+
+
+async def join(client: RocketmqClient, spec: GroupSpec) -> "GroupConsumer":
+    """Make a consumer and start it. Raises ClusterError: FATAL for a topic or a group that does not exist, or a bad filter."""
+    consumer = GroupConsumer(client, spec)
+    try:
+        await consumer.start()
+    except BaseException:
+        await consumer.close()
+        raise
+    return consumer
+
+
+class GroupConsumer:
+    """A consumer as `spec` says. `client` is connected; it may serve other groups and producers too, but this group once."""
+
+    def __init__(self, client: RocketmqClient, spec: GroupSpec) -> None:
+        self.spec = spec
+        self.name = f"group {spec.group}" if spec.group else "a reader"
+        self.budget = Budget(spec.max_bytes)
+        self.held: dict[Queue, QueueStream] = {}
+        self._client = client
+        self._brokers = Brokers(client)
+        self.membership = Membership(self._brokers, spec)
+        self._positions = client.positions
+        self.keeper: Keeper = self._keeper()
+        self._locks = Locks(self._brokers, spec.group) if spec.orderly else None
+        self._early: dict[str, frozenset[Queue]] = {}
+        """The queues that each topic had when we joined."""
+        self._joined_at = 0.0
+        self._compacted: dict[str, bool] = {}
+        self._new: asyncio.Queue[QueueStream | None] = asyncio.Queue()
+        self._wake = asyncio.Event()
+        self._unwatch: list[Callable[[], None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+
+    def _keeper(self) -> Keeper:
+        if self.spec.model is Model.BROADCASTING:
+            return NoOffsets() if self.spec.store is None else StoredOffsets(self.spec.store)
+        return GroupOffsets(self._brokers, self.spec.group) if self.spec.group else NoOffsets()
+
+    async def start(self) -> None:
+        """Find the topics, join, take queues, and keep doing so. Raises ClusterError."""
+        topics = [subscription.topic for subscription in self.spec.subscriptions]
+        for topic in topics:
+            route = await self._client.routes.get(topic)
+            if route is None:
+                raise ClusterError(f"{self.name} cannot read topic {topic}: no name server knows it", Failure.FATAL)
+            self._early[topic] = frozenset(route.read_queues())
+        self._unwatch = [self._client.routes.watch(topic, self._route_changed) for topic in self.membership.topics]
+        if self.spec.model is not Model.ASSIGNED:
+            Desk.of(self._client).admit(self.spec.group, self)
+            await self.membership.join()
+        self._joined_at = self._loop.time()
+        balanced = await self._rebalance()
+        self._tasks = [spawn(self._rebalances(balanced=balanced), f"rocketmq rebalancing of {self.name}")]
+        self._tasks.append(spawn(self._commits(), f"rocketmq commits of {self.name}"))
+        if self._locks is not None:
+            self._tasks.append(spawn(self._renewals(self._locks), f"rocketmq locks of {self.name}"))
+
+    async def streams(self) -> AsyncIterator[QueueStream]:
+        """Queues as they become ours; ends with `close`."""
+        while (stream := await self._new.get()) is not None:
+            if not stream.revoked:
+                yield stream
+        self._new.put_nowait(None)  # for whoever else asks
+
+    async def close(self) -> None:
+        """Give all queues back, keeping what is acknowledged, and leave the group."""
+        if self._closed:
+            return
+        self._closed = True
+        for unwatch in self._unwatch:
+            unwatch()
+        await cancel(*self._tasks)
+        await asyncio.gather(*(stream.release() for stream in list(self.held.values())))
+        if self.spec.model is not Model.ASSIGNED and Desk.of(self._client).dismiss(self.spec.group, self):
+            await self.membership.leave()
+        self._new.put_nowait(None)
+
+    # --- what streams need ------------------------------------------------------------------------------------------
+
+    async def announce(self) -> None:
+        """Send a heartbeat."""
+        await self._client.heartbeat()
+
+    def look_again(self) -> None:
+        """Divide the queues anew, at once."""
+        self._wake.set()
+
+    def dropped(self, stream: QueueStream) -> None:
+        """A stream is over. If the queue is still ours by division, it is taken again with the next round."""
+        if self.held.get(stream.queue) is stream:
+            del self.held[stream.queue]
+            if not self._closed:
+                self._loop.call_later(UNBALANCED_S, self._wake.set)
+
+    async def unlock(self, queue: Queue) -> None:
+        """Give a queue's lock back."""
+        if self._locks is not None:
+            await self._locks.unlock([queue])
+
+    async def compacted(self, queue: Queue) -> bool:
+        """Ask the broker for the topic's policy, once. One that cannot say has no such topics."""
+        known = self._compacted.get(queue.topic)
+        if known is None:
+            try:
+                answer = await self._brokers.ask(queue, Code.GET_TOPIC_CONFIG, TopicHeader(queue.topic).encode())
+            except ServerRefused:
+                known = False
+            else:
+                known = bodies.decode_topic_config(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
+            self._compacted[queue.topic] = known
+        return known
+
+    # --- dividing ---------------------------------------------------------------------------------------------------
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        log.debug("the route of %s changed", route.topic)
+        self._wake.set()
+
+    async def _rebalances(self, *, balanced: bool) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(REBALANCE_S if balanced else UNBALANCED_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            balanced = await self._rebalance()
+
+    async def _rebalance(self) -> bool:
+        """One round over all topics; whether we hold now what is ours."""
+        self._wake.clear()
+        results = await asyncio.gather(*(self._divide(topic) for topic in self.membership.topics))
+        return all(results)
+
+    async def _divide(self, topic: str) -> bool:
+        try:
+            mine, alone = await self._part_of(topic)
+        except (ClusterError, ProtocolError) as error:
+            log.warning("the queues of %s for %s stay as they are: %s", topic, self.name, error)
+            return False
+        if mine is None:
+            return topic not in self._early and self._loop.time() - self._joined_at > RETRY_TOPIC_S
+        gone = [stream for queue, stream in self.held.items() if queue.topic == topic and queue not in mine]
+        await asyncio.gather(*(stream.revoke() for stream in gone))
+        return await self._take_all([queue for queue in mine if queue not in self.held], alone=alone)
+
+    async def _part_of(self, topic: str) -> tuple[list[Queue] | None, bool]:
+        """Our queues of a topic, None for those that we hold; and whether nobody else is in the group. Raises ClusterError."""
+        if self.spec.model is Model.ASSIGNED:
+            return [queue for queue in self.spec.queues if queue.topic == topic], True
+        # The retry topic is made by our heartbeat, and shows some milliseconds later: what is missing is asked for each time.
+        route = await self._client.routes.get(topic) or await self._client.routes.get(topic, fresh=True)
+        if route is None:
+            return None, True
+        if self.spec.model is Model.BROADCASTING:
+            return list(route.read_queues()), True
+        members = await self.membership.members(route)
+        if members is None:
+            return None, True
+        return divide(self.spec.strategy, self._client.client_id, route.read_queues(), members), len(members) == 1
+
+    async def _take_all(self, queues: list[Queue], *, alone: bool) -> bool:
+        locked_at = None
+        wanted = len(queues)
+        if self._locks is not None:
+            locked_at = self._loop.time()
+            locked, _ = await self._locks.lock(queues) if queues else (set(), set())
+            queues = [queue for queue in queues if queue in locked]
+        elif queues and not alone:
+            await asyncio.sleep(HANDOVER_S)
+        taken = await asyncio.gather(*(self._take(queue, locked_at) for queue in queues))
+        return sum(taken) == wanted
+
+    async def _take(self, queue: Queue, locked_at: float | None) -> bool:
+        try:
+            offset, first_start = await self._start_of(queue)
+        except (ClusterError, ProtocolError) as error:
+            log.warning("%s is ours but cannot be taken yet: %s", shown(queue), error)
+            if locked_at is not None:
+                await self.unlock(queue)
+            return False
+        subscription = self.membership.subscription(queue.topic)
+        puller = Puller(self._brokers, self.spec, queue, subscription, self.membership.version)
+        stream = QueueStream(self, queue, subscription, puller)
+        stream.locked_at = locked_at
+        self.held[queue] = stream
+        stream.begin(offset, first_start=first_start)
+        self._new.put_nowait(stream)
+        return True
+
+    async def _start_of(self, queue: Queue) -> tuple[int, bool]:
+        """Where to begin, and whether that is our own choice. Raises ClusterError."""
+        given = self.spec.offsets.get(queue)
+        if given is not None:
+            return given, False
+        stored = await self.keeper.load(queue)
+        if stored is not None:
+            return stored, False
+        early = self._early.get(queue.topic)
+        late = early is None or queue not in early
+        # All of a retry topic's messages, and of a queue that the topic got later, came after the group had its start.
+        start = From.EARLIEST if late else self.spec.start
+        return await start_of(self._positions, queue, start, self.spec.start_ms), True
+
+    # --- keeping ----------------------------------------------------------------------------------------------------
+
+    async def _commits(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            await self.commit_now()
+
+    async def commit_now(self) -> None:
+        """Tell the keeper of what was acknowledged since it was told last, without waiting for answers."""
+        due = {queue: offset for queue, stream in self.held.items() if (offset := stream.due()) is not None}
+        for queue, offset in due.items():
+            self.held[queue].told(offset)
+        for queue in await self.keeper.save_soon(due) if due else ():
+            if (stream := self.held.get(queue)) is not None:
+                stream.told(None)
+
+    async def _renewals(self, locks: Locks) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            await self.renew(locks)
+
+    async def renew(self, locks: Locks) -> None:
+        """Take the locks of our queues again; those that another member has, or that have become too old, are lost."""
+        asked_at = self._loop.time()
+        held = dict(self.held)
+        locked, refused = await locks.lock(list(held))
+        now = self._loop.time()
+        for queue, stream in held.items():
+            if queue in locked:
+                stream.locked_at = asked_at
+            elif queue in refused or now - (stream.locked_at or 0.0) > VALID_S:
+                log.warning("the lock of %s is lost", stream)
+                stream.lock_lost()

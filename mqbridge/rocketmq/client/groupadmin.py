@@ -1,0 +1,145 @@
+"""Administration of consumer groups: configuration, who is in one, how far it is, and setting it back or forth.
+
+A group lives at brokers like a topic, and each keeps the group's offsets of its own queues.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mqbridge.errors import ClusterError
+from mqbridge.rocketmq.client.admin import Admin
+from mqbridge.rocketmq.client.names import check_group
+from mqbridge.rocketmq.client.positions import Positions
+from mqbridge.rocketmq.client.route import shown
+from mqbridge.rocketmq.wire import bodies, headers
+from mqbridge.rocketmq.wire.bodies import Connection, ConsumeOffsets, ConsumerConnections, GroupConfig, Queue
+from mqbridge.rocketmq.wire.codes import Code, Status, refused
+from mqbridge.rocketmq.wire.lenient import list_of, read
+
+if TYPE_CHECKING:
+    from mqbridge.rocketmq.client.client import RocketmqClient
+
+ONLINE = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
+PRODUCERS = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})
+NO_GROUP = "not exist"
+"""In the remark of a SYSTEM_ERROR: how a broker says that no producer of a group is connected to it."""
+
+
+class GroupAdmin:
+    """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
+
+    def __init__(self, client: "RocketmqClient", admin: Admin, positions: Positions) -> None:
+        self._client, self._admin, self._positions = client, admin, positions
+
+    # --- configuration ----------------------------------------------------------------------------------------------
+
+    async def create(self, group: GroupConfig, *, cluster: str | None = None) -> None:
+        """Create a group at every master, or replace its configuration."""
+        check_group(group.name)
+        body = bodies.encode_group_config(group)
+        code = Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._admin.at_masters(lambda one: self._client.request(one, code, body=body), cluster)
+
+    async def delete(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Delete a group at every master; without `clean_offsets` a group of the same name goes on where it was."""
+        ext = headers.DeleteGroupHeader(group, clean_offsets).encode()
+        await self._admin.at_masters(lambda one: self._client.request(one, Code.DELETE_SUBSCRIPTIONGROUP, ext))
+
+    async def configs(self) -> dict[str, dict[str, GroupConfig]]:
+        """Every group's configuration, by group and broker name; those of the system included."""
+        found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        groups: dict[str, dict[str, GroupConfig]] = {}
+        for broker, answer in found.items():
+            for name, config in bodies.decode_group_configs(answer.body).items():
+                groups.setdefault(name, {})[broker] = config
+        return groups
+
+    # --- who and what -----------------------------------------------------------------------------------------------
+
+    async def consumers(self, group: str) -> ConsumerConnections | None:
+        """Who consumes, and what, as the first broker that knows says; None when nobody is connected."""
+        ext = headers.GroupHeader(group).encode()
+        code = Code.GET_CONSUMER_CONNECTION_LIST
+        found = await self._admin.at_masters(lambda one: self._client.request(one, code, ext, accept=ONLINE))
+        known = [bodies.decode_consumer_connections(one.body) for one in found.values() if one.code == Status.SUCCESS]
+        return known[0] if known else None
+
+    async def producers(self, group: str) -> list[Connection]:
+        """The clients of a producer group, each once."""
+        ext = headers.ProducerGroupHeader(group).encode()
+        code = Code.GET_PRODUCER_CONNECTION_LIST
+        found = await self._admin.at_masters(lambda one: self._client.request(one, code, ext, accept=PRODUCERS))
+        for broker, answer in found.items():
+            if answer.code == Status.SYSTEM_ERROR and NO_GROUP not in (answer.remark or ""):
+                raise refused(f"the producers of {group} at {broker}", answer.code, answer.remark)
+        good = [answer.body for answer in found.values() if answer.code == Status.SUCCESS]
+        connected = [one for body in good for one in bodies.decode_producer_connections(body)]
+        return list({one.client_id: one for one in connected}.values())
+
+    async def topics_of(self, group: str) -> list[str]:
+        """The topics that a group has offsets of."""
+        ext = headers.GroupConfigHeader(group).encode()
+        found = await self._admin.at_masters(lambda one: self._client.request(one, Code.QUERY_TOPICS_BY_CONSUMER, ext))
+        return sorted({topic for answer in found.values() for topic in bodies.decode_topic_list(answer.body)})
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """The groups that consume a topic, or have offsets of it."""
+        answers = await self._admin.of_topic(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader(topic).encode())
+        return sorted({group for answer in answers for group in _groups(answer.body)})
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    async def progress(self, group: str, topic: str | None = None) -> dict[Queue, ConsumeOffsets]:
+        """How far the group is in every queue that it has offsets of, retry queues included; of one topic or of all."""
+        ext = headers.ConsumeStatsHeader(group, topic).encode()
+        found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_CONSUME_STATS, ext))
+        stats = [bodies.decode_consume_stats(answer.body) for answer in found.values()]
+        return {queue: offsets for one in stats for queue, offsets in one.offsets.items()}
+
+    async def offsets(self, group: str | None = None) -> dict[tuple[str, Queue], int]:
+        """Every committed offset by group and queue; of one group or of all."""
+        found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_ALL_CONSUMER_OFFSET))
+        return {
+            (name, Queue(topic, broker, number)): offset
+            for broker, answer in found.items()
+            for (topic, name), queues in bodies.decode_consumer_offsets(answer.body).items()
+            for number, offset in queues.items()
+            if group is None or name == group
+        }
+
+    async def reset(self, group: str, topic: str, timestamp: int) -> dict[Queue, int]:
+        """Let a group go on with what was stored at `timestamp` (ms) or later, -1: with what comes; the offsets, by queue.
+
+        A consumer that runs gets them with its next pull, or by a request of the broker; one that does not begins there.
+        """
+        header = headers.ResetOffsetHeader(group, topic, timestamp)
+        answers = await self._admin.of_topic(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
+        return {queue: offset for answer in answers for queue, offset in bodies.decode_reset_offsets(answer.body).items()}
+
+    async def write(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Set offsets of a group that does not run: a running consumer overwrites them with its own.
+
+        Where a `reset` of a queue is pending until the group pulls from it, a 5.x broker answers well and ignores a commit; there
+        the reset itself is replaced. ClusterError (RETRY) when offsets are others all the same: somebody else writes them.
+        """
+        await asyncio.gather(*(self._positions.commit(queue, group, offset) for queue, offset in offsets.items()))
+        pending = await self._other_than(group, offsets)
+        if pending:
+            await asyncio.gather(*(self._replace_reset(group, queue, offsets[queue]) for queue in pending))
+            pending = await self._other_than(group, offsets)
+        if pending:
+            problem = f"the offsets of {group} were not taken for {', '.join(map(shown, pending[:5]))} ({len(pending)} in all)"
+            raise ClusterError(f"{problem}: the group is running; stop it")
+
+    async def _other_than(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:
+        found = await asyncio.gather(*(self._positions.committed(queue, group) for queue in offsets))
+        return [queue for queue, offset in zip(offsets, found, strict=True) if offset != offsets[queue]]
+
+    async def _replace_reset(self, group: str, queue: Queue, offset: int) -> None:
+        header = headers.ResetOffsetHeader(group, queue.topic, -1, queue_id=queue.id, offset=offset)
+        await self._client.request(await self._positions.master(queue), Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
+
+
+def _groups(body: bytes) -> list[str]:
+    return read("a list of groups", body, lambda said: [str(group) for group in list_of(said, "groupList")])

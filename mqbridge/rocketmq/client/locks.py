@@ -1,0 +1,59 @@
+"""Queue locks of orderly groups: only who holds a queue's lock at the broker reads it, so that two never do at the same time.
+
+A broker lets a lock go 60 s after it was last taken. We take it again every 20 s and trust it for 30 s, so that we stop in time
+even when the renewal does not get through.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.rocketmq.client.brokers import Brokers, by_broker
+from mqbridge.rocketmq.wire import bodies
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.codes import Code
+
+log = logging.getLogger(__name__)
+
+RENEW_S = 20.0
+VALID_S = 30.0
+"""The Java clients' figures."""
+
+
+class Locks:
+    """The locks of one member of a group."""
+
+    def __init__(self, brokers: Brokers, group: str) -> None:
+        self._brokers, self._group = brokers, group
+
+    async def lock(self, queues: Sequence[Queue]) -> tuple[set[Queue], set[Queue]]:
+        """Take or renew locks: which queues are ours, and which a broker refused. Of a broker that did not answer, neither."""
+        by_name = by_broker(queues)
+        answers = await asyncio.gather(*(self._lock(group) for group in by_name.values()))
+        locked: set[Queue] = set()
+        refused: set[Queue] = set()
+        for group, answer in zip(by_name.values(), answers, strict=True):
+            if answer is not None:
+                locked |= answer & set(group)
+                refused |= set(group) - answer
+        return locked, refused
+
+    async def _lock(self, queues: list[Queue]) -> set[Queue] | None:
+        try:
+            answer = await self._brokers.ask(queues[0], Code.LOCK_BATCH_MQ, {}, self._body(queues))
+            return {Queue(*queue) for queue in bodies.decode_locked(answer.body)}
+        except (ClusterError, ProtocolError) as error:
+            log.warning("queues of group %s could not be locked at broker %s: %s", self._group, queues[0].broker, error)
+            return None
+
+    async def unlock(self, queues: Sequence[Queue]) -> None:
+        """Give locks back. A broker that cannot be told lets them go by itself after a minute."""
+        for group in by_broker(queues).values():
+            try:
+                await self._brokers.ask(group[0], Code.UNLOCK_BATCH_MQ, {}, self._body(group))
+            except ClusterError as error:
+                log.info("queues of group %s could not be unlocked, they are free in a minute: %s", self._group, error)
+
+    def _body(self, queues: Sequence[Queue]) -> bytes:
+        return bodies.encode_lock(self._brokers.client.client_id, self._group, queues)

@@ -1,0 +1,118 @@
+"""Connections by address: one each, opened when it is asked for, shared, replaced when lost.
+
+A new connection is greeted before anybody gets it: a broker that has not had a heartbeat over the very connection knows no group
+of ours.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, Sign, open_connection
+
+Greet = Callable[[Connection], Awaitable[None]]
+
+
+class Pool:
+    """The connections of one client, name servers and brokers alike."""
+
+    def __init__(
+        self,
+        on_request: OnRequest,
+        on_lost: OnLost,
+        greet: Greet,
+        *,
+        tls: ssl.SSLContext | None = None,
+        sign: Sign | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        self._on_request, self._on_lost, self._greet = on_request, on_lost, greet
+        self._tls, self._sign, self._connect_timeout_s = tls, sign, connect_timeout_s
+        self._connections: dict[str, Connection] = {}
+        self._retired: set[Connection] = set()
+        self._dialing: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    def ready(self, address: str) -> Connection | None:
+        """The connection to an address if it is up, at no cost."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.alive else None
+
+    def live(self) -> list[Connection]:
+        """Every connection that is up."""
+        return [connection for connection in self._connections.values() if connection.alive]
+
+    async def get(self, address: str) -> Connection:
+        """The connection to an address, made if there is none. Raises ClusterError.
+
+        Who asks while it is being opened shares the attempt, and its failure.
+        """
+        connection = self.ready(address)
+        if connection is not None:
+            return connection
+        if self._closed:
+            raise closed()
+        dialing = self._dialing.get(address)
+        if dialing is None:
+            dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", quiet=True)
+            dialing.add_done_callback(lambda task: self._dialled(address, task))
+        try:
+            return await asyncio.shield(dialing)
+        except asyncio.CancelledError:
+            if dialing.cancelled() and not is_cancelled():  # by `close`
+                raise closed() from None
+            raise
+
+    def retire(self, connection: Connection) -> None:
+        """Hand this one out no more: its broker is going away, and closes it when the answers that are due have been sent."""
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            self._retired.add(connection)
+
+    async def _dial(self, address: str) -> Connection:
+        try:
+            connection = await open_connection(
+                address, self._on_request, self._lost, tls=self._tls, sign=self._sign, timeout=self._connect_timeout_s
+            )
+        except ValueError as error:
+            raise Unreachable(f"{address!r} is not host:port: {error}") from error
+        try:
+            await self._greet(connection)
+        except BaseException as error:
+            connection.endpoint.abort(ConnectionLost(f"the greeting of {address} failed: {error}"))
+            raise
+        return connection
+
+    def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
+        """Keep what was opened. An error is for those who wait; if all have gone, nobody needs it."""
+        del self._dialing[address]
+        if not task.cancelled() and task.exception() is None:
+            self._connections[address] = task.result()
+
+    def _lost(self, connection: Connection, error: Exception) -> None:
+        self._retired.discard(connection)
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            if not self._closed:
+                self._on_lost(connection, error)
+
+    async def close(self) -> None:
+        """Close all connections; requests that wait fail."""
+        self._closed = True
+        await cancel(*self._dialing.values())
+        await asyncio.gather(*(connection.close() for connection in [*self._connections.values(), *self._retired]))
+        self._connections.clear()
+        self._retired.clear()
+
+
+def closed() -> ClusterError:
+    """What a request of a closed client fails with."""
+    return ClusterError("the client is closed", Failure.FATAL)
+
+
+def is_cancelled() -> bool:
+    """Whether the running task itself is being cancelled, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

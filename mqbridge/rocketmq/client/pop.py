@@ -1,0 +1,268 @@
+"""POP (5.x): the broker hands out messages of any queue and hides them for a while; each is acknowledged by its receipt.
+
+No membership, no division, no offsets: any number of poppers of one group share a topic, and one that is slow holds nobody up.
+Order is lost. What is not acknowledged in time comes again. Brokers before 5.0 cannot do it: use a GroupConsumer there.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client.brokers import Brokers
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.pulled import property_of, tag_of
+from mqbridge.rocketmq.client.spec import From
+from mqbridge.rocketmq.client.subscription import RETRY_PREFIX, Subscription
+from mqbridge.rocketmq.wire import bodies
+from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck
+from mqbridge.rocketmq.wire.codes import Code, Status, refused
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
+from mqbridge.rocketmq.wire.properties import NAME_END, Name
+from mqbridge.rocketmq.wire.receipts import (
+    NORMAL,
+    RETRY_V1,
+    RETRY_V2,
+    Receipt,
+    parse_message_offsets,
+    parse_receipt,
+    parse_start_offsets,
+)
+from mqbridge.rocketmq.wire.record import Record, decode_records
+
+log = logging.getLogger(__name__)
+
+FIRST_VERSION = 413
+"""5.0.0, as brokers say it in answers to heartbeats."""
+MAX_MSGS = 32
+"""Brokers refuse to pop more at once."""
+INVISIBLE_MS = 60_000
+POLL_MS = 15_000
+ANSWER_MORE_S = 15.0
+"""An answer may come so much later than the poll was to end."""
+FULL_WAIT_S = 1.0
+"""After the broker said that it holds as many polls as it may."""
+ANY_QUEUE = -1
+_RECEIPT = f"{Name.POP_CK}{NAME_END}".encode()
+_ANSWERS = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.POLLING_FULL, Status.POLLING_TIMEOUT})
+
+
+class Popped:
+    """What one pop brought: `messages` with their receipts; `rest` are about how many more wait."""
+
+    __slots__ = ("messages", "rest")
+
+    def __init__(self, messages: list[tuple[Record, Receipt]], rest: int) -> None:
+        self.messages, self.rest = messages, rest
+
+
+class Popper:
+    """Pops one topic for one group. A group that is new begins at `start` (EARLIEST or LATEST)."""
+
+    def __init__(
+        self,
+        client: RocketmqClient,
+        group: str,
+        subscription: Subscription,
+        *,
+        start: From = From.EARLIEST,
+        orderly: bool = False,
+        invisible_ms: int = INVISIBLE_MS,
+        poll_ms: int = POLL_MS,
+        max_msgs: int = MAX_MSGS,
+    ) -> None:
+        if start is From.TIMESTAMP or not 0 < max_msgs <= MAX_MSGS:
+            raise LocalProtocolError(f"a pop starts at the beginning or the end and brings 1 to {MAX_MSGS} messages")
+        self._client, self._brokers = client, Brokers(client)
+        self._group, self._subscription = group, subscription
+        self._start, self._orderly = start, orderly
+        self._invisible_ms, self._poll_ms, self._max_msgs = invisible_ms, poll_ms, max_msgs
+        self._single = False
+        """The brokers are too old to take acknowledgements in batches."""
+
+    async def brokers(self) -> list[str]:
+        """The names of the brokers that have the topic: each is popped by itself."""
+        route = await self._client.routes.get(self._subscription.topic)
+        if route is None:
+            raise ClusterError(f"topic {self._subscription.topic} is not known to any name server", Failure.FATAL)
+        return sorted({queue.broker for queue in route.read_queues()})
+
+    async def pop(self, broker: str, queue_id: int = ANY_QUEUE) -> Popped:
+        """Messages of a broker; none after `poll_ms` without any.
+
+        Raises ServerRefused (FATAL: the broker cannot pop, or its clock is not ours), ClusterError, RemoteProtocolError.
+        """
+        topic = self._subscription.topic
+        address = await self._brokers.master(topic, broker)
+        self._check_version(address)
+        asked_at = time.monotonic()
+        answer = await self._ask(address, Code.POP_MESSAGE, self._header(queue_id))
+        if answer.code == Status.SUCCESS:
+            return await self._popped(broker, answer)
+        if answer.code == Status.POLLING_TIMEOUT and (time.monotonic() - asked_at) * 2000 < self._poll_ms:
+            raise ServerRefused(
+                f"{address} says at once that a pop of {topic} has waited too long: its clock is ahead of ours by more than "
+                f"{self._poll_ms + 500} ms. Set the clocks right",
+                answer.code,
+                Failure.FATAL,
+            )
+        if answer.code == Status.POLLING_FULL:
+            await asyncio.sleep(FULL_WAIT_S)
+        return Popped([], 0)
+
+    def _check_version(self, address: str) -> None:
+        version = self._client.broker_version(address)
+        if version is not None and version < FIRST_VERSION:
+            raise self._too_old(address, f"its version is {version}, POP came with {FIRST_VERSION} (5.0.0)")
+
+    def _too_old(self, address: str, why: str) -> ServerRefused:
+        problem = f"{address} cannot pop {self._subscription.topic}: {why}. Read the topic by a consumer that pulls"
+        return ServerRefused(problem, Status.REQUEST_CODE_NOT_SUPPORTED, Failure.FATAL)
+
+    def _header(self, queue_id: int) -> dict[str, str]:
+        return PopHeader(
+            consumer_group=self._group,
+            topic=self._subscription.topic,
+            queue_id=queue_id,
+            max_msg_nums=self._max_msgs,
+            invisible_time=self._invisible_ms,
+            poll_time=self._poll_ms,
+            born_time=time.time_ns() // 1_000_000,
+            init_mode=1 if self._start is From.LATEST else 0,
+            exp_type=self._subscription.kind,
+            exp=self._subscription.expression,
+            order=self._orderly,
+        ).encode()
+
+    async def _ask(self, address: str, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+        timeout = self._poll_ms / 1000 + ANSWER_MORE_S
+        try:
+            return await self._brokers.ask_at(
+                address, self._subscription.topic, code, ext, body, timeout=timeout, accept=_ANSWERS
+            )
+        except ServerRefused as error:
+            if error.code == Status.REQUEST_CODE_NOT_SUPPORTED and code == Code.POP_MESSAGE:
+                raise self._too_old(address, str(error)) from error
+            raise
+
+    async def _popped(self, broker: str, answer: Command) -> Popped:
+        """The broker compares tags by their hashes: what is not ours all the same is acknowledged, as the Java clients do."""
+        header = PopResult.decode(answer.ext)
+        records = decode_records(answer.body)
+        messages = list(zip(records, make_receipts(broker, header, records), strict=True))
+        tags = {tag.encode() for tag in self._subscription.tags}
+        if not tags:
+            return Popped(messages, header.rest_num)
+        wanted = [(record, receipt) for record, receipt in messages if tag_of(record) in tags]
+        others = [receipt for record, receipt in messages if tag_of(record) not in tags]
+        try:
+            await self.acknowledge(others)
+        except ClusterError as error:
+            log.info("%d messages with other tags come again: %s", len(others), error)
+        return Popped(wanted, header.rest_num)
+
+    # --- acknowledging ----------------------------------------------------------------------------------------------
+
+    async def acknowledge(self, receipts: Iterable[Receipt]) -> None:
+        """These are consumed. Raises ClusterError; what was not acknowledged comes again."""
+        by_broker: dict[str, list[Receipt]] = {}
+        for receipt in receipts:
+            by_broker.setdefault(receipt.broker, []).append(receipt)
+        await asyncio.gather(*(self._acknowledge(*item) for item in by_broker.items()))
+
+    async def _acknowledge(self, broker: str, receipts: list[Receipt]) -> None:
+        address = await self._brokers.master(self._subscription.topic, broker)
+        if len(receipts) > 1 and not self._single:
+            body = bodies.encode_batch_acks(broker, batch_acks(self._group, self._subscription.topic, receipts))
+            try:
+                await self._brokers.ask_at(address, self._subscription.topic, Code.BATCH_ACK_MESSAGE, {}, body)
+            except ServerRefused as error:
+                if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                self._single = True
+            else:
+                return
+        await asyncio.gather(*(self._acknowledge_one(address, receipt) for receipt in receipts))
+
+    async def _acknowledge_one(self, address: str, receipt: Receipt) -> None:
+        topic = popped_topic(self._group, self._subscription.topic, receipt.retry)
+        ext = AckHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset).encode()
+        await self._brokers.ask_at(address, self._subscription.topic, Code.ACK_MESSAGE, ext)
+
+    async def change_invisible(self, receipt: Receipt, invisible_ms: int) -> Receipt:
+        """Have it delivered again in `invisible_ms` from now unless it is acknowledged, by the receipt that this returns."""
+        topic = popped_topic(self._group, self._subscription.topic, receipt.retry)
+        address = await self._brokers.master(self._subscription.topic, receipt.broker)
+        ext = ChangeInvisibleHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset, invisible_ms).encode()
+        answer = await self._brokers.ask_at(address, self._subscription.topic, Code.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        said = ChangeInvisibleResult.decode(answer.ext)
+        return receipt._replace(
+            start=receipt.offset, pop_time=said.pop_time, invisible_ms=said.invisible_time, revive_queue=said.revive_qid
+        )
+
+    async def assignments(self, strategy: str = "AVG") -> list[Assignment]:
+        """QUERY_ASSIGNMENT: the queues that the broker gives this client, and how they are to be read. Raises ClusterError."""
+        broker = (await self.brokers())[0]
+        address = await self._brokers.master(self._subscription.topic, broker)
+        query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
+        answer = await self._ask(address, Code.QUERY_ASSIGNMENT, {}, bodies.encode_assignment_query(query))
+        found = bodies.decode_assignments(answer.body)
+        if found is None:
+            raise refused(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, "it has no assignment for us")
+        return found
+
+
+def popped_topic(group: str, topic: str, retry: str) -> str:
+    """The topic that an acknowledgement names."""
+    return {NORMAL: topic, RETRY_V1: f"{RETRY_PREFIX}{group}_{topic}", RETRY_V2: f"{RETRY_PREFIX}{group}+{topic}"}[retry]
+
+
+def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> list[Receipt]:
+    """One receipt per record. Raises RemoteProtocolError when the answer does not say which offset a record has.
+
+    The n-th record of a queue, by offset, has the n-th offset of the answer's list. A record that comes again looks as if it came
+    from the topic itself; such a one brings its receipt along.
+    """
+    starts = parse_start_offsets(header.start_offset_info)
+    listed = parse_message_offsets(header.msg_offset_info)
+    brought = [property_of(record, _RECEIPT) for record in records]
+    keys = [(_kind(record.topic), record.queue_id) for record in records]
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for record, key, text in zip(records, keys, brought, strict=True):
+        if text is None:
+            offsets.setdefault(key, []).append(record.queue_offset)
+    places = {key: {offset: place for place, offset in enumerate(sorted(found))} for key, found in offsets.items()}
+    receipts = []
+    for record, key, text in zip(records, keys, brought, strict=True):
+        if text is not None:
+            receipts.append(parse_receipt(text.decode(errors="replace")))
+            continue
+        try:
+            start, offset = starts[key], listed[key][places[key][record.queue_offset]]
+        except (KeyError, IndexError) as error:
+            said = f"{header.start_offset_info!r}, {header.msg_offset_info!r}"
+            raise RemoteProtocolError(f"the popped {record!r} is not in what the answer lists: {said}") from error
+        kind, queue = key
+        receipts.append(Receipt(start, header.pop_time, header.invisible_time, header.revive_qid, kind, broker, queue, offset))
+    return receipts
+
+
+def _kind(topic: str) -> str:
+    """Which kind of topic a record lies in. Names of topics have no `+`: only the second spelling of a retry topic does."""
+    if not topic.startswith(RETRY_PREFIX):
+        return NORMAL
+    return RETRY_V2 if "+" in topic else RETRY_V1
+
+
+def batch_acks(group: str, topic: str, receipts: Iterable[Receipt]) -> list[BatchAck]:
+    """Receipts of the same pop of the same queue become one entry, with a bit for each."""
+    masks: dict[Receipt, int] = {}
+    for receipt in receipts:
+        common = receipt._replace(offset=0)
+        masks[common] = masks.get(common, 0) | 1 << (receipt.offset - receipt.start)
+    return [
+        BatchAck(group, topic, one.retry, one.start, one.queue, one.revive_queue, one.pop_time, one.invisible_ms, mask)
+        for one, mask in masks.items()
+    ]

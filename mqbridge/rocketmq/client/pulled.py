@@ -1,0 +1,88 @@
+"""What one pull brought: bytes of records, decoded when somebody asks."""
+
+from struct import Struct
+
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
+from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, decode_records
+
+_SIZE = Struct(">i")
+_TAG = f"{Name.TAGS}{NAME_END}".encode()
+_ENTRY_END = VALUE_END.encode()
+_SYS_FLAG_AT = 39
+"""The byte of a record with the lowest eight bits of its sysFlag."""
+_INNER_BATCH = 128
+_FIRST_AT = 20
+
+
+class Pulled:
+    """Consecutive messages of one queue, without those that a filter does not want; it may even be empty.
+
+    `first` is the offset that was asked for and `next` the one to go on with. `body` are the records as the broker stored them,
+    of which `records` leaves out those before `first` (of an inner batch) and those whose tag is not exactly one of `tags`.
+    """
+
+    __slots__ = ("_records", "body", "first", "next", "queue", "size", "stored", "tags")
+
+    def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
+        self.queue, self.body, self.first, self.next, self.tags = queue, body, first, next_, tags
+        self.size = len(body)
+        self.stored, batches = _count(body)
+        """How many messages `body` has, before `tags` are looked at; an inner batch counts by its offsets."""
+        if batches:
+            self.stored = next_ - first
+        self._records: list[Record] | None = None
+
+    @property
+    def records(self) -> list[Record]:
+        """The messages. Raises RemoteProtocolError when they cannot be read."""
+        if self._records is None:
+            first, tags = self.first, self.tags
+            records = decode_records(self.body)
+            if records and records[0].queue_offset < first:
+                records = [record for record in records if record.queue_offset >= first]
+            if tags:
+                wanted = {tag.encode() for tag in tags}
+                records = [record for record in records if tag_of(record) in wanted]
+            self._records = records
+        return self._records
+
+    @property
+    def count(self) -> int:
+        """How many messages `records` has; with `tags` they are decoded for it."""
+        return len(self.records) if self.tags else self.stored
+
+    @property
+    def first_stored(self) -> int:
+        """The offset of the first record in `body`."""
+        return int.from_bytes(self.body[_FIRST_AT : _FIRST_AT + 8], signed=True)
+
+
+def tag_of(record: Record) -> bytes | None:
+    """The tag of a record."""
+    return property_of(record, _TAG)
+
+
+def property_of(record: Record, start: bytes) -> bytes | None:
+    """One property of a record, without reading all; `start` is its name and the separator. Of repeated ones the last counts."""
+    properties = record.properties
+    at = len(properties)
+    while (at := properties.rfind(start, 0, at)) >= 0:
+        if at == 0 or properties[at - 1 : at] == _ENTRY_END:
+            return properties[at + len(start) :].partition(_ENTRY_END)[0] or None
+    return None
+
+
+def _count(body: bytes) -> tuple[int, bool]:
+    """How many records there are, and whether one is an inner batch. Raises RemoteProtocolError when sizes do not add up."""
+    at = count = 0
+    end, read, batches = len(body), _SIZE.unpack_from, 0
+    while at < end:
+        size = read(body, at)[0] if end - at >= MIN_RECORD_BYTES else 0
+        if size < MIN_RECORD_BYTES or at + size > end:
+            raise RemoteProtocolError(f"record {count} of an answer of {end} bytes has {size} bytes where {end - at} are left")
+        batches |= body[at + _SYS_FLAG_AT]
+        at += size
+        count += 1
+    return count, bool(batches & _INNER_BATCH)

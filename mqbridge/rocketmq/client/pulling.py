@@ -1,0 +1,87 @@
+"""One pull of one queue, and what its answer means.
+
+How much comes at once is the broker's decision: 32 messages or 256 KiB, and 8 messages or 64 KiB of what it takes to be on disk,
+whatever is asked for. Its settings maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory,
+maxTransferCountOnMessageInDisk and maxTransferBytesOnMessageInDisk raise that, while it runs; 1024 to 4096 messages and 2 to
+4 MiB halve the cost of a message on both sides. Beyond 16 MiB no client could read the answer.
+"""
+
+from mqbridge.errors import ServerRefused
+from mqbridge.rocketmq.client.brokers import Brokers
+from mqbridge.rocketmq.client.spec import GroupSpec, Model
+from mqbridge.rocketmq.client.subscription import Subscription
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers import PullFlag, PullHeader, PullResult
+
+SUSPEND_MS = 15_000
+"""How long the broker holds a pull that finds nothing; by its clock of 5 s that may become 20 s."""
+ANSWER_TIMEOUT_S = 30.0
+"""As the Java clients have it; more than the longest hold and 5 s."""
+
+FOUND, NOTHING, FILTERED, MOVED = Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED
+ANSWERS = frozenset({FOUND, NOTHING, FILTERED, MOVED})
+
+RESET = "OFFSET_RESET"
+REMOVING = "MESSAGE_WAS_REMOVING"
+FOUND_NULL = "OFFSET_FOUND_NULL"
+"""Remarks: the store's own word for what it found, one level below the code."""
+
+
+class PullAnswer:
+    """`kind` is FOUND, NOTHING, FILTERED or MOVED; `next` is where the broker would go on, `first` and `end` bound the queue."""
+
+    __slots__ = ("body", "end", "first", "kind", "next", "remark")
+
+    def __init__(self, answer: Command) -> None:
+        header = PullResult.decode(answer.ext)
+        self.kind, self.body, self.remark = answer.code, answer.body, answer.remark or ""
+        self.next, self.first, self.end = header.next_begin_offset, header.min_offset, header.max_offset
+
+
+class Puller:
+    """Pulls one queue for one consumer. The filter is that of the group's heartbeats; without membership pulls bring it."""
+
+    def __init__(self, brokers: Brokers, spec: GroupSpec, queue: Queue, subscription: Subscription, version: int) -> None:
+        self._brokers, self._queue = brokers, queue
+        lite = spec.model is Model.ASSIGNED
+        self._code = Code.LITE_PULL_MESSAGE if lite else Code.PULL_MESSAGE
+        self._flags = PullFlag.SUBSCRIPTION | PullFlag.LITE if lite else 0
+        self._ext = PullHeader(
+            consumer_group=spec.pull_group,
+            topic=queue.topic,
+            queue_id=queue.id,
+            queue_offset=0,
+            max_msg_nums=spec.max_msgs,
+            sys_flag=self._flags,
+            commit_offset=0,
+            suspend_timeout_millis=SUSPEND_MS,
+            sub_version=version,
+            subscription=subscription.expression,
+            expression_type=subscription.kind,
+        ).encode()
+
+    async def pull(self, offset: int, commit: int | None, *, hold: bool) -> PullAnswer:
+        """Ask for what is at `offset`, storing `commit` as the group's offset on the way; `hold`: wait when there is nothing.
+
+        Raises ServerRefused, ClusterError, RemoteProtocolError for an answer without its four numbers.
+        """
+        address, is_master = await self._brokers.reader(self._queue.topic, self._queue.broker)
+        flags = self._flags
+        if hold:
+            flags |= PullFlag.SUSPEND
+        if commit is not None and is_master:
+            flags |= PullFlag.COMMIT_OFFSET
+        ext = self._ext | {"queueOffset": str(offset), "sysFlag": str(flags), "commitOffset": str(commit or 0)}
+        return PullAnswer(await self._ask(address, ext))
+
+    async def _ask(self, address: str, ext: dict[str, str]) -> Command:
+        topic = self._queue.topic
+        try:
+            return await self._brokers.ask_at(address, topic, self._code, ext, timeout=ANSWER_TIMEOUT_S, accept=ANSWERS)
+        except ServerRefused as error:
+            if error.code != Status.REQUEST_CODE_NOT_SUPPORTED or self._code == Code.PULL_MESSAGE:
+                raise
+            self._code = Code.PULL_MESSAGE  # the broker is older than the code of its own for lite pulls
+        return await self._brokers.ask_at(address, topic, self._code, ext, timeout=ANSWER_TIMEOUT_S, accept=ANSWERS)

@@ -1,0 +1,239 @@
+"""A real RocketMQ cluster, name servers and brokers 5.3.3, on loopback with temporary data.
+
+Ready means that a send was stored: every name server knows the broker (its port is open before that), and the broker
+answered a real message to the topic BenchmarkTest, which it makes by itself. Topics are made in milliseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+from tests.kit import rocketmq_remoting as remoting
+from tests.kit.guard import guard
+from tests.kit.maven import java
+from tests.kit.process import HOST, ClusterError, JavaProcess, free_ports, is_free
+from tests.kit.rocketmq_settings import (
+    BROKER_MAIN,
+    LOGBACK,
+    LOGBACK_XML,
+    NAME_SERVER_MAIN,
+    broker_conf,
+    jvm,
+    name_server_conf,
+    server_jars,
+)
+
+# The broker opens this many below its own for a second listener, which clients call the fast or VIP port.
+FAST_PORT_DISTANCE = 2
+NAME_SERVER_HEAP_MB = 128
+LESS_COMPILING = ["-XX:TieredStopAtLevel=1"]
+# Every broker makes this topic when it starts.
+PROBE_TOPIC = "BenchmarkTest"
+
+
+class RocketMQ:
+    """Name servers and brokers; `start()` and `stop()`, or `with`.
+
+    `broker` (the first of `brokers`) and `name_server_process` (the first of `name_server_processes`) are JavaProcess objects:
+    start, stop, kill, freeze and restart each by itself. A kill loses no message that was acknowledged: it is in the page
+    cache. A stop in order takes a broker 15 s and more. `settings` go over those of rocketmq_settings.py for every broker
+    (names of broker.conf; the broker ignores a name that it does not know). The pull limits are those as shipped, 32 messages.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, object] | None = None, *, brokers: int = 1, name_servers: int = 1, heap_mb: int = 512
+    ) -> None:
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._classpath = f"{server_jars()}/*"
+        self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-rocketmq-"))
+        guard().folder(self.folder)
+        self.name_servers = [f"{HOST}:{port}" for port in free_ports(name_servers)]
+        self.broker_addresses = [f"{HOST}:{port}" for port in _broker_ports(brokers)]
+        self.broker_names = [f"broker-{letter}" for letter, _ in zip("abcdefgh", range(brokers), strict=False)]
+        self.name_server_processes = [self._name_server(number) for number in range(name_servers)]
+        self.brokers = [self._broker(number, settings or {}, heap_mb) for number in range(brokers)]
+
+    @property
+    def servers(self) -> list[JavaProcess]:
+        """The processes of the cluster."""
+        return [*self.name_server_processes, *self.brokers]
+
+    @property
+    def name_server(self) -> str:
+        """HOST:PORT of the first name server."""
+        return self.name_servers[0]
+
+    @property
+    def name_server_process(self) -> JavaProcess:
+        """The first name server."""
+        return self.name_server_processes[0]
+
+    @property
+    def broker(self) -> JavaProcess:
+        """The first broker."""
+        return self.brokers[0]
+
+    @property
+    def broker_address(self) -> str:
+        """HOST:PORT of the first broker."""
+        return self.broker_addresses[0]
+
+    def start(self) -> None:
+        """Start the name servers, then the brokers, and wait until all serve.
+
+        A broker that finds no name server when it starts tries again only after 10 s.
+        """
+        self._start(self.name_server_processes)
+        self._start(self.brokers)
+
+    def stop(self) -> None:
+        """Stop all servers in order, the brokers first (15 s and more), and remove the data."""
+        self._stop(self.brokers)
+        self._stop(self.name_server_processes)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """SIGKILL all and remove the data: the fast end of a cluster whose data nobody needs."""
+        for server in reversed(self.servers):
+            server.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def restart(self) -> None:
+        """Stop all in order and start them again on the same ports and data."""
+        self._stop(self.brokers)
+        self._stop(self.name_server_processes)
+        self.start()
+
+    def kill_broker(self, number: int = 0) -> None:
+        """SIGKILL one broker; its ports and data stay its own."""
+        self.brokers[number].kill()
+
+    def restart_broker(self, number: int = 0) -> None:
+        """Start one broker again, after a stop in order if it still runs, and wait until it serves."""
+        self.brokers[number].restart()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def create_topic(self, name: str, queues: int = 4, *, attributes: str = "") -> str:
+        """Create a topic with so many queues on each broker, or change it, and wait until every name server shows it; its name.
+
+        `attributes` are like `+message.type=FIFO,+cleanup.policy=COMPACTION`.
+        """
+        for address in self.broker_addresses:
+            remoting.create_topic(address, name, queues, attributes)
+        want = dict.fromkeys(self.broker_names, queues)
+        self.broker.wait_until(lambda: all(self.queues(name, each) == want for each in self.name_servers), f"serving {name}")
+        return name
+
+    def take_topic(self, queues: int = 4) -> str:
+        """The name of a new topic that no one has used, with so many queues on each broker."""
+        with self._lock:
+            number = next(self._numbers)
+        return self.create_topic(f"topic_{queues}q_{number:03}", queues)
+
+    def queues(self, topic: str, name_server: str | None = None) -> dict[str, int]:
+        """Write queues by broker name, as a name server says; empty when it knows no such topic."""
+        route = remoting.route(name_server or self.name_server, topic) or {"queueDatas": []}
+        return {entry["brokerName"]: entry["writeQueueNums"] for entry in route["queueDatas"]}
+
+    def send(
+        self, topic: str, body: bytes, *, queue: int = 0, properties: Mapping[str, str] | None = None, broker: int = 0
+    ) -> int:
+        """Store one message in an existing topic; its queue offset."""
+        answer = remoting.send(self.broker_addresses[broker], topic, body, queue=queue, properties=properties)
+        if answer.status != remoting.SUCCESS:
+            raise ClusterError(f"{self.brokers[broker].name} refused a message for {topic}: {answer.status} {answer.remark}")
+        return int(answer.fields["queueOffset"])
+
+    def message_count(self, topic: str) -> int:
+        """How many messages the queues of a topic hold; consumers see the last of them some milliseconds later."""
+        return sum(
+            self._offset(remoting.GET_MAX_OFFSET, broker, topic, queue)
+            - self._offset(remoting.GET_MIN_OFFSET, broker, topic, queue)
+            for broker, queues in self.queues(topic).items()
+            for queue in range(queues)
+        )
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Change settings of every broker while it runs; most take effect at once."""
+        body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+        for address in self.broker_addresses:
+            remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=body)
+
+    def _offset(self, code: int, broker: str, topic: str, queue: int) -> int:
+        address = self.broker_addresses[self.broker_names.index(broker)]
+        return int(remoting.call(address, code, {"topic": topic, "queueId": queue, "committed": False}).fields["offset"])
+
+    def _home(self, name: str) -> Path:
+        home = self.folder / name
+        home.mkdir()
+        (home / LOGBACK).write_text(LOGBACK_XML)
+        return home
+
+    def _name_server(self, number: int) -> JavaProcess:
+        name = f"rocketmq-name-server-{number}"
+        home = self._home(name)
+        (home / "conf").write_text(name_server_conf(_port(self.name_servers[number])))
+        argv = [str(java()), *jvm(NAME_SERVER_HEAP_MB, home, self._classpath), *LESS_COMPILING, NAME_SERVER_MAIN, "-c", "conf"]
+        return JavaProcess(name, argv, home, lambda: self._name_server_ready(number))
+
+    def _broker(self, number: int, settings: Mapping[str, object], heap_mb: int) -> JavaProcess:
+        name = f"rocketmq-{self.broker_names[number]}"
+        home = self._home(name)
+        port = _port(self.broker_addresses[number])
+        conf = broker_conf(self.broker_names[number], port, port + 1, self.name_servers, settings)
+        (home / "conf").write_text(conf)
+        argv = [str(java()), *jvm(heap_mb, home, self._classpath), BROKER_MAIN, "-c", "conf"]
+        return JavaProcess(name, argv, home, lambda: self._broker_ready(number))
+
+    def _name_server_ready(self, number: int) -> bool:
+        """It answers, and a broker that serves has registered with it again."""
+        known = self.queues(PROBE_TOPIC, self.name_servers[number])
+        return all(name in known for name, broker in zip(self.broker_names, self.brokers, strict=True) if broker.running)
+
+    def _broker_ready(self, number: int) -> bool:
+        processes = zip(self.name_servers, self.name_server_processes, strict=True)
+        asked = [address for address, process in processes if process.running]
+        if not all(self.broker_names[number] in self.queues(PROBE_TOPIC, address) for address in asked):
+            return False
+        return remoting.send(self.broker_addresses[number], PROBE_TOPIC, b"ready?").status == remoting.SUCCESS
+
+    def _start(self, servers: list[JavaProcess]) -> None:
+        with ThreadPoolExecutor(len(servers)) as pool:
+            list(pool.map(JavaProcess.start, servers))
+
+    def _stop(self, servers: list[JavaProcess]) -> None:
+        with ThreadPoolExecutor(len(servers)) as pool:
+            list(pool.map(JavaProcess.stop, servers))
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _broker_ports(count: int) -> list[int]:
+    """Main ports of brokers, each with its fast port two below and its replication port one above free, too."""
+    found: list[int] = []
+    while len(found) < count:
+        (port,) = free_ports(1)
+        own = {port - FAST_PORT_DISTANCE, port, port + 1}
+        if all(is_free(each) for each in own) and all(own.isdisjoint({each - 2, each, each + 1}) for each in found):
+            found.append(port)
+    return found

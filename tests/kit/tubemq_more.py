@@ -1,0 +1,124 @@
+"""More servers for a TubeMQ cluster of the kit: a Broker that joins while it runs, and Masters that stand by.
+
+Both take the settings of the cluster's first server and change what must differ: ids, ports, folders.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.kit.process import HOST, JavaProcess, accepts, free_ports
+from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_admin import STORE_SETTINGS, TLS_PORT
+
+
+def _changed(text: str, **values: object) -> str:
+    """Settings with other values; each must be there already."""
+    for name, value in values.items():
+        text, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
+        assert found, f"the settings have no {name}"
+    return text
+
+
+class SecondBroker:
+    """A Broker (id 2) of a cluster that runs; `start` makes it known, puts it online and waits until it is registered."""
+
+    def __init__(self, cluster: TubeMQ, number: int = 2) -> None:
+        self.id, self._cluster = number, cluster
+        self.port, self._web, metrics = free_ports(3)
+        first = Path(cluster.broker.argv[-1])
+        settings = cluster.folder / f"broker{number}.ini"
+        store = cluster.folder / f"store{number}"
+        store.mkdir()
+        settings.write_text(
+            _changed(
+                first.read_text(), brokerId=number, port=self.port, webPort=self._web, primaryPath=store, promHttpPort=metrics
+            )
+        )
+        argv = [*cluster.broker.argv[:-1], str(settings)]
+        self.process = JavaProcess(f"tubemq-broker{number}", argv, cluster.folder, self._ready)
+
+    def start(self) -> None:
+        """Join the cluster."""
+        self._cluster.admin(
+            "admin_add_broker_configure",
+            brokerId=self.id,
+            brokerIp=HOST,
+            brokerPort=self.port,
+            brokerTLSPort=TLS_PORT,
+            brokerWebPort=self._web,
+            createUser="tests",
+            **STORE_SETTINGS,
+        )
+        self._cluster.admin("admin_online_broker_configure", brokerId=self.id, modifyUser="tests")
+        self.process.start()
+
+    def add_topic(self, topic: str, partitions: int) -> None:
+        """Deploy a topic here too, and wait until it may be written and read."""
+        self._cluster.admin(
+            "admin_add_new_topic_record", topicName=topic, brokerId=self.id, numPartitions=partitions, createUser="tests"
+        )
+        self._cluster.admin("admin_reload_broker_configure", brokerId=self.id, modifyUser="tests")
+        self.process.wait_until(lambda: self._serves(topic), f"serving {topic}")
+
+    def close_topic(self, topic: str, **accepts_what: bool) -> None:
+        """Change what the topic accepts here (acceptPublish, acceptSubscribe)."""
+        self._cluster.admin("admin_modify_topic_info", topicName=topic, brokerId=self.id, modifyUser="tests", **accepts_what)
+        self._cluster.admin("admin_reload_broker_configure", brokerId=self.id, modifyUser="tests")
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+
+    def _ready(self) -> bool:
+        status = self._cluster.admin("admin_query_broker_run_status", brokerId=self.id)["data"]
+        return accepts(self.port) and bool(status) and (status[0]["runStatus"], status[0]["subStatus"]) == ("running", "idle")
+
+    def _serves(self, topic: str) -> bool:
+        found = self._cluster.admin("admin_query_topic_info", topicName=topic)["data"]
+        places = [place for entry in found for place in entry["topicInfo"] if place["brokerId"] == self.id]
+        return self._ready() and bool(places) and places[0]["runInfo"]["acceptPublish"] is True
+
+
+class StandbyMasters:
+    """Two Masters beside a cluster's first: a group in which a majority elects who leads. To be started before the Broker."""
+
+    def __init__(self, cluster: TubeMQ) -> None:
+        self._cluster = cluster
+        first = Path(cluster.master.argv[-1])
+        text = first.read_text()
+        self.processes: list[JavaProcess] = []
+        self.addresses = [cluster.masters]
+        self._webs: dict[str, int] = {}
+        for number in (2, 3):
+            port, web, node, metrics = free_ports(4)
+            metadata = cluster.folder / f"metadata{number}"
+            metadata.mkdir()
+            settings = cluster.folder / f"master{number}.ini"
+            settings.write_text(
+                _changed(
+                    text,
+                    port=port,
+                    webPort=web,
+                    repNodeName=f"node{number}",
+                    repNodePort=node,
+                    metaDataPath=metadata,
+                    promHttpPort=metrics,
+                )
+            )
+            argv = [*cluster.master.argv[:-1], str(settings)]
+            self.processes.append(JavaProcess(f"tubemq-master{number}", argv, cluster.folder, lambda port=port: accepts(port)))  # type: ignore[misc]
+            self.addresses.append(f"{HOST}:{port}")
+        broker = Path(cluster.broker.argv[-1])
+        broker.write_text(_changed(broker.read_text(), masterAddressList=",".join(self.addresses)))
+
+    def start(self) -> None:
+        """Start both; the first Master must run."""
+        for process in self.processes:
+            process.start()
+
+    def kill(self) -> None:
+        """End both at once."""
+        for process in self.processes:
+            process.kill()

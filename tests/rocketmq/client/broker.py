@@ -1,0 +1,236 @@
+"""Name servers and brokers without sockets: what a client writes is read as frames, and answered by a table tests may change."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import Unreachable
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.rocketmq.client import connection as connections
+from mqbridge.rocketmq.client.client import RocketmqClient, Timing
+from mqbridge.rocketmq.wire import batch, headers
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command, decode, encode, measure
+from mqbridge.wire.cutter import FrameCutter
+
+NS, NS2 = "ns:9876", "ns2:9876"
+A, B = "a:10911", "b:10911"
+"""Addresses of the brokers broker-a and broker-b."""
+TOPIC = "T"
+
+Answer = Callable[["Link", Command], None]
+
+
+class Link(asyncio.Transport):
+    """One connection, seen from the server at `address`."""
+
+    def __init__(self, cluster: "Cluster", address: str, endpoint: Endpoint) -> None:
+        super().__init__()
+        self.cluster, self.address, self.endpoint = cluster, address, endpoint
+        self.cutter = FrameCutter(measure)
+        self.loop = asyncio.get_running_loop()
+        self.open = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": (self.address, 0), "sockname": ("10.1.2.3", 40000)}.get(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        for frame in self.cutter.feed(bytes(data)):
+            self.loop.call_soon(self.cluster.receive, self, decode(frame))
+
+    def writelines(self, pieces: Any) -> None:
+        self.write(b"".join(pieces))
+
+    def send(self, command: Command) -> None:
+        """Say a command: a request of the server's own, or an answer."""
+        self.send_bytes(encode(command))
+
+    def send_bytes(self, data: bytes) -> None:
+        if self.open:
+            self.endpoint.data_received(data)
+
+    def answer(
+        self, request: Command, code: int = 0, ext: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None
+    ) -> None:
+        if not request.is_oneway:
+            self.send(request.answer(code, ext, body, remark))
+
+    def close(self) -> None:
+        self.drop()
+
+    def abort(self) -> None:
+        self.drop()
+
+    def drop(self, error: Exception | None = None) -> None:
+        if self.open:
+            self.open = False
+            self.loop.call_soon(self.endpoint.connection_lost, error)
+
+
+class Cluster:
+    """Answers what healthy servers would, unless `on[code]` or `at[address, code]` says otherwise; remembers what was asked.
+
+    `brokers`: addresses by broker name and id. `topics`: queues by topic and broker name.
+    """
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.asked: defaultdict[int, list[Command]] = defaultdict(list)
+        self.asked_at: defaultdict[str, list[Command]] = defaultdict(list)
+        self.unreachable: set[str] = set()
+        self.dialled: list[str] = []
+        self.brokers: dict[str, dict[int, str]] = {"broker-a": {0: A}, "broker-b": {0: B}}
+        self.topics: dict[str, dict[str, int]] = {TOPIC: {"broker-a": 2, "broker-b": 2}}
+        self.stored: defaultdict[tuple[str, int], list[tuple[bytes, str]]] = defaultdict(list)
+        """Body and properties by address and queue, in the order of storing."""
+        self.at: dict[tuple[str, int], Answer] = {}
+        self.on: dict[int, Answer] = {
+            Code.GET_ROUTEINFO_BY_TOPIC: route,
+            Code.HEART_BEAT: success,
+            Code.UNREGISTER_CLIENT: success,
+            Code.SEND_MESSAGE_V2: store,
+            Code.SEND_BATCH_MESSAGE: store,
+        }
+
+    def links_to(self, address: str) -> list[Link]:
+        return [link for link in self.links if link.address == address and link.open]
+
+    def link_to(self, address: str) -> Link:
+        """The only open connection to an address."""
+        (link,) = self.links_to(address)
+        return link
+
+    def headers(self, code: int) -> list[headers.SendHeader]:
+        """What sends of this kind said, in the order of arrival."""
+        return [headers.SendHeader.decode(command.ext) for command in self.asked[code]]
+
+    async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **_: Any) -> Endpoint:
+        address = f"{host}:{port}"
+        self.dialled.append(address)
+        await asyncio.sleep(0)
+        if address in self.unreachable:
+            raise Unreachable(f"{address} cannot be reached")
+        endpoint = make()
+        link = Link(self, address, endpoint)
+        self.links.append(link)
+        endpoint.connection_made(link)
+        return endpoint
+
+    def receive(self, link: Link, command: Command) -> None:
+        if not link.open:
+            return
+        self.asked[command.code].append(command)
+        self.asked_at[link.address].append(command)
+        answer = self.at.get((link.address, command.code)) or self.on.get(command.code)
+        if answer is not None and not command.is_response:
+            answer(link, command)
+
+
+# --- answers --------------------------------------------------------------------------------------------------------------
+
+
+def route_body(cluster: Cluster, topic: str, **more: Any) -> dict[str, Any]:
+    """What a name server says about a topic."""
+    queues = cluster.topics[topic]
+    return {
+        "brokerDatas": [
+            {
+                "brokerAddrs": {str(number): address for number, address in cluster.brokers[name].items()},
+                "brokerName": name,
+                "cluster": "DefaultCluster",
+            }
+            for name in queues
+            if name in cluster.brokers
+        ],
+        "filterServerTable": {},
+        "queueDatas": [
+            {"brokerName": name, "perm": 6, "readQueueNums": count, "topicSysFlag": 0, "writeQueueNums": count}
+            for name, count in queues.items()
+        ],
+        **more,
+    }
+
+
+def route(link: Link, request: Command) -> None:
+    topic = request.ext["topic"]
+    if topic in link.cluster.topics:
+        says(route_body(link.cluster, topic))(link, request)
+    else:
+        link.answer(request, Status.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}")
+
+
+def says(body: Any) -> Answer:
+    """An answer with a JSON body."""
+    data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+    return lambda link, request: link.answer(request, body=data)
+
+
+def refuses(code: int, remark: str | None = "no") -> Answer:
+    return lambda link, request: link.answer(request, code, remark=remark)
+
+
+def success(link: Link, request: Command) -> None:
+    link.answer(request)
+
+
+def store(link: Link, request: Command, code: int = Status.SUCCESS) -> None:
+    """Keep a message or the messages of a batch, and say where."""
+    said = headers.SendHeader.decode(request.ext)
+    if request.code == Code.SEND_BATCH_MESSAGE:
+        messages = [(body, properties.decode()) for _, body, properties in batch.decode_batch(request.body)]
+    else:
+        messages = [(request.body, said.properties)]
+    stored = link.cluster.stored[link.address, said.queue_id]
+    offset = len(stored)
+    stored.extend(messages)
+    ids = ",".join(f"7F00000100002A9F{(said.queue_id << 32) + offset + place:016X}" for place in range(len(messages)))
+    link.answer(request, code, headers.SendResult(ids, said.queue_id, offset, transaction_id="TX").encode())
+
+
+def stored_with(code: int) -> Answer:
+    return lambda link, request: store(link, request, code)
+
+
+def silent(link: Link, request: Command) -> None:
+    """No answer."""
+
+
+def hangs_up(link: Link, request: Command) -> None:
+    link.drop()
+
+
+def in_turn(*answers: Answer) -> Answer:
+    """A different answer each time; the last one for ever."""
+    left = list(answers)
+
+    def answer(link: Link, request: Command) -> None:
+        chosen = left.pop(0) if len(left) > 1 else left[0]
+        chosen(link, request)
+
+    return answer
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr(connections, "dial", cluster.dial)
+    return cluster
+
+
+def scripted_client(*name_servers: str, **timing: float) -> RocketmqClient:
+    """Not connected yet."""
+    return RocketmqClient(name_servers or [NS], timing=Timing(**{"request": 2.0, **timing}))
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until something has become so."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,287 @@
+"""Brokers without sockets that know queues of messages, groups, offsets and locks; on top of `broker.Cluster`."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.rocketmq.client import consumer as consumer_module
+from mqbridge.rocketmq.client import stream as stream_module
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.consumer import GroupConsumer, join
+from mqbridge.rocketmq.client.spec import GroupSpec
+from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.wire import bodies, properties
+from mqbridge.rocketmq.wire.bodies import Queue, TopicConfig
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import ONEWAY, Command
+from mqbridge.rocketmq.wire.headers import PullFlag, PullHeader, PullResult
+from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
+
+PULLS = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
+
+
+class QueueLog:
+    """The messages of one queue; `first` of them are deleted. `limit` messages go into one answer."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.first = 0
+        self.records: list[bytes] = []
+        self.limit = 32
+        self.compacted: set[int] = set()
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    def append(self, *messages: bytes, tag: str | None = None) -> None:
+        stored = properties.encode([("TAGS", tag)] if tag else [])
+        for body in messages:
+            record = Record(self.queue.topic, body, stored, queue_id=self.queue.id, queue_offset=self.end)
+            self.records.append(encode_record(record))
+
+    def read(self, offset: int) -> tuple[int, int, bytes]:
+        """Answer code, next offset and body of a pull."""
+        if self.end == 0:
+            return (Status.PULL_NOT_FOUND if offset == 0 else Status.PULL_OFFSET_MOVED), 0, b""
+        if offset < self.first or offset > self.end:
+            return Status.PULL_OFFSET_MOVED, self.first if offset < self.first else self.end, b""
+        if offset == self.end:
+            return Status.PULL_NOT_FOUND, offset, b""
+        stop = min(offset + self.limit, self.end)
+        kept = [self.records[at] for at in range(offset, stop) if at not in self.compacted]
+        return Status.SUCCESS, stop, b"".join(kept)
+
+
+class Groups:
+    """What the brokers of a scripted cluster know; `handle(code)` answers may be replaced as the cluster's."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.logs: dict[Queue, QueueLog] = {}
+        self.offsets: dict[tuple[str, Queue], int] = {}
+        self.members: defaultdict[str, dict[str, Link]] = defaultdict(dict)
+        self.locks: dict[tuple[str, Queue], str] = {}
+        self.resets: dict[tuple[str, Queue], int] = {}
+        self.held: list[tuple[Link, Command]] = []
+        self.times: dict[Queue, list[int]] = {}
+        self.max_held = 0
+        self.make_retry_topics = True
+        answers: dict[int, Answer] = {
+            Code.HEART_BEAT: self.heartbeat,
+            Code.UNREGISTER_CLIENT: self.unregister,
+            Code.GET_CONSUMER_LIST_BY_GROUP: self.list_members,
+            Code.QUERY_CONSUMER_OFFSET: self.query_offset,
+            Code.UPDATE_CONSUMER_OFFSET: self.update_offset,
+            Code.GET_MIN_OFFSET: lambda link, request: self.bound(link, request, lambda log: log.first),
+            Code.GET_MAX_OFFSET: lambda link, request: self.bound(link, request, lambda log: log.end),
+            Code.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            Code.LOCK_BATCH_MQ: self.lock,
+            Code.UNLOCK_BATCH_MQ: self.unlock,
+            Code.PULL_MESSAGE: self.pull,
+            Code.LITE_PULL_MESSAGE: self.pull,
+            Code.GET_TOPIC_CONFIG: lambda link, request: link.answer(
+                request, body=bodies.encode_topic_config(TopicConfig(request.ext["topic"], 2, 2))
+            ),
+        }
+        cluster.on.update(answers)
+
+    def log(self, topic: str = "T", broker: str = "broker-a", number: int = 0) -> QueueLog:
+        queue = Queue(topic, broker, number)
+        return self.logs.setdefault(queue, QueueLog(queue))
+
+    def append(
+        self, *messages: bytes, topic: str = "T", broker: str = "broker-a", number: int = 0, tag: str | None = None
+    ) -> None:
+        """Store messages and wake the pulls that wait for them."""
+        self.log(topic, broker, number).append(*messages, tag=tag)
+        waiting, self.held = self.held, []
+        for link, request in waiting:
+            if self._queue(link, request) == Queue(topic, broker, number):
+                self.answer_pull(link, request)
+            else:
+                self.held.append((link, request))
+
+    def committed(self, group: str, topic: str = "T", broker: str = "broker-a", number: int = 0) -> int | None:
+        return self.offsets.get((group, Queue(topic, broker, number)))
+
+    def pulls(self, number: int | None = None) -> list[PullHeader]:
+        """What pulls said, of one queue number or of all."""
+        asked = [PullHeader.decode(command.ext) for code in PULLS for command in self.cluster.asked[code]]
+        return [header for header in asked if number is None or header.queue_id == number]
+
+    def say(self, client: RocketmqClient, request: Command) -> None:
+        """Have the first broker ask a client."""
+        self.members_link(client).send(request)
+
+    def members_link(self, client: RocketmqClient) -> Link:
+        return next(link for group in self.members.values() for member, link in group.items() if member == client.client_id)
+
+    def _queue(self, link: Link, request: Command) -> Queue:
+        broker = next(name for name, addresses in self.cluster.brokers.items() if link.address in addresses.values())
+        return Queue(request.ext["topic"], broker, int(request.ext["queueId"]))
+
+    # --- members ----------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, link: Link, request: Command) -> None:
+        beat = bodies.decode_heartbeat(request.body)
+        for consumer in beat.consumers:
+            group = self.members[consumer.group]
+            known = beat.client_id in group
+            group[beat.client_id] = link
+            if self.make_retry_topics:
+                self.cluster.topics.setdefault(f"%RETRY%{consumer.group}", {"broker-a": 1})
+            if not known:
+                self.notify(consumer.group)
+        link.answer(request)
+
+    def unregister(self, link: Link, request: Command) -> None:
+        group = request.ext.get("consumerGroup")
+        if group and self.members[group].pop(request.ext["clientID"], None) is not None:
+            self.notify(group)
+        link.answer(request)
+
+    def notify(self, group: str) -> None:
+        for link in list(self.members[group].values()):
+            link.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, flag=ONEWAY))
+
+    def list_members(self, link: Link, request: Command) -> None:
+        members = self.members[request.ext["consumerGroup"]]
+        if members:
+            link.answer(request, body=bodies.encode_consumer_list(members))
+        else:
+            link.answer(request, Status.SYSTEM_ERROR, remark="no consumer for this group")
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    def query_offset(self, link: Link, request: Command) -> None:
+        offset = self.offsets.get((request.ext["consumerGroup"], self._queue(link, request)))
+        assert request.ext["setZeroIfNotFound"] == "false"
+        if offset is None:
+            link.answer(request, Status.QUERY_NOT_FOUND, remark="not found")
+        else:
+            link.answer(request, ext={"offset": str(offset)})
+
+    def update_offset(self, link: Link, request: Command) -> None:
+        self.offsets[request.ext["consumerGroup"], self._queue(link, request)] = int(request.ext["commitOffset"])
+        link.answer(request)
+
+    def bound(self, link: Link, request: Command, of: Callable[[QueueLog], int]) -> None:
+        link.answer(request, ext={"offset": str(of(self.log(*self._queue(link, request))))})
+
+    def search(self, link: Link, request: Command) -> None:
+        queue = self._queue(link, request)
+        times = self.times.get(queue, [])
+        asked = int(request.ext["timestamp"])
+        link.answer(request, ext={"offset": str(next((at for at, ms in enumerate(times) if ms >= asked), len(times)))})
+
+    # --- locks ------------------------------------------------------------------------------------------------------
+
+    def lock(self, link: Link, request: Command) -> None:
+        said = bodies.decode_lock(request.body)
+        held = [queue for queue in said.queues if self.locks.setdefault((said.group, queue), said.client_id) == said.client_id]
+        link.answer(request, body=bodies.encode_locked(held))
+
+    def unlock(self, link: Link, request: Command) -> None:
+        said = bodies.decode_lock(request.body)
+        for queue in said.queues:
+            if self.locks.get((said.group, queue)) == said.client_id:
+                del self.locks[said.group, queue]
+        link.answer(request)
+
+    # --- pulling ----------------------------------------------------------------------------------------------------
+
+    def pull(self, link: Link, request: Command) -> None:
+        header, queue = PullHeader.decode(request.ext), self._queue(link, request)
+        if header.sys_flag & PullFlag.COMMIT_OFFSET:
+            self.offsets[header.consumer_group, queue] = header.commit_offset
+        reset = self.resets.pop((header.consumer_group, queue), None)
+        log = self.log(*queue)
+        if reset is not None:
+            link.answer(request, Status.PULL_OFFSET_MOVED, pull_ext(reset, log.first, log.end), remark="OFFSET_RESET")
+        elif log.read(header.queue_offset)[0] == Status.PULL_NOT_FOUND and header.sys_flag & PullFlag.SUSPEND:
+            self.held.append((link, request))
+            self.max_held = max(self.max_held, len(self.held))
+        else:
+            self.answer_pull(link, request)
+
+    def answer_pull(self, link: Link, request: Command) -> None:
+        log = self.log(*self._queue(link, request))
+        code, after, body = log.read(int(request.ext["queueOffset"]))
+        link.answer(request, code, pull_ext(after, log.first, log.end), body)
+
+    def release_held(self) -> None:
+        """The time of all held pulls is up."""
+        waiting, self.held = self.held, []
+        for link, request in waiting:
+            self.answer_pull(link, request)
+
+
+def pull_ext(after: int, first: int, end: int) -> dict[str, str]:
+    return PullResult(0, after, first, end).encode()
+
+
+def moved(after: int, first: int, end: int, remark: str = "") -> Answer:
+    return lambda link, request: link.answer(request, Status.PULL_OFFSET_MOVED, pull_ext(after, first, end), remark=remark)
+
+
+def replies(code: int, after: int, first: int, end: int, remark: str = "", body: bytes = b"") -> Answer:
+    """An answer to a pull, word for word."""
+    return lambda link, request: link.answer(request, code, pull_ext(after, first, end), body, remark=remark)
+
+
+class Scene:
+    """Clients and consumers between scripted brokers; everything is closed at the end."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.groups = Groups(cluster)
+        self.clients: list[RocketmqClient] = []
+        self.consumers: list[GroupConsumer] = []
+        cluster.topics["T"] = {"broker-a": 1}
+
+    async def join(self, instance: str = "1#1", **spec: Any) -> GroupConsumer:
+        """A member of group G on topic T, without retry topic unless asked for."""
+        client = scripted_client()
+        client._instance = instance
+        self.clients.append(client)
+        await client.connect()
+        said = {"group": "G", "subscriptions": (everything("T"),), "retries": False} | spec
+        consumer = await join(client, GroupSpec(**said))
+        self.consumers.append(consumer)
+        return consumer
+
+    async def stream(self, **spec: Any) -> QueueStream:
+        """The first queue of a new member."""
+        return await first_stream(await self.join(**spec))
+
+    async def close(self) -> None:
+        for consumer in self.consumers:
+            await consumer.close()
+        for client in self.clients:
+            await client.close()
+
+
+async def first_stream(consumer: GroupConsumer) -> QueueStream:
+    async with asyncio.timeout(5):
+        async for stream in consumer.streams():
+            return stream
+    raise AssertionError("no stream came")
+
+
+@pytest_asyncio.fixture
+async def scene(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    """Waits that only spare servers are cut short."""
+    for name in ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
+        monkeypatch.setattr(stream_module, name, 0.002)
+    monkeypatch.setattr(consumer_module, "HANDOVER_S", 0.0)
+    monkeypatch.setattr(consumer_module, "UNBALANCED_S", 0.02)
+    scene = Scene(cluster)
+    yield scene
+    await scene.close()

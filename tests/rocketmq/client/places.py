@@ -1,0 +1,131 @@
+"""Topics, groups and members at a real broker, for the tests of consuming."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest_asyncio
+
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.consumer import GroupConsumer, join
+from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.spec import GroupSpec
+from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.wire.bodies import Queue
+from tests.kit.rocketmq import RocketMQ
+
+PATIENCE_S = 60.0
+BROKER = "broker-a"
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+class Reading:
+    """A member that reads everything it gets, and what it read."""
+
+    def __init__(self, consumer: GroupConsumer) -> None:
+        self.consumer = consumer
+        self.got: list[tuple[Queue, int, bytes]] = []
+        self._tasks = [spawn(self._streams(), "reading")]
+
+    async def _streams(self) -> None:
+        async for stream in self.consumer.streams():
+            self._tasks.append(spawn(self._read(stream), f"reading {stream}"))
+
+    async def _read(self, stream: QueueStream) -> None:
+        while not stream.revoked:
+            pulled = stream.take()
+            if pulled is None:
+                await stream.changed(1.0)
+                continue
+            self.got += [(stream.queue, record.queue_offset, record.body) for record in pulled.records]
+            stream.commit(pulled.next)
+
+    @property
+    def queues(self) -> list[int]:
+        return sorted(queue.id for queue in self.consumer.held if not queue.topic.startswith("%"))
+
+    async def close(self) -> None:
+        await self.consumer.close()
+        await cancel(*self._tasks)
+
+
+class Place:
+    """A fresh topic and group, and clients that are closed at the end."""
+
+    def __init__(self, kit: RocketMQ, queues: int) -> None:
+        self.kit = kit
+        self.topic = kit.take_topic(queues)
+        self.group = f"g-{uuid4().hex[:8]}"
+        self._clients: list[RocketmqClient] = []
+        self._closing: list[Any] = []
+
+    def queue(self, number: int = 0) -> Queue:
+        return Queue(self.topic, BROKER, number)
+
+    async def client(self) -> RocketmqClient:
+        client = RocketmqClient([self.kit.name_server])
+        self._clients.append(client)
+        await client.connect()
+        return client
+
+    async def send(self, *bodies: bytes, queue: int = 0, **stored: str) -> None:
+        for body in bodies:
+            await asyncio.to_thread(self.kit.send, self.topic, body, queue=queue, properties=stored)
+
+    async def join(self, **spec: Any) -> GroupConsumer:
+        said = {"group": self.group, "subscriptions": (everything(self.topic),)} | spec
+        consumer = await join(await self.client(), GroupSpec(**said))
+        self._closing.append(consumer)
+        return consumer
+
+    async def reading(self, **spec: Any) -> Reading:
+        reading = Reading(await self.join(**spec))
+        self._closing.append(reading)
+        return reading
+
+    async def stream(self, **spec: Any) -> QueueStream:
+        return await stream_of(await self.join(**spec), self.queue())
+
+    async def close(self) -> None:
+        for each in reversed(self._closing):
+            await each.close()
+        for client in self._clients:
+            await client.close()
+
+
+async def stream_of(consumer: GroupConsumer, queue: Queue) -> QueueStream:
+    await until(lambda: queue in consumer.held)
+    return consumer.held[queue]
+
+
+async def receive(stream: QueueStream) -> Pulled:
+    async with asyncio.timeout(PATIENCE_S):
+        return await stream.receive()
+
+
+def bodies_of(pulled: Pulled) -> list[bytes]:
+    return [record.body for record in pulled.records]
+
+
+@pytest_asyncio.fixture
+async def places(rocketmq: RocketMQ) -> AsyncIterator[Callable[[int], Place]]:
+    made: list[Place] = []
+
+    def make(queues: int = 1) -> Place:
+        made.append(Place(rocketmq, queues))
+        return made[-1]
+
+    yield make
+    for place in made:
+        await place.close()
+
+
+Places = Callable[..., Place]

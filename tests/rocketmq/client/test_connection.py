@@ -1,0 +1,181 @@
+"""Connections: answers by opaque, both directions, the end in every state."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command
+from tests.rocketmq.client.broker import A, Cluster, hangs_up, in_turn, refuses, scripted_client, silent, success, until
+
+MAX = Code.GET_MAX_OFFSET
+
+
+def offset(value: int):
+    return lambda link, request: link.answer(request, ext={"offset": str(value)})
+
+
+async def test_answers_find_their_requests_in_any_order(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = silent
+    waiting = [asyncio.ensure_future(client.request(A, MAX, {"topic": "T", "queueId": str(n)})) for n in range(3)]
+    await until(lambda: len(cluster.asked[MAX]) == 3)
+    for n in (2, 0, 1):
+        cluster.link_to(A).answer(cluster.asked[MAX][n], ext={"offset": str(n)})
+    assert [answer.ext["offset"] for answer in await asyncio.gather(*waiting)] == ["0", "1", "2"]
+    assert len({request.opaque for request in cluster.asked[MAX]}) == 3
+    assert cluster.asked[MAX][0].version == 479
+    assert cluster.asked[MAX][0].language == "PYTHON"
+
+
+async def test_one_connection_is_made_and_shared(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = offset(1)
+    await asyncio.gather(*(client.request(A, MAX) for _ in range(5)))
+    assert cluster.dialled.count(A) == 1
+
+
+async def test_what_an_answer_says_is_an_error_of_its_kind(cluster: Cluster, client: RocketmqClient):
+    kinds = {2: Failure.RETRY, 14: Failure.REFRESH, 13: Failure.REFUSED, 16: Failure.FATAL, 999: Failure.RETRY}
+    for code, failure in kinds.items():
+        cluster.on[MAX] = refuses(code, "because")
+        with pytest.raises(ServerRefused, match="because") as caught:
+            await client.request(A, MAX)
+        assert (caught.value.code, caught.value.failure) == (code, failure)
+    cluster.on[MAX] = refuses(22)
+    assert (await client.request(A, MAX, accept=frozenset({0, 22}))).code == 22
+
+
+async def test_a_broker_may_use_an_opaque_that_waits_here(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = silent
+    waiting = asyncio.ensure_future(client.request(A, MAX))
+    await until(lambda: cluster.asked[MAX])
+    asked = cluster.asked[MAX][0]
+    seen = []
+    client.on(Code.NOTIFY_CONSUMER_IDS_CHANGED, lambda address, request: seen.append((address, request.ext)))
+    ext = {"consumerGroup": "G"}
+    cluster.link_to(A).send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, ext, opaque=asked.opaque, flag=ONEWAY))
+    assert seen == [(A, ext)]
+    cluster.link_to(A).answer(asked)
+    assert (await waiting).code == 0
+
+
+async def test_requests_of_brokers_are_answered(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = success
+    await client.request(A, MAX)
+    link = cluster.link_to(A)
+    answers = cluster.asked_at[A]
+
+    client.on(Code.GET_CONSUMER_RUNNING_INFO, lambda _, request: request.answer(body=b"{}"))
+    link.send(Command(Code.GET_CONSUMER_RUNNING_INFO, opaque=70))
+    link.send(Command(Code.GET_CONSUMER_STATUS_FROM_CLIENT, opaque=71))
+    link.send(Command(Code.GET_CONSUMER_STATUS_FROM_CLIENT, opaque=72, flag=ONEWAY))
+    await until(lambda: len(answers) == 3)
+    assert [(one.opaque, one.code, one.flag, one.body) for one in answers[1:]] == [
+        (70, 0, RESPONSE, b"{}"),
+        (71, Status.REQUEST_CODE_NOT_SUPPORTED, RESPONSE, b""),
+    ]
+    await asyncio.sleep(0.01)
+    assert len(answers) == 3, "a one-way request must not be answered"
+
+
+async def test_a_handler_may_answer_later_and_may_fail(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = success
+    await client.request(A, MAX)
+    link, answers = cluster.link_to(A), cluster.asked_at[A]
+    client.on(Code.CONSUME_MESSAGE_DIRECTLY, lambda _address, _request: None)
+    request = Command(Code.CONSUME_MESSAGE_DIRECTLY, opaque=9)
+    link.send(request)
+    client.answer(A, request, request.answer(body=b"done"))
+    await until(lambda: len(answers) == 2)
+    assert (answers[1].opaque, answers[1].body) == (9, b"done")
+
+    def fails(_address: str, _request: Command) -> Command:
+        raise ClusterError("it cannot be done")
+
+    client.on(Code.CONSUME_MESSAGE_DIRECTLY, fails)
+    link.send(Command(Code.CONSUME_MESSAGE_DIRECTLY, opaque=10))
+    await until(lambda: len(answers) == 3)
+    assert (answers[2].code, answers[2].remark) == (Status.SYSTEM_ERROR, "it cannot be done")
+    assert link.open
+
+
+async def test_a_lost_connection_fails_what_waits_and_is_made_again(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = in_turn(hangs_up, success)
+    with pytest.raises(ConnectionLost):
+        await client.request(A, MAX)
+    assert (await client.request(A, MAX)).code == 0
+    assert cluster.dialled.count(A) == 2
+
+
+async def test_a_connection_that_nobody_answers_on_is_left(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = in_turn(silent, success)
+    with pytest.raises(RequestTimeout):
+        await client.request(A, MAX, timeout=0.01)
+    assert (await client.request(A, MAX)).code == 0
+    assert cluster.dialled.count(A) == 2
+
+
+async def test_one_slow_answer_does_not_end_a_connection_that_talks(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = silent
+    cluster.on[Code.GET_MIN_OFFSET] = success
+    slow = asyncio.ensure_future(client.request(A, MAX, timeout=0.05))
+    while not slow.done():
+        await client.request(A, Code.GET_MIN_OFFSET)
+        await asyncio.sleep(0.005)
+    with pytest.raises(RequestTimeout):
+        await slow
+    cluster.link_to(A).answer(cluster.asked[MAX][0])  # too late: it finds nobody
+    await client.request(A, Code.GET_MIN_OFFSET)
+    assert cluster.dialled.count(A) == 1
+
+
+async def test_bytes_that_are_no_frame_end_the_connection(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = in_turn(lambda link, _: link.send_bytes(b"HTTP/1.1 400 Bad Request\r\n"), success)
+    with pytest.raises(ConnectionLost, match="is the other side a RocketMQ port"):
+        await client.request(A, MAX)
+    assert (await client.request(A, MAX)).code == 0
+
+
+async def test_a_server_that_goes_away_is_asked_again_over_a_new_connection(cluster: Cluster, client: RocketmqClient):
+    cluster.on[MAX] = in_turn(refuses(Status.GO_AWAY), success)
+    assert (await client.request(A, MAX)).code == 0
+    assert len(cluster.links_to(A)) == 2, "the old one stays open for what is still due on it"
+    cluster.on[MAX] = refuses(Status.GO_AWAY)
+    with pytest.raises(ServerRefused) as caught:
+        await client.request(A, MAX)
+    assert caught.value.failure is Failure.REFRESH
+
+
+async def test_unreachable_says_so_to_everybody_who_waits(cluster: Cluster, client: RocketmqClient):
+    cluster.unreachable.add(A)
+    done = await asyncio.gather(*(client.request(A, MAX) for _ in range(3)), return_exceptions=True)
+    assert [type(one) for one in done] == [Unreachable] * 3
+    assert cluster.dialled.count(A) == 1
+    with pytest.raises(Unreachable, match="is not host:port"):
+        await client.request("nonsense", MAX)
+
+
+async def test_requests_are_signed_last(cluster: Cluster):
+    client = RocketmqClient(["ns:9876"], sign=lambda command: command.ext.update(Signature=f"{command.code}{command.body!r}"))
+    await client.connect()
+    cluster.on[MAX] = success
+    ext = {"topic": "T"}
+    await client.request(A, MAX, ext, b"x")
+    assert cluster.asked[MAX][0].ext == {"topic": "T", "Signature": "30b'x'"}
+    assert ext == {"topic": "T"}, "the caller's fields stay as they are"
+    await client.close()
+
+
+async def test_a_closed_client_asks_nobody(cluster: Cluster):
+    client = scripted_client()
+    await client.connect()
+    cluster.on[MAX] = silent
+    waiting = asyncio.ensure_future(client.request(A, MAX))
+    await until(lambda: cluster.asked[MAX])
+    await client.close()
+    with pytest.raises(ConnectionLost):
+        await waiting
+    with pytest.raises(ClusterError, match="closed"):
+        await client.request(A, MAX)
+    assert cluster.links_to(A) == []

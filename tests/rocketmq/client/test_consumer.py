@@ -1,0 +1,342 @@
+"""Members of a group: who gets which queues, where they begin, and what brokers may ask."""
+
+import asyncio
+import logging
+
+import orjson
+import pytest
+
+from mqbridge.errors import ClusterError, Failure, LaneRevoked, LocalProtocolError, ServerRefused
+from mqbridge.rocketmq.client import membership
+from mqbridge.rocketmq.client.broadcast import MemoryOffsets
+from mqbridge.rocketmq.client.consumer import GroupConsumer, join
+from mqbridge.rocketmq.client.rebalance import circle
+from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.subscription import everything, parse_tags, sql92, tagged
+from mqbridge.rocketmq.wire import bodies
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import ONEWAY, Command
+from mqbridge.rocketmq.wire.headers import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
+from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.groups import Scene, first_stream, scene
+
+__all__ = ["scene"]
+
+RETRIES = Queue("%RETRY%G", "broker-a", 0)
+
+
+def q(number: int, broker: str = "broker-a") -> Queue:
+    return Queue("T", broker, number)
+
+
+def numbers(consumer: GroupConsumer) -> list[int]:
+    return sorted(queue.id for queue in consumer.held)
+
+
+# --- dividing -------------------------------------------------------------------------------------------------------------
+
+
+async def test_members_come_and_go_and_each_queue_has_one_owner(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 5}
+    one = await scene.join("1#1")
+    assert numbers(one) == [0, 1, 2, 3, 4]
+    two = await scene.join("2#2")
+    await until(lambda: (numbers(one), numbers(two)) == ([0, 1, 2], [3, 4]))
+    three = await scene.join("0#0")
+    await until(lambda: (numbers(three), numbers(one), numbers(two)) == ([0, 1], [2, 3], [4]))
+    await one.close()
+    await until(lambda: (numbers(three), numbers(two)) == ([0, 1, 2], [3, 4]))
+
+
+async def test_all_members_use_the_strategy_that_is_asked_for(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 4}
+    one, two = await scene.join("1", strategy=circle), await scene.join("2", strategy=circle)
+    await until(lambda: (numbers(one), numbers(two)) == ([0, 2], [1, 3]))
+
+
+async def test_a_queue_that_goes_commits_what_is_acknowledged(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    for number in range(2):
+        scene.groups.append(*[b"x"] * 4, number=number)
+        scene.groups.log(number=number).limit = 2
+    one = await scene.join("1")
+    stream = one.held[q(1)]
+    first = await stream.receive()
+    await stream.receive()
+    stream.commit(first.next)
+    two = await scene.join("2")
+    taken = await first_stream(two)
+    assert (taken.queue, (await taken.receive()).first) == (q(1), 2)
+    with pytest.raises(LaneRevoked, match="another consumer"):
+        await stream.receive()
+    stream.commit(4)
+    assert scene.groups.committed("G", number=1) == 2
+
+
+async def test_who_is_not_listed_tells_the_broker_and_then_gives_all_back(scene: Scene) -> None:
+    consumer = await scene.join("1")
+    listing = scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
+    beats = len(scene.cluster.asked[Code.HEART_BEAT])
+
+    def without_us(link: object, request: Command) -> None:
+        link.answer(request, body=bodies.encode_consumer_list(["other"]))  # type: ignore[attr-defined]
+
+    scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = without_us
+    consumer.look_again()
+    await until(lambda: consumer.held == {})
+    assert len(scene.cluster.asked[Code.HEART_BEAT]) > beats
+    scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = listing
+    consumer.look_again()
+    await until(lambda: numbers(consumer) == [0])
+
+
+@pytest.mark.parametrize("answer", [refuses(Status.SYSTEM_ERROR, "no consumer for this group"), refuses(16), hangs_up])
+async def test_without_a_list_everything_stays(scene: Scene, answer: object) -> None:
+    consumer = await scene.join("1")
+    listing = scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
+    (stream,) = consumer.held.values()
+    asked = len(scene.cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP])
+    scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = in_turn(answer, answer, listing)  # type: ignore[arg-type]
+    consumer.look_again()
+    await until(lambda: len(scene.cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP]) >= asked + 3)
+    assert list(consumer.held.values()) == [stream]
+    assert not stream.revoked
+
+
+async def test_the_retry_queue_is_taken_as_soon_as_it_shows(scene: Scene) -> None:
+    scene.groups.make_retry_topics = False
+    consumer = await scene.join(retries=True)
+    assert list(consumer.held) == [q(0)]
+    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    assert [one.topic for one in beat.consumers[0].subscriptions] == ["T", "%RETRY%G"]
+    scene.groups.append(b"again", topic="%RETRY%G")
+    scene.cluster.topics["%RETRY%G"] = {"broker-a": 1}
+    await until(lambda: RETRIES in consumer.held)
+    assert (await consumer.held[RETRIES].receive()).first == 0
+
+
+async def test_a_released_queue_comes_back_as_a_new_stream(scene: Scene) -> None:
+    scene.groups.append(b"1", b"2")
+    consumer = await scene.join()
+    stream = await first_stream(consumer)
+    await stream.receive()
+    await stream.release()
+    again = await first_stream(consumer)
+    assert again is not stream
+    assert (await again.receive()).first == 0
+
+
+async def test_streams_end_with_close(scene: Scene) -> None:
+    consumer = await scene.join()
+    await consumer.close()
+    assert [stream async for stream in consumer.streams()] == []
+    (gone,) = scene.cluster.asked[Code.UNREGISTER_CLIENT]
+    assert gone.ext["consumerGroup"] == "G"
+    assert not scene.groups.members["G"]
+
+
+async def test_a_queue_whose_start_is_unknown_is_taken_later(scene: Scene) -> None:
+    ask = scene.cluster.on[Code.QUERY_CONSUMER_OFFSET]
+    scene.cluster.on[Code.QUERY_CONSUMER_OFFSET] = in_turn(refuses(Status.SYSTEM_ERROR), hangs_up, ask)
+    consumer = await scene.join()
+    await until(lambda: numbers(consumer) == [0])
+
+
+# --- where it begins ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "start_ms", "offset"),
+    [(From.EARLIEST, 0, 2), (From.LATEST, 0, 6), (From.TIMESTAMP, 300, 3), (From.TIMESTAMP, 999, 6)],
+)
+async def test_a_new_group_begins_where_it_is_told_and_commits_it(scene: Scene, start: From, start_ms: int, offset: int) -> None:
+    scene.groups.append(*[b"x"] * 6)
+    scene.groups.log().first = 2
+    scene.groups.times[q(0)] = [100, 150, 200, 300, 400, 500]
+    consumer = await scene.join(start=start, start_ms=start_ms)
+    (stream,) = consumer.held.values()
+    assert stream.committed == offset
+    await until(lambda: scene.groups.committed("G") == offset)
+
+
+async def test_a_known_group_goes_on_where_it_stands(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 6)
+    scene.groups.offsets["G", q(0)] = 5
+    stream = await scene.stream(start=From.LATEST)
+    assert (await stream.receive()).first == 5
+
+
+async def test_a_queue_that_the_topic_gets_later_is_read_from_its_beginning(scene: Scene) -> None:
+    consumer = await scene.join(start=From.LATEST)
+    scene.groups.append(b"before we saw it", number=1)
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    scene.clients[0].routes.invalidate("T")
+    await until(lambda: q(1) in consumer.held)
+    assert (await consumer.held[q(1)].receive()).first == 0
+
+
+# --- joining --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_missing_topic_is_told(scene: Scene) -> None:
+    with pytest.raises(ClusterError, match="topic absent") as caught:
+        await scene.join(subscriptions=(everything("absent"),))
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_a_group_that_brokers_ignore_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "JOIN_PAUSE_S", 0)
+    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: link.answer(request)
+    with pytest.raises(ClusterError, match="autoCreateSubscriptionGroup") as caught:
+        await scene.join()
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_sql_is_checked_before_anything_else(scene: Scene) -> None:
+    scene.cluster.on[Code.CHECK_CLIENT_CONFIG] = refuses(Status.SYSTEM_ERROR, "does not support")
+    with pytest.raises(ServerRefused, match="enablePropertyFilter") as caught:
+        await scene.join(subscriptions=(sql92("T", "a > 5"),))
+    assert caught.value.failure is Failure.FATAL
+    assert scene.cluster.asked[Code.HEART_BEAT] == []
+
+
+async def test_sql_goes_with_the_heartbeat(scene: Scene) -> None:
+    scene.cluster.on[Code.CHECK_CLIENT_CONFIG] = lambda link, request: link.answer(request)
+    await scene.join(subscriptions=(sql92("T", "a > 5"),))
+    _, group, checked = bodies.decode_check_client(scene.cluster.asked[Code.CHECK_CLIENT_CONFIG][0].body)
+    assert (group, checked.kind, checked.expression) == ("G", "SQL92", "a > 5")
+    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    assert beat.consumers[0].subscriptions == (checked,)
+
+
+async def test_a_client_has_one_member_of_a_group(scene: Scene) -> None:
+    await scene.join()
+    with pytest.raises(LocalProtocolError, match="a client of its own"):
+        await join(scene.clients[0], GroupSpec("G", (everything("T"),)))
+    assert scene.cluster.asked[Code.UNREGISTER_CLIENT] == []
+
+
+async def test_two_groups_share_a_client(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    one = await scene.join(group="G")
+    two = await join(scene.clients[0], GroupSpec("H", (everything("T"),), retries=False))
+    scene.consumers.append(two)
+    assert (await one.held[q(0)].receive()).next == (await two.held[q(0)].receive()).next == 1
+    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    assert {consumer.group for consumer in beat.consumers} == {"G", "H"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"group": ""},
+        {"subscriptions": ()},
+        {"subscriptions": (everything("T"), everything("T"))},
+        {"model": Model.ASSIGNED},
+        {"model": Model.ASSIGNED, "queues": (Queue("U", "broker-a", 0),)},
+        {"model": Model.BROADCASTING, "orderly": True},
+    ],
+)
+def test_a_spec_that_makes_no_sense(spec: dict[str, object]) -> None:
+    with pytest.raises(LocalProtocolError):
+        GroupSpec(**({"group": "G", "subscriptions": (everything("T"),)} | spec))  # type: ignore[arg-type]
+
+
+def test_tag_expressions() -> None:
+    assert parse_tags("T", " b|| a ").tags == {"a", "b"}
+    assert parse_tags("T", "*") == parse_tags("T", "") == everything("T")
+    assert tagged("T", ["b", "a"]).expression == "a || b"
+    for bad in (["a||b"], [" a"], [""], ["*"], []):
+        with pytest.raises(LocalProtocolError):
+            tagged("T", bad)
+    with pytest.raises(LocalProtocolError):
+        sql92("T", " ")
+
+
+# --- broadcasting ---------------------------------------------------------------------------------------------------------
+
+
+async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    for number in range(2):
+        scene.groups.append(*[b"x"] * 3, number=number)
+    stores = [MemoryOffsets(), MemoryOffsets()]
+    members = [await scene.join(str(n), model=Model.BROADCASTING, store=store, retries=True) for n, store in enumerate(stores)]
+    for member, store in zip(members, stores, strict=True):
+        assert set(member.held) == {q(0), q(1)}
+        for stream in list(member.held.values()):
+            stream.commit((await stream.receive()).next)
+        await member.commit_now()
+        assert store.offsets == {q(0): 3, q(1): 3}
+    assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == scene.cluster.asked[Code.QUERY_CONSUMER_OFFSET] == []
+    assert {pull.sys_flag & 1 for pull in scene.groups.pulls()} == {0}
+    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    assert beat.consumers[0].model == "BROADCASTING"
+
+
+async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3)
+    store = MemoryOffsets()
+    store.offsets[q(0)] = 1
+    known = await scene.stream(instance="1", model=Model.BROADCASTING, store=store, start=From.LATEST)
+    assert (await known.receive()).first == 1
+    new = await scene.stream(instance="2", model=Model.BROADCASTING, start=From.LATEST)
+    assert new.position == 3
+
+
+# --- what brokers ask -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_reset_by_request_is_followed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.groups.append(*[b"x"] * 6)
+    stream = await scene.stream()
+    await stream.receive()
+    header = ResetOffsetHeader("G", "T", -1).encode()
+    body = bodies.encode_reset_offsets({q(0): 2, q(7): 1})
+    with caplog.at_level(logging.WARNING):
+        scene.groups.say(scene.clients[0], Command(Code.RESET_CONSUMER_CLIENT_OFFSET, header, body, flag=ONEWAY))
+        await until(lambda: scene.groups.committed("G") == 2)
+    assert (await stream.receive()).first == 2
+    assert "administrator" in caplog.text
+
+
+async def test_running_info_says_what_is_held(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 6)
+    stream = await scene.stream()
+    await until(lambda: scene.groups.held)
+    ask = Command(Code.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader("G", scene.clients[0].client_id).encode(), opaque=9)
+    scene.groups.say(scene.clients[0], ask)
+    await until(lambda: [c for c in scene.cluster.asked[0] if c.is_response and c.opaque == 9])
+    (answer,) = (c for c in scene.cluster.asked[0] if c.is_response and c.opaque == 9)
+    info = bodies.decode_running_info(answer.body)
+    assert info.queues[stream.queue]["cachedMsgCount"] == 6
+    assert [one.topic for one in info.subscriptions] == ["T"]
+    assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+
+
+async def test_consuming_directly_is_declined_politely(scene: Scene) -> None:
+    await scene.stream()
+    ext = ConsumeDirectlyHeader("G", scene.clients[0].client_id).encode()
+    scene.groups.say(scene.clients[0], Command(Code.CONSUME_MESSAGE_DIRECTLY, ext, b"record", opaque=8))
+    await until(lambda: [c for c in scene.cluster.asked[0] if c.is_response])
+    (answer,) = (c for c in scene.cluster.asked[0] if c.is_response)
+    assert orjson.loads(answer.body)["consumeResult"] == "CR_LATER"
+
+
+async def test_questions_about_another_group_are_refused(scene: Scene) -> None:
+    await scene.stream()
+    ext = RunningInfoHeader("H", scene.clients[0].client_id).encode()
+    scene.groups.say(scene.clients[0], Command(Code.GET_CONSUMER_RUNNING_INFO, ext, opaque=8))
+    await until(lambda: [c for c in scene.cluster.asked[1] if c.is_response])
+    (answer,) = (c for c in scene.cluster.asked[1] if c.is_response)
+    assert answer.remark is not None
+    assert "G" in answer.remark
+
+
+async def test_a_notice_about_a_group_that_is_gone_is_ignored(scene: Scene) -> None:
+    consumer = await scene.join()
+    link = scene.groups.members_link(scene.clients[0])
+    await consumer.close()
+    link.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"}, flag=ONEWAY))
+    await asyncio.sleep(0)

@@ -1,0 +1,140 @@
+"""Orderly members: a queue is read by who holds its lock."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import LaneRevoked
+from mqbridge.rocketmq.client import stream as stream_module
+from mqbridge.rocketmq.client.consumer import GroupConsumer
+from mqbridge.rocketmq.client.locks import VALID_S
+from mqbridge.rocketmq.wire import bodies
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from tests.rocketmq.client.broker import hangs_up, refuses, until
+from tests.rocketmq.client.groups import Scene, scene
+
+__all__ = ["scene"]
+
+
+def q(number: int, broker: str = "broker-a") -> Queue:
+    return Queue("T", broker, number)
+
+
+async def renew(consumer: GroupConsumer) -> None:
+    assert consumer._locks is not None
+    await consumer.renew(consumer._locks)
+
+
+async def test_a_queue_is_locked_before_its_offset_is_read(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    stream = await scene.stream(orderly=True)
+    await stream.receive()
+    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
+    places = [codes.index(c) for c in (Code.LOCK_BATCH_MQ, Code.QUERY_CONSUMER_OFFSET, Code.PULL_MESSAGE)]
+    assert places == sorted(places)
+    said = bodies.decode_lock(scene.cluster.asked[Code.LOCK_BATCH_MQ][0].body)
+    assert (said.group, said.client_id, said.queues) == ("G", scene.clients[0].client_id, (q(0),))
+
+
+async def test_locks_are_taken_broker_by_broker(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2, "broker-b": 1}
+    consumer = await scene.join(orderly=True)
+    assert set(consumer.held) == {q(0), q(1), q(0, "broker-b")}
+    asked = [bodies.decode_lock(command.body).queues for command in scene.cluster.asked[Code.LOCK_BATCH_MQ]]
+    assert sorted(asked) == [(q(0), q(1)), (q(0, "broker-b"),)]
+
+
+async def test_what_another_has_locked_is_taken_when_it_is_free(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    scene.groups.locks["G", q(1)] = "other"
+    consumer = await scene.join(orderly=True)
+    assert set(consumer.held) == {q(0)}
+    del scene.groups.locks["G", q(1)]
+    await until(lambda: set(consumer.held) == {q(0), q(1)})
+
+
+async def test_release_and_revoke_unlock(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    one = await scene.join("1", orderly=True)
+    two = await scene.join("2", orderly=True)
+    await until(lambda: (set(one.held), set(two.held)) == ({q(0)}, {q(1)}))
+    await one.close()
+    await until(lambda: set(two.held) == {q(0), q(1)})
+    await two.close()
+    assert scene.groups.locks == {}
+
+
+async def test_a_queue_that_goes_waits_for_what_is_out(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    scene.groups.append(*[b"x"] * 3, number=1)
+    one = await scene.join("1", orderly=True)
+    stream = one.held[q(1)]
+    pulled = await stream.receive()
+    two = await scene.join("2", orderly=True)
+    await until(lambda: stream.revoked)
+    await asyncio.sleep(0.05)
+    assert scene.groups.locks["G", q(1)] == scene.clients[0].client_id
+    stream.commit(pulled.next)
+    await until(lambda: q(1) in two.held)
+    assert (two.held[q(1)].position, scene.groups.committed("G", number=1)) == (3, 3)
+
+
+async def test_it_does_not_wait_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "SETTLE_S", 0.02)
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    scene.groups.append(*[b"x"] * 3, number=1)
+    one = await scene.join("1", orderly=True)
+    await one.held[q(1)].receive()
+    two = await scene.join("2", orderly=True)
+    await until(lambda: q(1) in two.held)
+    assert (await two.held[q(1)].receive()).first == 0
+
+
+async def test_a_lock_that_another_has_taken_ends_the_queue_without_commit(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3)
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[q(0)]
+    pulled = await stream.receive()
+    stream.commit(pulled.next)
+    before = scene.groups.committed("G")
+    scene.groups.locks["G", q(0)] = "other"
+    await renew(consumer)
+    with pytest.raises(LaneRevoked, match="lock"):
+        await stream.receive()
+    assert consumer.held == {}
+    assert scene.groups.committed("G") == before
+    assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == []
+    scene.groups.locks.clear()
+    await until(lambda: q(0) in consumer.held and consumer.held[q(0)] is not stream)
+
+
+@pytest.mark.parametrize("answer", [hangs_up, refuses(1)])
+async def test_a_renewal_that_does_not_get_through_is_tolerated_for_a_while(scene: Scene, answer: object) -> None:
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[q(0)]
+    lock = scene.cluster.on[Code.LOCK_BATCH_MQ]
+    scene.cluster.on[Code.LOCK_BATCH_MQ] = answer  # type: ignore[assignment]
+    await renew(consumer)
+    assert not stream.revoked
+    assert stream.locked_at is not None
+    stream.locked_at -= VALID_S
+    await renew(consumer)
+    assert stream.revoked
+    scene.cluster.on[Code.LOCK_BATCH_MQ] = lock
+    await until(lambda: q(0) in consumer.held)
+
+
+async def test_an_aged_lock_hands_nothing_out_and_commits_nothing(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3)
+    scene.groups.log().limit = 1
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[q(0)]
+    stream.commit((await stream.receive()).next)
+    await until(lambda: scene.groups.held)
+    assert stream.locked_at is not None
+    stream.locked_at -= VALID_S
+    assert stream.take() is None
+    assert stream.due() is None
+    await renew(consumer)
+    assert stream.take() is not None

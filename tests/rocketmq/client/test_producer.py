@@ -1,0 +1,487 @@
+"""The producer's conversations: order, retries, every kind of answer, trouble in every state."""
+
+import asyncio
+import time
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, RequestTimeout, ServerRefused
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.outgoing import OutgoingMessage
+from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES, Producer
+from mqbridge.rocketmq.client.routes import Queue
+from mqbridge.rocketmq.client.window import SendWindow
+from mqbridge.rocketmq.wire import batch, compression, headers
+from mqbridge.rocketmq.wire import properties as props
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.record import Sys
+from mqbridge.wire.javahash import java_string_hash
+from tests.rocketmq.client.broker import (
+    NS,
+    TOPIC,
+    A,
+    B,
+    Cluster,
+    hangs_up,
+    in_turn,
+    refuses,
+    scripted_client,
+    silent,
+    store,
+    stored_with,
+    until,
+)
+
+SINGLE, BATCH, ROUTE = Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.GET_ROUTEINFO_BY_TOPIC
+A0, B0 = Queue(TOPIC, "broker-a", 0), Queue(TOPIC, "broker-b", 0)
+
+
+@pytest_asyncio.fixture
+async def producer(client: RocketmqClient) -> Producer:
+    return client.producer("P", TOPIC, max_elapsed_s=5.0)
+
+
+def bodies(cluster: Cluster, address: str = A, queue: int = 0) -> list[bytes]:
+    return [body for body, _ in cluster.stored[address, queue]]
+
+
+def send(producer: Producer, *payloads: bytes, queue: Queue = A0):
+    return [producer.send_single(queue, payload, b"") for payload in payloads]
+
+
+def elements(*payloads: bytes) -> bytes:
+    return b"".join(batch.encode_element(payload, b"") for payload in payloads)
+
+
+# --- what is sent ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_says_nothing_but_its_messages(cluster: Cluster, producer: Producer):
+    result = await producer.send_batch(A0, elements(b"a", b"b", b"c"), 3, 1234)
+    assert (result.queue, result.offset, result.status, result.address) == (A0, 0, Status.SUCCESS, A)
+    assert len(result.message_id.split(",")) == 3
+    assert (await producer.send_batch(A0, elements(b"d"), 1, 1234)).offset == 3
+    assert bodies(cluster) == [b"a", b"b", b"c", b"d"]
+    said = cluster.headers(BATCH)[0]
+    assert (said.producer_group, said.topic, said.queue_id, said.born_timestamp) == ("P", TOPIC, 0, 1234)
+    assert (said.properties, said.batch, said.sys_flag, said.default_topic) == ("", True, 0, TOPIC)
+
+
+async def test_a_message_as_a_person_writes_it(cluster: Cluster, producer: Producer, client: RocketmqClient):
+    body = b"x" * 5000
+    message = OutgoingMessage(body, "tag", ["k1", "k2"], {"own": "1"}, "shard", delay_level=3, flag=7, born=99)
+    result = await producer.send(message)
+    (said,) = cluster.headers(SINGLE)
+    pairs = dict(props.decode(said.properties.encode()))
+    assert len(pairs.pop("UNIQ_KEY")) == 32
+    assert pairs == {"TAGS": "tag", "KEYS": "k1 k2", "own": "1", "__SHARDINGKEY": "shard", "DELAY": "3"}
+    assert (said.flag, said.born_timestamp, said.batch) == (7, 99, False)
+    assert said.sys_flag == Sys.COMPRESSED | compression.ZLIB
+    (request,) = cluster.asked[SINGLE]
+    assert compression.decompress(compression.ZLIB, request.body) == body
+    queues = await producer.queues()
+    assert result.queue == queues[abs(java_string_hash("shard")) % 4]
+
+
+async def test_time_of_delivery_and_plain_bodies(cluster: Cluster, producer: Producer):
+    at = time.time_ns() // 1_000_000 + 60_000
+    await producer.send(OutgoingMessage(b"x" * 5000, deliver_at=at, codec=None))
+    (said,) = cluster.headers(SINGLE)
+    assert dict(props.decode(said.properties.encode()))["TIMER_DELIVER_MS"] == str(at)
+    assert (said.sys_flag, cluster.asked[SINGLE][0].body) == (0, b"x" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (OutgoingMessage(b"x", keys=["a b"]), "separated by blanks"),
+        (OutgoingMessage(b"x", delay_level=1, deliver_at=5), "not both"),
+        (OutgoingMessage(b"x", properties={"TAGS": "x"}), "'TAGS' is the system's"),
+        (OutgoingMessage(b"x", properties={"a": ""}), "no value"),
+        (OutgoingMessage(b"x", properties={"a": "\x01"}), "separator"),
+        (OutgoingMessage(b"x" * 5000, codec="brotli"), "brotli"),
+    ],
+)
+async def test_what_cannot_be_said_is_told_at_once(cluster: Cluster, producer: Producer, message, problem):
+    with pytest.raises(LocalProtocolError, match=problem):
+        await producer.send(message)
+    assert cluster.asked[SINGLE] == []
+
+
+async def test_messages_go_round_all_queues_and_keys_stay(cluster: Cluster, producer: Producer):
+    for _ in range(8):
+        await producer.send(OutgoingMessage(b"x"))
+    assert {place: len(stored) for place, stored in cluster.stored.items()} == {(A, 0): 2, (A, 1): 2, (B, 0): 2, (B, 1): 2}
+    places = {(await producer.send(OutgoingMessage(b"x", sharding_key="same"))).queue for _ in range(5)}
+    assert len(places) == 1
+    assert (await producer.send(OutgoingMessage(b"x"), B0)).queue == B0
+
+
+async def test_a_persons_batch(cluster: Cluster, producer: Producer):
+    result = await producer.send_all([OutgoingMessage(b"a", keys=["1"]), OutgoingMessage(b"b")], A0)
+    assert (result.queue, bodies(cluster)) == (A0, [b"a", b"b"])
+    ids = {dict(props.decode(properties.encode()))["UNIQ_KEY"] for _, properties in cluster.stored[A, 0]}
+    assert len(ids) == 2
+    for wrong in ([], [OutgoingMessage(b"a", delay_level=1)], [OutgoingMessage(b"")]):
+        with pytest.raises(LocalProtocolError):
+            await producer.send_all(wrong)
+
+
+async def test_one_way_waits_for_nobody(cluster: Cluster, producer: Producer):
+    cluster.on[SINGLE] = silent
+    await producer.send_oneway(OutgoingMessage(b"x"), A0)
+    await until(lambda: cluster.asked[SINGLE])
+    assert cluster.asked[SINGLE][0].is_oneway
+    with pytest.raises(ClusterError, match="no master of broker-z"):
+        await producer.send_oneway(OutgoingMessage(b"x"), Queue(TOPIC, "broker-z", 0))
+    with pytest.raises(ClusterError, match="without a body"):
+        await producer.send_oneway(OutgoingMessage(b""), A0)
+
+
+async def test_the_route_comes_before_a_choice(producer: Producer):
+    with pytest.raises(LocalProtocolError, match=r"await queues\(\) before"):
+        producer.post(OutgoingMessage(b"x"))
+
+
+# --- refused without asking ----------------------------------------------------------------------------------------------
+
+
+async def test_what_no_broker_takes_is_not_sent(cluster: Cluster, producer: Producer):
+    done = await asyncio.gather(
+        *send(producer, b"", b"x" * (MAX_MESSAGE_BYTES + 1), b"fine"),
+        producer.send_single(A0, b"x", b"p" * 32768),
+        producer.send_batch(A0, b"", 0, 1),
+        return_exceptions=True,
+    )
+    kinds = [one.failure if isinstance(one, ClusterError) else one.offset for one in done]
+    assert kinds == [Failure.REFUSED, Failure.REFUSED, 0, Failure.REFUSED, Failure.REFUSED]
+    assert bodies(cluster) == [b"fine"]
+
+
+async def test_a_frame_has_its_limit_whatever_the_broker_takes(cluster: Cluster, client: RocketmqClient):
+    producer = client.producer("P", TOPIC, max_message_bytes=1 << 30)
+    with pytest.raises(ClusterError, match="maxMessageSize") as caught:
+        await producer.send_single(A0, bytes(16 << 20), b"")
+    assert caught.value.failure is Failure.REFUSED
+    properties = b'"' * 32767  # JSON doubles them
+    await producer.send_single(A0, bytes(producer.max_message_bytes), properties)
+
+
+def test_names_are_checked():
+    client = object()
+    for group, topic in (("P", "a b"), ("P", ""), ("P", "x" * 128), ("P", "SCHEDULE_TOPIC_XXXX"), ("", "T"), ("g" * 256, "T")):
+        with pytest.raises(ClusterError) as caught:
+            Producer(client, group, topic)  # type: ignore[arg-type]
+        assert caught.value.failure is Failure.FATAL
+
+
+# --- order, and how much is on its way ------------------------------------------------------------------------------------
+
+
+async def test_one_request_of_a_queue_keeps_the_order(cluster: Cluster, producer: Producer):
+    cluster.on[SINGLE] = silent
+    sent = send(producer, b"1", b"2", b"3")
+    other = send(producer, b"b", queue=B0)
+    await until(lambda: len(cluster.asked[SINGLE]) == 2)
+    await asyncio.sleep(0.01)
+    assert len(cluster.asked[SINGLE]) == 2, "one for each queue"
+    cluster.on[SINGLE] = store
+    for request in list(cluster.asked[SINGLE]):
+        store(cluster.link_to(A if request.body == b"1" else B), request)
+    await asyncio.gather(*sent, *other)
+    assert bodies(cluster) == [b"1", b"2", b"3"]
+
+
+async def test_unordered_sends_overlap(cluster: Cluster, client: RocketmqClient):
+    cluster.on[SINGLE] = silent
+    producer = client.producer("P", TOPIC, in_flight_per_queue=3)
+    sent = send(producer, *[b"x"] * 5)
+    await until(lambda: len(cluster.asked[SINGLE]) == 3)
+    await asyncio.sleep(0.01)
+    assert len(cluster.asked[SINGLE]) == 3
+    cluster.on[SINGLE] = store
+    for request in list(cluster.asked[SINGLE]):
+        store(cluster.link_to(A), request)
+    await asyncio.gather(*sent)
+
+
+async def test_all_producers_of_a_client_share_a_window(cluster: Cluster, client: RocketmqClient):
+    client.window = SendWindow(max_sends=4, max_bytes=1000)
+    cluster.on[SINGLE] = silent
+    one, two = (client.producer("P", TOPIC, in_flight_per_queue=10) for _ in range(2))
+    sent = [*send(one, *[b"x"] * 4), *send(two, *[b"y"] * 4, queue=B0)]
+    await until(lambda: len(cluster.asked[SINGLE]) == 4)
+    await asyncio.sleep(0.01)
+    assert (len(cluster.asked[SINGLE]), client.window.sends) == (4, 4)
+    cluster.on[SINGLE] = store
+    for request in list(cluster.asked[SINGLE]):
+        (link,) = [link for link in cluster.links if request in cluster.asked_at[link.address]]
+        store(link, request)
+    await asyncio.gather(*sent)
+    big = [*send(one, b"x" * 600, b"x" * 600), *send(two, b"y" * 2000)]
+    await asyncio.gather(*big)
+    assert client.window.sends == 0
+
+
+async def test_who_gives_up_is_not_sent(cluster: Cluster, producer: Producer):
+    cluster.on[SINGLE] = silent
+    sent = send(producer, b"1", b"2", b"3")
+    await until(lambda: cluster.asked[SINGLE])
+    sent[1].cancel()
+    cluster.on[SINGLE] = store
+    store(cluster.link_to(A), cluster.asked[SINGLE][0])
+    await asyncio.gather(sent[0], sent[2])
+    assert bodies(cluster) == [b"1", b"3"]
+
+
+# --- answers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT])
+async def test_stored_is_stored(cluster: Cluster, producer: Producer, code: int):
+    cluster.on[SINGLE] = stored_with(code)
+    (result,) = await asyncio.gather(*send(producer, b"x"))
+    assert (result.status, result.offset, len(cluster.asked[SINGLE])) == (code, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "code", [Status.SYSTEM_ERROR, Status.SYSTEM_BUSY, Status.SERVICE_NOT_AVAILABLE, Status.TOPIC_NOT_EXIST, 999]
+)
+async def test_what_may_pass_is_sent_again_in_order(cluster: Cluster, producer: Producer, code: int):
+    cluster.on[SINGLE] = in_turn(store, refuses(code), refuses(code), store)
+    results = await asyncio.gather(*send(producer, b"1", b"2", b"3"))
+    assert [result.offset for result in results] == [0, 1, 2]
+    assert bodies(cluster) == [b"1", b"2", b"3"]
+    assert [request.body for request in cluster.asked[SINGLE]] == [b"1", b"2", b"2", b"2", b"3"]
+
+
+async def test_a_message_that_is_refused_fails_alone(cluster: Cluster, producer: Producer):
+    cluster.on[SINGLE] = in_turn(store, refuses(Status.MESSAGE_ILLEGAL, "too long"), store)
+    done = await asyncio.gather(*send(producer, b"1", b"2", b"3"), return_exceptions=True)
+    assert isinstance(done[1], ServerRefused)
+    assert (done[1].failure, done[1].code) == (Failure.REFUSED, 13)
+    assert bodies(cluster) == [b"1", b"3"]
+
+
+async def test_an_oversized_batch_is_not_tried_again(cluster: Cluster, producer: Producer):
+    cluster.on[BATCH] = refuses(Status.SYSTEM_ERROR, "java.lang.RuntimeException: message body size exceeded, x")
+    with pytest.raises(ServerRefused) as caught:
+        await producer.send_batch(A0, elements(b"x"), 1, 1)
+    assert (caught.value.failure, len(cluster.asked[BATCH])) == (Failure.REFUSED, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"), [(Status.INVALID_PARAMETER, Failure.REFUSED), (Status.NO_PERMISSION, Failure.FATAL)]
+)
+async def test_a_doubtful_answer_is_believed_after_a_look_at_the_route(cluster: Cluster, producer: Producer, code, failure):
+    cluster.on[SINGLE] = in_turn(store, refuses(code), store)
+    done = await asyncio.gather(*send(producer, b"1", b"2", b"3"), return_exceptions=True)
+    assert isinstance(done[1], ServerRefused)
+    assert (done[1].failure, done[1].code) == (failure, code)
+    assert bodies(cluster) == [b"1", b"3"]
+    assert len(cluster.asked[ROUTE]) >= 2
+
+
+@pytest.mark.parametrize("code", [Status.INVALID_PARAMETER, Status.NO_PERMISSION])
+async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: Producer, code):
+    await producer.send_single(Queue(TOPIC, "broker-a", 1), b"x", b"")
+    cluster.topics[TOPIC]["broker-a"] = 1
+    cluster.on[SINGLE] = refuses(code)
+    done = await asyncio.gather(*send(producer, b"1", b"2", queue=Queue(TOPIC, "broker-a", 1)), return_exceptions=True)
+    assert [one.failure for one in done if isinstance(one, ClusterError)] == [Failure.REFRESH] * 2
+    assert "topic shrank" in str(done[0])
+
+
+async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluster, producer: Producer):
+    wrong_queue = headers.SendResult("00", 77, 5).encode()
+    for ext in ({}, wrong_queue, headers.SendResult("00", 0, -5).encode()):
+        cluster.on[SINGLE] = in_turn(lambda link, request, ext=ext: link.answer(request, ext=ext), store)
+        await asyncio.gather(*send(producer, b"x"))
+    assert cluster.dialled.count(A) == 4
+
+
+async def test_a_broker_that_goes_away_gets_no_more(cluster: Cluster, producer: Producer):
+    cluster.on[SINGLE] = in_turn(refuses(Status.GO_AWAY), store)
+    await asyncio.gather(*send(producer, b"1", b"2"))
+    assert (bodies(cluster), cluster.dialled.count(A)) == ([b"1", b"2"], 2)
+
+
+# --- trouble --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_connection_sends_the_same_again(cluster: Cluster, producer: Producer):
+    cluster.on[SINGLE] = in_turn(hangs_up, hangs_up, store)
+    await asyncio.gather(*send(producer, b"1", b"2"))
+    assert bodies(cluster) == [b"1", b"2"]
+    same = [(request.body, request.ext) for request in cluster.asked[SINGLE][:3]]
+    assert same[0] == same[1] == same[2]
+
+
+async def test_a_stored_message_whose_answer_was_lost_is_stored_twice(cluster: Cluster, producer: Producer):
+    def stores_and_hangs_up(link, request):
+        link.open, was = False, link.open
+        store(link, request)
+        link.open = was
+        link.drop()
+
+    cluster.on[SINGLE] = in_turn(stores_and_hangs_up, store)
+    (result,) = await asyncio.gather(*send(producer, b"1"))
+    assert (result.offset, bodies(cluster)) == (1, [b"1", b"1"])
+
+
+async def test_no_answer_in_time_is_sent_again_over_a_new_connection(cluster: Cluster):
+    client = scripted_client(request=0.05)
+    await client.connect()
+    cluster.on[SINGLE] = in_turn(silent, store)
+    producer = client.producer("P", TOPIC)
+    await asyncio.gather(*send(producer, b"1"))
+    assert (bodies(cluster), cluster.dialled.count(A)) == ([b"1"], 2)
+    await client.close()
+
+
+async def test_it_waits_for_a_broker_that_cannot_be_reached(cluster: Cluster, producer: Producer):
+    cluster.unreachable.add(A)
+    sent = send(producer, b"1", b"2")
+    await until(lambda: cluster.dialled.count(A) >= 3)
+    cluster.unreachable.clear()
+    await asyncio.gather(*sent)
+    assert bodies(cluster) == [b"1", b"2"]
+
+
+async def test_a_master_that_moved_is_followed(cluster: Cluster, producer: Producer):
+    await asyncio.gather(*send(producer, b"1"))
+    cluster.brokers["broker-a"][0] = B
+    cluster.at[A, SINGLE] = refuses(Status.SERVICE_NOT_AVAILABLE, "I am a slave now")
+    await asyncio.gather(*send(producer, b"2"))
+    assert (bodies(cluster, A), bodies(cluster, B)) == ([b"1"], [b"2"])
+
+
+async def test_a_broker_without_master_is_waited_for(cluster: Cluster, producer: Producer):
+    cluster.brokers["broker-a"] = {1: "slave:1"}
+    sent = send(producer, b"1")
+    await until(lambda: len(cluster.asked[ROUTE]) >= 3)
+    assert cluster.dialled.count("slave:1") == 0
+    cluster.brokers["broker-a"] = {0: A}
+    await asyncio.gather(*sent)
+
+
+async def test_an_address_that_is_a_lie_is_asked_of_the_next_name_server(cluster: Cluster):
+    client = scripted_client(NS, "ns2:9876")
+    await client.connect()
+    cluster.unreachable.add("nowhere:1")
+
+    def lie(link, request):
+        brokers, link.cluster.brokers = link.cluster.brokers, {"broker-a": {0: "nowhere:1"}, "broker-b": {0: B}}
+        try:
+            routes(link, request)
+        finally:
+            link.cluster.brokers = brokers
+
+    routes = cluster.on[ROUTE]
+    cluster.at[NS, ROUTE] = lie
+    producer = client.producer("P", TOPIC)
+    await asyncio.gather(*send(producer, b"1"))
+    assert bodies(cluster) == [b"1"]
+    await client.close()
+
+
+async def test_name_servers_are_not_needed_while_brokers_stay(cluster: Cluster, producer: Producer):
+    await asyncio.gather(*send(producer, b"1"))
+    cluster.unreachable.add(NS)
+    cluster.link_to(NS).drop()
+    cluster.link_to(A).drop()
+    await producer.send(OutgoingMessage(b"2"), A0)
+    assert bodies(cluster) == [b"1", b"2"]
+
+
+async def test_a_forgetful_name_server_is_no_end(cluster: Cluster, producer: Producer):
+    await asyncio.gather(*send(producer, b"1"))
+    cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
+    cluster.link_to(A).drop()
+    await asyncio.sleep(0.01)
+    sent = send(producer, b"2")
+    asked = len(cluster.asked[ROUTE])
+    await until(lambda: len(cluster.asked[ROUTE]) > asked + 2)
+    cluster.on[ROUTE] = route
+    await asyncio.gather(*sent)
+    assert bodies(cluster) == [b"1", b"2"]
+
+
+async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: RocketmqClient, producer: Producer):
+    missing = client.producer("P", "missing")
+    for sent in (missing.send(OutgoingMessage(b"x")), missing.send_single(Queue("missing", "broker-a", 0), b"x", b"")):
+        with pytest.raises(ServerRefused, match="no name server knows topic 'missing'") as caught:
+            await sent
+        assert caught.value.failure is Failure.FATAL
+    await asyncio.gather(*send(producer, b"1"))
+    del cluster.topics[TOPIC]
+    cluster.on[SINGLE] = refuses(Status.TOPIC_NOT_EXIST)
+    with pytest.raises(ServerRefused) as caught:
+        await producer.send_single(A0, b"2", b"")
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_a_static_topic_is_fatal(cluster: Cluster, client: RocketmqClient):
+    from tests.rocketmq.client.broker import route_body, says
+
+    cluster.on[ROUTE] = says(route_body(cluster, TOPIC, topicQueueMappingByBroker={"broker-a": {"bname": "broker-a"}}))
+    with pytest.raises(ClusterError, match="static topic") as caught:
+        await client.producer("P", TOPIC).send_single(A0, b"x", b"")
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_after_the_longest_time_all_that_waits_fails_and_the_next_may_live(cluster: Cluster):
+    client = scripted_client(request=0.02)
+    await client.connect()
+    cluster.on[SINGLE] = silent
+    producer = client.producer("P", TOPIC, max_elapsed_s=0.1)
+    done = await asyncio.gather(*send(producer, b"1", b"2"), return_exceptions=True)
+    assert [type(one) for one in done] == [RequestTimeout] * 2
+    assert [one.failure for one in done if isinstance(one, ClusterError)] == [Failure.RETRY] * 2
+    cluster.on[SINGLE] = store
+    await asyncio.gather(*send(producer, b"3"))
+    assert bodies(cluster) == [b"3"]
+    await client.close()
+
+
+async def test_messages_for_any_queue_leave_a_dead_broker(cluster: Cluster, producer: Producer):
+    await producer.queues()
+    cluster.unreachable.add(A)
+    cluster.at[A, SINGLE] = hangs_up
+    results = await asyncio.gather(*(producer.send(OutgoingMessage(b"%d" % n)) for n in range(20)))
+    assert {result.address for result in results} <= {A, B}
+    waiting = producer.send_single(A0, b"stays", b"")
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    results = await asyncio.gather(*(producer.send(OutgoingMessage(b"%d" % n)) for n in range(20)))
+    assert {result.address for result in results} == {B}
+    cluster.unreachable.clear()
+    del cluster.at[A, SINGLE]
+    assert (await waiting).address == A
+
+
+# --- the end --------------------------------------------------------------------------------------------------------------
+
+
+async def test_close_waits_for_what_is_on_its_way(cluster: Cluster, producer: Producer):
+    cluster.on[SINGLE] = silent
+    sent = send(producer, b"1")
+    await until(lambda: cluster.asked[SINGLE])
+    closing = asyncio.ensure_future(producer.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    store(cluster.link_to(A), cluster.asked[SINGLE][0])
+    await closing
+    assert (await sent[0]).offset == 0
+    with pytest.raises(ClusterError, match="closed"):
+        await producer.send_single(A0, b"2", b"")
+
+
+async def test_close_gives_up_in_the_end(cluster: Cluster, producer: Producer):
+    cluster.unreachable.add(A)
+    sent = send(producer, b"1", b"2")
+    await until(lambda: cluster.dialled.count(A))
+    await producer.close(timeout=0.01)
+    done = await asyncio.gather(*sent, return_exceptions=True)
+    assert [type(one) for one in done] == [ConnectionLost] * 2

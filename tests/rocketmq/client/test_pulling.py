@@ -1,0 +1,506 @@
+"""One queue: what the answers to pulls mean, what is committed, what ends it."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client import pulling
+from mqbridge.rocketmq.client.pulled import Pulled, tag_of
+from mqbridge.rocketmq.client.spec import From, Model
+from mqbridge.rocketmq.client.stream import NULL_TRIES
+from mqbridge.rocketmq.client.subscription import tagged
+from mqbridge.rocketmq.wire import bodies, properties
+from mqbridge.rocketmq.wire.batch import encode_element
+from mqbridge.rocketmq.wire.bodies import Queue, TopicConfig
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers import PullFlag
+from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.groups import Scene, moved, replies, scene
+
+__all__ = ["scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+
+
+def bodies_of(pulled: Pulled) -> list[bytes]:
+    return [record.body for record in pulled.records]
+
+
+# --- reading --------------------------------------------------------------------------------------------------------------
+
+
+async def test_reads_on_and_waits_at_the_end(scene: Scene) -> None:
+    log = scene.groups.log()
+    log.append(*[b"%d" % n for n in range(5)])
+    log.limit = 3
+    stream = await scene.stream()
+    first = await stream.receive()
+    assert (first.first, first.next, first.count, bodies_of(first)) == (0, 3, 3, [b"0", b"1", b"2"])
+    second = await stream.receive()
+    assert (second.first, second.next, bodies_of(second), stream.caught_up) == (3, 5, [b"3", b"4"], True)
+    await until(lambda: scene.groups.held)
+    scene.groups.append(b"5")
+    third = await stream.receive()
+    assert bodies_of(third) == [b"5"]
+    await until(lambda: scene.groups.held)
+    assert [(p.queue_offset, bool(p.sys_flag & PullFlag.SUSPEND)) for p in scene.groups.pulls()] == [
+        (0, False), (3, False), (5, True), (6, True),
+    ]  # fmt: skip
+    assert scene.groups.max_held == 1
+
+
+async def test_an_empty_queue_is_caught_up_at_once(scene: Scene) -> None:
+    stream = await scene.stream()
+    await until(lambda: stream.caught_up)
+    assert stream.take() is None
+    assert (stream.first_offset, stream.end_offset) == (0, 0)
+
+
+async def test_a_held_pull_that_brings_nothing_is_repeated(scene: Scene) -> None:
+    stream = await scene.stream()
+    await until(lambda: scene.groups.held)
+    scene.groups.release_held()
+    await until(lambda: scene.groups.held)
+    scene.groups.append(b"x")
+    assert bodies_of(await stream.receive()) == [b"x"]
+
+
+async def test_what_is_pulled_names_limit_hold_and_version(scene: Scene) -> None:
+    await scene.stream(max_msgs=777)
+    await until(lambda: scene.groups.held)
+    header = scene.groups.pulls()[-1]
+    assert (header.max_msg_nums, header.suspend_timeout_millis, header.consumer_group) == (777, pulling.SUSPEND_MS, "G")
+    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    assert header.sub_version == beat.consumers[0].subscriptions[0].version
+
+
+async def test_a_heartbeat_is_answered_before_the_first_pull(scene: Scene) -> None:
+    await scene.stream()
+    await until(lambda: scene.groups.held)
+    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
+    assert codes.index(Code.HEART_BEAT) < codes.index(Code.PULL_MESSAGE)
+
+
+# --- filters --------------------------------------------------------------------------------------------------------------
+
+
+async def test_tags_of_the_same_hash_are_left_out_here(scene: Scene) -> None:
+    # "Aa" and "BB" have the same Java hash: the broker lets both through.
+    scene.groups.append(b"1", tag="Aa")
+    scene.groups.append(b"2", tag="BB")
+    scene.groups.append(b"3")
+    stream = await scene.stream(subscriptions=(tagged("T", ["Aa"]),))
+    pulled = await stream.receive()
+    assert (bodies_of(pulled), pulled.count, pulled.stored, pulled.next) == ([b"1"], 1, 3, 3)
+
+
+async def test_what_a_filter_left_out_is_committed_when_nothing_is_out(scene: Scene) -> None:
+    scene.groups.log().records = [b"?"] * 900
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(
+        replies(Status.PULL_RETRY_IMMEDIATELY, 800, 0, 900, "NO_MATCHED_MESSAGE"),
+        replies(Status.PULL_RETRY_IMMEDIATELY, 900, 0, 900),
+        pull,
+    )
+    stream = await scene.stream(subscriptions=(tagged("T", ["a"]),))
+    await until(lambda: scene.groups.held)
+    assert stream.caught_up
+    assert stream.committed == 900
+    assert scene.groups.committed("G") == 900
+
+
+async def test_what_a_filter_left_out_waits_for_what_is_out(scene: Scene) -> None:
+    scene.groups.append(b"1", tag="a")
+    stream = await scene.stream(subscriptions=(tagged("T", ["a"]),))
+    pulled = await stream.receive()
+    await until(lambda: scene.groups.held)
+    scene.groups.log().append(b"2")
+    link, request = scene.groups.held.pop()
+    replies(Status.PULL_RETRY_IMMEDIATELY, 2, 0, 2)(link, request)
+    await until(lambda: scene.groups.held)
+    assert stream.committed == 0
+    stream.commit(pulled.next)
+    assert stream.committed == 2
+
+
+async def test_an_answer_that_does_not_move_is_not_asked_for_without_a_pause(scene: Scene) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[replies(Status.PULL_RETRY_IMMEDIATELY, 0, 0, 1)] * 3, pull)
+    stream = await scene.stream()
+    assert bodies_of(await stream.receive()) == [b"1"]
+
+
+def test_a_tag_is_the_last_of_its_name() -> None:
+    stored = properties.encode([("XTAGS", "no"), ("TAGS", "old"), ("TAGS", "new"), ("K", "v")])
+    assert tag_of(Record(properties=stored)) == b"new"
+    assert tag_of(Record(properties=properties.encode([("XTAGS", "no")]))) is None
+
+
+def test_messages_of_an_inner_batch_before_the_offset_are_left_out() -> None:
+    elements = b"".join(encode_element(body, b"", 0) for body in (b"a", b"b", b"c"))
+    record = Record("T", elements, sys_flag=64 | 128, queue_offset=10)
+    pulled = Pulled(QUEUE, encode_record(record), 11, 13)
+    assert (bodies_of(pulled), pulled.count) == ([b"b", b"c"], 2)
+
+
+# --- moved: resets and gaps -----------------------------------------------------------------------------------------------
+
+
+async def test_deleted_before_it_was_read_is_a_gap(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    scene.groups.offsets["G", QUEUE] = 3
+    scene.groups.log().first = 7
+    stream = await scene.stream()
+    with pytest.raises(GapError, match="offsets 3 to 6 were not read"):
+        await stream.receive()
+    assert not stream.revoked
+    await stream.seek(7)
+    assert (await stream.receive()).first == 7
+    await until(lambda: scene.groups.committed("G") == 7)
+
+
+async def test_what_came_before_a_gap_is_handed_out_first(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 2)
+    stream = await scene.stream()
+    await until(lambda: scene.groups.held)
+    link, request = scene.groups.held.pop()
+    scene.groups.log().append(*[b"y"] * 8)
+    moved(9, 9, 10, "OFFSET_TOO_SMALL")(link, request)
+    await until(lambda: not scene.groups.held)
+    assert (await stream.receive()).next == 2
+    with pytest.raises(GapError):
+        await stream.receive()
+    stream.commit(2)
+    await stream.release()
+    assert scene.groups.committed("G") == 2
+
+
+async def test_an_offset_beyond_the_end_is_a_gap(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    scene.groups.offsets["G", QUEUE] = 5
+    stream = await scene.stream()
+    with pytest.raises(GapError, match="made anew"):
+        await stream.receive()
+
+
+async def test_our_own_start_may_be_gone(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(moved(4, 4, 10, "OFFSET_TOO_SMALL"), pull)
+    stream = await scene.stream()
+    assert (await stream.receive()).first == 4
+
+
+async def test_a_reset_at_the_broker_is_followed_and_committed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    stream = await scene.stream()
+    pulled = await stream.receive()
+    stream.commit(pulled.next)
+    await until(lambda: scene.groups.held)
+    scene.groups.resets["G", QUEUE] = 4
+    with caplog.at_level(logging.WARNING):
+        scene.groups.release_held()
+        again = await stream.receive()
+    assert (again.first, again.next, scene.groups.committed("G")) == (4, 10, 4)
+    assert "goes on at offset 4 instead of 10" in caplog.text
+    stream.commit(pulled.next)
+    assert stream.committed == 10  # handed out again by now
+
+
+async def test_a_hole_in_what_was_found_is_a_gap(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.offsets["G", QUEUE] = 1
+    scene.groups.log().compacted = {1, 2}
+    stream = await scene.stream()
+    with pytest.raises(GapError, match="offsets 1 to 2"):
+        await stream.receive()
+
+
+async def test_a_compacted_topic_has_holes(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.offsets["G", QUEUE] = 1
+    scene.groups.log().compacted = {1, 2}
+    config = bodies.encode_topic_config(TopicConfig("T", 1, 1, attributes={"cleanup.policy": "COMPACTION"}))
+    scene.cluster.on[Code.GET_TOPIC_CONFIG] = lambda link, request: link.answer(request, body=config)
+    stream = await scene.stream()
+    pulled = await stream.receive()
+    assert (pulled.first, pulled.next, pulled.count) == (1, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [(Status.PULL_NOT_FOUND, pulling.FOUND_NULL), (Status.PULL_RETRY_IMMEDIATELY, pulling.REMOVING)],
+)
+async def test_a_missing_part_is_believed_after_some_tries(scene: Scene, code: int, remark: str) -> None:
+    scene.groups.append(*[b"x"] * 9)
+    scene.groups.offsets["G", QUEUE] = 2
+    scene.cluster.on[Code.PULL_MESSAGE] = replies(code, 6, 0, 9, remark)
+    stream = await scene.stream()
+    with pytest.raises(GapError, match=remark):
+        await stream.receive()
+    assert [pull.queue_offset for pull in scene.groups.pulls()] == [2] * (NULL_TRIES + 1)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [Status.SYSTEM_BUSY, Status.FLOW_CONTROL, Status.SYSTEM_ERROR, Status.TOPIC_NOT_EXIST])
+async def test_a_refusal_that_passes_is_waited_for(scene: Scene, code: int) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[refuses(code)] * 2, pull)
+    stream = await scene.stream()
+    assert bodies_of(await stream.receive()) == [b"1"]
+
+
+@pytest.mark.parametrize("code", [24, 25, 27, 28])
+async def test_an_unknown_subscription_is_answered_by_a_heartbeat(scene: Scene, code: int) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(refuses(code), pull)
+    stream = await scene.stream()
+    await stream.receive()
+    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
+    refused_at = codes.index(Code.PULL_MESSAGE)
+    assert Code.HEART_BEAT in codes[refused_at : codes.index(Code.PULL_MESSAGE, refused_at + 1)]
+
+
+@pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.SUBSCRIPTION_GROUP_NOT_EXIST, Status.SUBSCRIPTION_PARSE_FAILED])
+async def test_a_refusal_that_lasts_ends_the_queue(scene: Scene, code: int) -> None:
+    scene.cluster.on[Code.PULL_MESSAGE] = refuses(code)
+    stream = await scene.stream()
+    with pytest.raises(ServerRefused) as caught:
+        await stream.receive()
+    assert (caught.value.code, caught.value.failure) == (code, Failure.FATAL)
+
+
+async def test_a_lost_connection_is_made_again(scene: Scene) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(hangs_up, hangs_up, pull)
+    stream = await scene.stream()
+    assert bodies_of(await stream.receive()) == [b"1"]
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\x10" + bytes(12), bytes(200)])
+async def test_an_answer_that_cannot_be_cut_is_asked_for_again(scene: Scene, body: bytes) -> None:
+    scene.groups.append(b"1")
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(replies(Status.SUCCESS, 1, 0, 1, body=body), pull)
+    stream = await scene.stream()
+    assert bodies_of(await stream.receive()) == [b"1"]
+
+
+def test_a_torn_record_is_told() -> None:
+    record = encode_record(Record("T", b"body"))
+    with pytest.raises(RemoteProtocolError, match="record 1"):
+        Pulled(QUEUE, record + record[:-1], 0, 2)
+
+
+# --- committing -----------------------------------------------------------------------------------------------------------
+
+
+async def test_commits_ride_on_pulls_and_never_go_back(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.log().limit = 2
+    stream = await scene.stream()
+    one, two = await stream.receive(), await stream.receive()
+    stream.commit(two.next)
+    stream.commit(one.next)
+    assert stream.committed == 4
+    scene.groups.append(b"x")
+    await stream.receive()
+    await until(lambda: scene.groups.committed("G") == 4)
+
+
+async def test_what_was_not_handed_out_cannot_be_committed(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    stream = await scene.stream()
+    await until(lambda: scene.groups.held)
+    stream.commit(4)
+    assert stream.committed == 0
+
+
+async def test_a_timer_commits_once(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    consumer = await scene.join()
+    (stream,) = consumer.held.values()
+    pulled = await stream.receive()
+    await until(lambda: scene.groups.held)
+    stream.commit(pulled.next)
+    await consumer.commit_now()
+    await consumer.commit_now()
+    await until(lambda: scene.groups.committed("G") == 4)
+    updates = scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET]
+    assert [(command.is_oneway, command.ext["commitOffset"]) for command in updates] == [(True, "4")]
+
+
+async def test_release_commits_with_an_answer(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    stream = await scene.stream()
+    pulled = await stream.receive()
+    await until(lambda: scene.groups.held)
+    stream.commit(pulled.next)
+    await stream.release()
+    (update,) = scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET]
+    assert not update.is_oneway
+    assert (stream.revoked, scene.groups.committed("G")) == (True, 4)
+    with pytest.raises(LaneRevoked):
+        await stream.receive()
+    stream.commit(4)
+
+
+async def test_a_release_without_progress_commits_nothing(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.offsets["G", QUEUE] = 2
+    stream = await scene.stream()
+    await stream.receive()
+    await stream.release()
+    assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == []
+
+
+# --- seeking --------------------------------------------------------------------------------------------------------------
+
+
+async def test_seek_goes_back_and_commits_that(scene: Scene) -> None:
+    scene.groups.append(*[b"%d" % n for n in range(4)])
+    stream = await scene.stream()
+    pulled = await stream.receive()
+    stream.commit(pulled.next)
+    await stream.seek(1)
+    assert (stream.committed, scene.groups.committed("G")) == (1, 1)
+    assert bodies_of(await stream.receive()) == [b"1", b"2", b"3"]
+
+
+async def test_seek_to_what_is_out_keeps_the_commit(scene: Scene) -> None:
+    scene.groups.append(*[b"%d" % n for n in range(4)])
+    scene.groups.log().limit = 2
+    stream = await scene.stream()
+    one, two = await stream.receive(), await stream.receive()
+    assert (one.next, two.next) == (2, 4)
+    await stream.seek(2)
+    assert stream.committed == 0
+    stream.commit(two.next)  # of before the seek: it is not out any more
+    assert stream.committed == 0
+    assert (await stream.receive()).first == 2
+    stream.commit(4)
+    assert stream.committed == 4
+
+
+async def test_seek_drops_what_waits_and_what_is_asked(scene: Scene) -> None:
+    scene.groups.append(*[b"%d" % n for n in range(4)])
+    stream = await scene.stream()
+    await until(lambda: scene.groups.held)
+    await stream.seek(3)
+    assert bodies_of(await stream.receive()) == [b"3"]
+    assert stream.held_bytes == 0
+    assert (await asyncio.wait_for(_none(stream), 1)) is None
+
+
+async def _none(stream: object) -> object:
+    await asyncio.sleep(0.01)
+    return stream.take()  # type: ignore[attr-defined]
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_memory_is_bounded_over_all_queues_and_reading_goes_on(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 4}
+    for number in range(4):
+        log = scene.groups.log(number=number)
+        log.append(*[bytes(1000)] * 200)
+        log.limit = 10
+    consumer = await scene.join(max_bytes=100_000)
+    most, read = 0, 0
+    async with asyncio.timeout(10):
+        while read < 800:
+            await asyncio.sleep(0.001)
+            most = max(most, consumer.budget.held)
+            for stream in consumer.held.values():
+                if (pulled := stream.take()) is not None:
+                    read += pulled.count
+    answer = 10 * 1100
+    assert 100_000 - 2 * answer < most <= 100_000 + 4 * answer
+    assert (consumer.budget.held, consumer.budget.expected) == (0, 0)
+
+
+async def test_a_queue_that_nobody_reads_does_not_starve_the_others(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    for number in range(2):
+        log = scene.groups.log(number=number)
+        log.append(*[bytes(1000)] * 100)
+        log.limit = 5
+    consumer = await scene.join(max_bytes=40_000)
+    stream = consumer.held[Queue("T", "broker-a", 1)]
+    read = 0
+    while read < 100:
+        read += (await asyncio.wait_for(stream.receive(), 5)).count
+
+
+# --- readers --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_leaves_no_trace_of_a_group(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3, tag="a")
+    stream = await scene.stream(group="", model=Model.ASSIGNED, queues=(QUEUE,), subscriptions=(tagged("T", ["a"]),))
+    pulled = await stream.receive()
+    stream.commit(pulled.next)
+    await until(lambda: scene.groups.held)
+    header = scene.groups.pulls()[-1]
+    assert header.sys_flag == PullFlag.SUBSCRIPTION | PullFlag.LITE | PullFlag.SUSPEND
+    assert (header.consumer_group, header.subscription, header.expression_type) == ("TOOLS_CONSUMER", "a", "TAG")
+    await stream.release()
+    asked = set(scene.cluster.asked)
+    assert not asked & {Code.HEART_BEAT, Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET, Code.UNREGISTER_CLIENT}
+
+
+async def test_a_reader_with_a_group_goes_on_where_that_stands(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 3)
+    scene.groups.offsets["G", QUEUE] = 2
+    stream = await scene.stream(model=Model.ASSIGNED, queues=(QUEUE,))
+    pulled = await stream.receive()
+    assert pulled.first == 2
+    stream.commit(3)
+    await stream.release()
+    assert scene.groups.committed("G") == 3
+    assert scene.cluster.asked[Code.HEART_BEAT] == []
+
+
+async def test_a_reader_begins_where_it_is_told_and_a_lost_place_is_a_gap(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 9)
+    scene.groups.log().first = 4
+    spec = {"group": "", "model": Model.ASSIGNED, "queues": (QUEUE,)}
+    stream = await scene.stream(instance="1", offsets={QUEUE: 6}, **spec)
+    assert (await stream.receive()).first == 6
+    lost = await scene.stream(instance="2", offsets={QUEUE: 1}, **spec)
+    with pytest.raises(GapError):
+        await lost.receive()
+
+
+async def test_an_old_broker_is_pulled_with_the_old_code(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    scene.cluster.on[Code.LITE_PULL_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
+    stream = await scene.stream(group="", model=Model.ASSIGNED, queues=(QUEUE,), start=From.EARLIEST)
+    assert bodies_of(await stream.receive()) == [b"x"]
+    await until(lambda: scene.groups.held)
+    assert len(scene.cluster.asked[Code.LITE_PULL_MESSAGE]) == 1
+
+
+async def test_without_a_master_a_slave_is_read_and_not_told_offsets(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    scene.groups.offsets["G", QUEUE] = 0
+    stream = await scene.stream()
+    await stream.receive()
+    await until(lambda: scene.groups.held)
+    scene.cluster.brokers["broker-a"] = {1: "a:10911"}
+    client = scene.clients[0]
+    await client.routes.get("T", fresh=True)
+    scene.groups.append(b"y")
+    await stream.receive()
+    await until(lambda: scene.groups.held)
+    assert not scene.groups.pulls()[-1].sys_flag & PullFlag.COMMIT_OFFSET

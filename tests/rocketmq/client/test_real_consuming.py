@@ -1,0 +1,447 @@
+"""The consumers against a real broker."""
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import ClusterError, GapError, ServerRefused
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.broadcast import MemoryOffsets
+from mqbridge.rocketmq.client.pop import Popped, Popper
+from mqbridge.rocketmq.client.pulled import tag_of
+from mqbridge.rocketmq.client.rebalance import STRATEGIES
+from mqbridge.rocketmq.client.sendback import SendBack
+from mqbridge.rocketmq.client.spec import From, Model
+from mqbridge.rocketmq.client.subscription import everything, sql92, tagged
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.headers import GroupHeader, ResetOffsetHeader
+from tests.rocketmq.client.places import BROKER, PATIENCE_S, Place, Places, bodies_of, places, receive, stream_of, until
+
+__all__ = ["places"]
+
+pytestmark = pytest.mark.cluster
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_members_join_and_leave_without_loss_and_without_two_owners(places: Places, strategy: str, orderly: bool) -> None:
+    place = places(8)
+    spec = {"strategy": STRATEGIES[strategy], "orderly": orderly}
+    sending = spawn(_send_steadily(place, 8, 25), "sending")
+    one = await place.reading(**spec)
+    await until(lambda: one.queues == list(range(8)))
+    two = await place.reading(**spec)
+    await until(lambda: two.queues and sorted(one.queues + two.queues) == list(range(8)))
+    assert set(one.queues).isdisjoint(two.queues)
+    await one.close()
+    await until(lambda: two.queues == list(range(8)))
+    await sending
+    await until(lambda: len({body for reading in (one, two) for _, _, body in reading.got}) == 200)
+    await two.close()
+    for number in range(8):
+        committed = await (await place.client()).positions.committed(place.queue(number), place.group)
+        assert committed == 25
+    if orderly:  # every queue in order, whoever read it
+        for reading in (one, two):
+            for number in range(8):
+                offsets = [offset for queue, offset, _ in reading.got if queue.id == number]
+                assert offsets == sorted(offsets)
+
+
+async def _send_steadily(place: Place, queues: int, each: int) -> None:
+    for n in range(each):
+        for number in range(queues):
+            await place.send(b"%d-%d" % (number, n), queue=number)
+        await asyncio.sleep(0.1)
+
+
+async def test_a_member_that_dies_is_replaced_from_its_last_commit(places: Places) -> None:
+    place = places(2)
+    await place.send(*[b"%d" % n for n in range(10)])
+    dying = await place.join()
+    stream = await stream_of(dying, place.queue())
+    pulled = await receive(stream)
+    assert pulled.count == 10
+    stream.commit(pulled.next)
+    await dying.commit_now()
+    await place.send(b"later")
+    await receive(stream)  # not acknowledged
+    await cancel(*dying._tasks)
+    for connection in dying._client.pool.live():
+        connection.endpoint.abort(ClusterError("killed"))
+    await dying._client.close()
+    heir = await place.join()
+    assert bodies_of(await receive(await stream_of(heir, place.queue()))) == [b"later"]
+
+
+async def test_restarts_go_on_where_the_group_stood(places: Places) -> None:
+    place = places()
+    await place.send(b"1", b"2")
+    first = await place.join()
+    stream = await stream_of(first, place.queue())
+    stream.commit((await receive(stream)).next)
+    await first.close()
+    await place.send(b"3")
+    again = await place.stream(start=From.LATEST)
+    assert bodies_of(await receive(again)) == [b"3"]
+
+
+async def test_a_new_group_at_the_end_of_a_young_queue_really_begins_there(places: Places) -> None:
+    place = places()
+    await place.send(b"old")
+    stream = await place.stream(start=From.LATEST)
+    await until(lambda: stream.caught_up)
+    await place.send(b"new")
+    assert bodies_of(await receive(stream)) == [b"new"]
+
+
+async def test_a_new_group_begins_at_a_time(places: Places) -> None:
+    place = places()
+    await place.send(b"before")
+    await asyncio.sleep(0.1)
+    at = time.time_ns() // 1_000_000
+    await asyncio.sleep(0.1)
+    await place.send(b"after")
+    stream = await place.stream(start=From.TIMESTAMP, start_ms=at)
+    assert bodies_of(await receive(stream)) == [b"after"]
+
+
+async def test_a_start_at_the_end_is_kept_though_nothing_came(places: Places) -> None:
+    place = places()
+    await place.send(b"old")
+    first = await place.join(start=From.LATEST)
+    stream = await stream_of(first, place.queue())
+    await until(lambda: stream.caught_up)
+    await first.close()
+    await place.send(b"while nobody was there")
+    assert bodies_of(await receive(await place.stream(start=From.LATEST))) == [b"while nobody was there"]
+
+
+async def test_a_missing_topic_is_told(places: Places) -> None:
+    place = places()
+    with pytest.raises(ClusterError, match="no-such-topic"):
+        await place.join(subscriptions=(everything("no-such-topic"),))
+
+
+async def test_a_queue_that_is_added_is_read_from_its_beginning(places: Places) -> None:
+    place = places(1)
+    reading = await place.reading(start=From.LATEST)
+    await until(lambda: reading.queues == [0])
+    await asyncio.to_thread(place.kit.create_topic, place.topic, 2)
+    await place.send(b"in the new queue", queue=1)
+    reading.consumer._client.routes.invalidate(place.topic)
+    await until(lambda: [body for _, _, body in reading.got] == [b"in the new queue"])
+
+
+# --- pulling --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_held_pull_wakes(places: Places) -> None:
+    place = places()
+    stream = await place.stream()
+    await until(lambda: stream.caught_up)
+    for n in range(5):
+        await place.send(b"%d" % n)
+        assert bodies_of(await receive(stream)) == [b"%d" % n]
+        assert stream.caught_up
+
+
+async def test_more_comes_at_once_when_the_broker_may(places: Places) -> None:
+    place = places()
+    await place.send(*[b"%d" % n for n in range(100)])
+    first = await place.stream(model=Model.ASSIGNED, queues=(place.queue(),), group="")
+    assert (await receive(first)).count == 32
+    place.kit.configure({"maxTransferCountOnMessageInMemory": 1024})
+    try:
+        second = await place.stream(model=Model.ASSIGNED, queues=(place.queue(),), group="")
+        assert (await receive(second)).count == 100
+    finally:
+        place.kit.configure({"maxTransferCountOnMessageInMemory": 32})
+
+
+async def test_memory_stays_bounded_and_everything_comes(places: Places) -> None:
+    place = places(4)
+    for number in range(4):
+        await place.send(*[bytes(5000)] * 100, queue=number)
+    consumer = await place.join(max_bytes=200_000, retries=False)
+    await until(lambda: len(consumer.held) == 4)
+    most = read = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while read < 400:
+            await asyncio.sleep(0.002)
+            most = max(most, consumer.budget.held)
+            for stream in consumer.held.values():
+                if (pulled := stream.take()) is not None:
+                    read += pulled.count
+    assert most <= 200_000 + 4 * 32 * 5200
+
+
+async def test_a_reader_leaves_nothing_behind(places: Places) -> None:
+    place = places()
+    await place.send(b"1", b"2")
+    before = await _groups(place)
+    stream = await place.stream(model=Model.ASSIGNED, queues=(place.queue(),), group="", offsets={place.queue(): 1})
+    pulled = await receive(stream)
+    assert bodies_of(pulled) == [b"2"]
+    stream.commit(pulled.next)
+    await stream.release()
+    assert await _groups(place) == before
+    assert await (await place.client()).positions.committed(place.queue(), "TOOLS_CONSUMER") is None
+
+
+async def _groups(place: Place) -> bytes:
+    client = await place.client()
+    answer = await client.request(place.kit.broker_address, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return answer.body
+
+
+async def test_offsets_that_do_not_exist_are_gaps(places: Places) -> None:
+    place = places()
+    await place.send(b"1", b"2")
+    stream = await place.stream(model=Model.ASSIGNED, queues=(place.queue(),), group="", offsets={place.queue(): 9})
+    with pytest.raises(GapError, match="ends at offset 2"):
+        await receive(stream)
+    await stream.seek(1)
+    assert bodies_of(await receive(stream)) == [b"2"]
+
+
+# --- filters --------------------------------------------------------------------------------------------------------------
+
+
+async def test_tags(places: Places) -> None:
+    place = places()
+    for n in range(40):
+        await place.send(b"%d" % n, TAGS="Aa" if n % 4 == 0 else "BB" if n % 4 == 1 else "c")
+    await place.send(b"untagged")
+    stream = await place.stream(subscriptions=(tagged(place.topic, ["Aa", "x"]),))
+    got: list[bytes] = []
+    stored = 0
+    while not (stream.caught_up and stream.committed == 41):
+        pulled = stream.take()
+        if pulled is None:
+            await stream.changed(0.1)
+            continue
+        got += bodies_of(pulled)
+        stored += pulled.stored
+        stream.commit(pulled.next)
+    assert got == [b"%d" % n for n in range(0, 40, 4)]
+    assert stored == 20, "the broker compares hashes, and those of Aa and BB are equal"
+
+
+async def test_sql(places: Places) -> None:
+    place = places()
+    for n in range(20):
+        await place.send(b"%d" % n, size=str(n), kind="even" if n % 2 == 0 else "odd")
+    stream = await place.stream(subscriptions=(sql92(place.topic, "size > 10 AND kind = 'even'"),))
+    got: list[bytes] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(got) < 4 or not stream.caught_up:
+            pulled = await stream.receive()
+            got += bodies_of(pulled)
+            stream.commit(pulled.next)
+    assert got == [b"12", b"14", b"16", b"18"]
+
+
+async def test_sql_that_cannot_be_read_is_told(places: Places) -> None:
+    place = places()
+    with pytest.raises(ServerRefused, match="size >"):
+        await place.join(subscriptions=(sql92(place.topic, "size > > 3"),))
+
+
+async def test_a_reader_brings_its_own_filter(places: Places) -> None:
+    place = places()
+    for n in range(6):
+        await place.send(b"%d" % n, TAGS="even" if n % 2 == 0 else "odd", n=str(n))
+    spec = {"model": Model.ASSIGNED, "queues": (place.queue(),), "group": ""}
+    by_tag = await place.stream(subscriptions=(tagged(place.topic, ["odd"]),), **spec)
+    assert bodies_of(await receive(by_tag)) == [b"1", b"3", b"5"]
+    by_sql = await place.stream(subscriptions=(sql92(place.topic, "n >= 4"),), **spec)
+    assert bodies_of(await receive(by_sql)) == [b"4", b"5"]
+
+
+# --- broadcasting ---------------------------------------------------------------------------------------------------------
+
+
+async def test_every_broadcasting_member_reads_everything(places: Places) -> None:
+    place = places(3)
+    stores = [MemoryOffsets(), MemoryOffsets()]
+    members = [await place.reading(model=Model.BROADCASTING, store=store) for store in stores]
+    for number in range(3):
+        await place.send(b"%d" % number, queue=number)
+    for member in members:
+        await until(lambda member=member: Counter(body for _, _, body in member.got) == Counter([b"0", b"1", b"2"]))
+        await member.close()
+    assert all(store.offsets == {place.queue(number): 1 for number in range(3)} for store in stores)
+    await place.send(b"more")
+    again = await place.reading(model=Model.BROADCASTING, store=stores[0])
+    await until(lambda: [body for _, _, body in again.got] == [b"more"])
+
+
+# --- sending back ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_sent_back_comes_again(places: Places) -> None:
+    place = places()
+    await place.send(b"try again", KEYS="k")
+    consumer = await place.join()
+    stream = await stream_of(consumer, place.queue())
+    pulled = await receive(stream)
+    back = SendBack(await place.client(), place.group)
+    await back.later(place.queue(), pulled.records[0], 1)
+    stream.commit(pulled.next)
+    retries = Queue(f"%RETRY%{place.group}", BROKER, 0)
+    (record,) = (await receive(await stream_of(consumer, retries))).records
+    assert (record.body, record.reconsume_times) == (b"try again", 1)
+    stored = dict(properties.decode(record.properties))
+    assert (stored["RETRY_TOPIC"], stored["KEYS"]) == (place.topic, "k")
+    # A second time by a copy of our own: the broker does not find what is sent back.
+    record.physical_offset += 1
+    await back.later(retries, record, 1)
+    (again,) = (await receive(consumer.held[retries])).records
+    assert (again.body, again.reconsume_times) == (b"try again", 2)
+    stored = dict(properties.decode(again.properties))
+    assert (stored["RETRY_TOPIC"], stored["KEYS"]) == (place.topic, "k")
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["by the broker", "by a copy"])
+async def test_dead_letters(places: Places, broken: bool) -> None:
+    place = places()
+    await place.send(b"hopeless", KEYS="k")
+    consumer = await place.join()
+    stream = await stream_of(consumer, place.queue())
+    (record,) = (await receive(stream)).records
+    await stream_of(consumer, Queue(f"%RETRY%{place.group}", BROKER, 0))
+    record.physical_offset += broken
+    await SendBack(await place.client(), place.group).dead(place.queue(), record)
+    client = await place.client()
+    topic = f"%DLQ%{place.group}"
+    async with asyncio.timeout(PATIENCE_S):
+        while await client.routes.get(topic, fresh=True) is None:
+            await asyncio.sleep(0.1)
+    queue = Queue(topic, BROKER, 0)
+    reader = await place.join(model=Model.ASSIGNED, group="", queues=(queue,), subscriptions=(everything(topic),))
+    (dead,) = (await receive(await stream_of(reader, queue))).records
+    stored = dict(properties.decode(dead.properties))
+    assert (dead.body, stored["RETRY_TOPIC"], stored["KEYS"]) == (b"hopeless", place.topic, "k")
+
+
+# --- seeking and resets ---------------------------------------------------------------------------------------------------
+
+
+async def test_seek(places: Places) -> None:
+    place = places()
+    await place.send(*[b"%d" % n for n in range(6)])
+    consumer = await place.join()
+    stream = await stream_of(consumer, place.queue())
+    pulled = await receive(stream)
+    stream.commit(pulled.next)
+    await stream.seek(2)
+    assert await (await place.client()).positions.committed(place.queue(), place.group) == 2
+    assert bodies_of(await receive(stream)) == [b"2", b"3", b"4", b"5"]
+    await stream.seek(5)
+    assert bodies_of(await receive(stream)) == [b"5"]
+
+
+async def test_a_reset_by_an_administrator_is_followed(places: Places) -> None:
+    place = places()
+    await place.send(*[b"%d" % n for n in range(6)])
+    consumer = await place.join()
+    stream = await stream_of(consumer, place.queue())
+    stream.commit((await receive(stream)).next)
+    await until(lambda: stream.caught_up)
+    await consumer.commit_now()
+    header = ResetOffsetHeader(place.group, place.topic, -1, queue_id=0, offset=3)
+    client = await place.client()
+    await client.request(place.kit.broker_address, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
+    pulled = await receive(stream)
+    assert (pulled.first, bodies_of(pulled)) == (3, [b"3", b"4", b"5"])
+    assert not stream.revoked
+    await until(lambda: stream.caught_up)
+    stream.commit(pulled.next)
+    await consumer.close()
+    assert await client.positions.committed(place.queue(), place.group) == 6
+
+
+async def test_what_tools_ask_is_answered(places: Places) -> None:
+    place = places(2)
+    consumer = await place.join()
+    await until(lambda: len(consumer.held) >= 2)
+    client = await place.client()
+    ext = {"consumerGroup": place.group, "clientId": consumer._client.client_id, "jstackEnable": "false"}
+    answer = await client.request(place.kit.broker_address, Code.GET_CONSUMER_RUNNING_INFO, ext)
+    assert place.topic.encode() in answer.body
+    listed = await client.request(place.kit.broker_address, Code.GET_CONSUMER_CONNECTION_LIST, GroupHeader(place.group).encode())
+    assert consumer._client.client_id.encode() in listed.body
+
+
+# --- POP ------------------------------------------------------------------------------------------------------------------
+
+
+async def pop_all(popper: Popper, count: int) -> list[tuple[Any, Any]]:
+    got: list[tuple[Any, Any]] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(got) < count:
+            got += (await popper.pop(BROKER)).messages
+    return got
+
+
+async def test_popped_messages_are_acknowledged_or_come_again(places: Places) -> None:
+    place = places(2)
+    for number in range(2):
+        await place.send(*[b"%d-%d" % (number, n) for n in range(5)], queue=number)
+    popper = Popper(await place.client(), place.group, everything(place.topic), invisible_ms=3000, poll_ms=3000)
+    got = await pop_all(popper, 10)
+    assert Counter(record.body for record, _ in got) == Counter(b"%d-%d" % (a, b) for a in range(2) for b in range(5))
+    kept = [receipt for record, receipt in got if record.body != b"1-4"]
+    await popper.acknowledge(kept[:1])
+    await popper.acknowledge(kept[1:])
+    ((record, receipt),) = await pop_all(popper, 1)
+    assert (record.body, receipt.retry) == (b"1-4", "1")
+    await popper.acknowledge([receipt])
+    assert (await popper.pop(BROKER)).messages == []
+
+
+async def test_the_time_until_a_popped_message_comes_again_can_be_changed(places: Places) -> None:
+    place = places()
+    await place.send(b"x")
+    popper = Popper(await place.client(), place.group, everything(place.topic), invisible_ms=60_000, poll_ms=3000)
+    ((_, receipt),) = await pop_all(popper, 1)
+    sooner = await popper.change_invisible(receipt, 1000)
+    assert sooner.pop_time >= receipt.pop_time
+    ((record, again),) = await pop_all(popper, 1)
+    assert record.body == b"x"
+    longer = await popper.change_invisible(again, 30_000)
+    await popper.acknowledge([longer])
+
+
+async def test_a_pop_by_tag(places: Places) -> None:
+    place = places()
+    await place.send(b"1", TAGS="Aa")
+    await place.send(b"2", TAGS="BB")
+    popper = Popper(await place.client(), place.group, tagged(place.topic, ["Aa"]), poll_ms=3000)
+    ((record, receipt),) = await pop_all(popper, 1)
+    assert tag_of(record) == b"Aa"
+    await popper.acknowledge([receipt])
+
+
+async def test_a_pop_without_messages_ends(places: Places) -> None:
+    place = places()
+    popper = Popper(await place.client(), place.group, everything(place.topic), poll_ms=1000)
+    popped: Popped = await popper.pop(BROKER)
+    assert popped.messages == []
+
+
+async def test_the_broker_can_divide(places: Places) -> None:
+    place = places(4)
+    consumer = await place.join(retries=False)
+    popper = Popper(consumer._client, place.group, everything(place.topic))
+    found = await popper.assignments()
+    assert {(one.queue.id, one.mode) for one in found} == {(n, "PULL") for n in range(4)}

@@ -1,0 +1,354 @@
+"""Producing to and administering a real broker 5.3.3, read back by plain pulls and queries."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.outgoing import OutgoingMessage
+from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES
+from mqbridge.rocketmq.client.route import TopicRoute
+from mqbridge.rocketmq.client.routes import Queue
+from mqbridge.rocketmq.client.transactions import Half, State
+from mqbridge.rocketmq.wire import batch, headers
+from mqbridge.rocketmq.wire import properties as props
+from mqbridge.rocketmq.wire.bodies import GroupConfig
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.record import Record, decode_records
+from tests.kit.rocketmq import RocketMQ
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+READER = "reader"
+MAX_PENDING = 200
+"""Sends that wait while a broker is down; each costs a round trip when it is back."""
+
+
+@pytest_asyncio.fixture
+async def client(rocketmq: RocketMQ) -> AsyncIterator[RocketmqClient]:
+    client = RocketmqClient([rocketmq.name_server])
+    await client.connect()
+    yield client
+    await client.close()
+
+
+async def read(client: RocketmqClient, queue: Queue) -> list[Record]:
+    """Everything in a queue, by pulls without a group's offsets."""
+    route = await client.routes.get(queue.topic)
+    assert route is not None
+    found: list[Record] = []
+    at = await client.positions.first(queue)
+    while True:
+        header = headers.PullHeader(READER, queue.topic, queue.id, at, 1000, headers.PullFlag.SUBSCRIPTION, 0, 0, 0, "*", "TAG")
+        address = route.reader(queue.broker)
+        assert address is not None
+        empty = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_OFFSET_MOVED})
+        answer = await client.request(address, Code.PULL_MESSAGE, header.encode(), accept=empty)
+        if answer.code != Status.SUCCESS:
+            return found
+        found += decode_records(answer.body)
+        at = headers.PullResult.decode(answer.ext).next_begin_offset
+
+
+async def read_all(client: RocketmqClient, topic: str) -> list[Record]:
+    route = await client.routes.get(topic, fresh=True)
+    assert route is not None
+    return [record for queue in route.read_queues() for record in await read(client, queue)]
+
+
+def named(record: Record) -> dict[str, str]:
+    return dict(props.decode(record.properties))
+
+
+async def soon(condition, timeout: float = 60.0):
+    """What `condition` gives as soon as that is something."""
+    async with asyncio.timeout(timeout):
+        while not (found := await condition()):
+            await asyncio.sleep(0.1)
+    return found
+
+
+# --- sending --------------------------------------------------------------------------------------------------------------
+
+
+async def test_batches_keep_order_and_bytes(rocketmq: RocketMQ, client: RocketmqClient):
+    producer = client.producer("P", rocketmq.take_topic(2))
+    queues = await producer.queues()
+    sent = []
+    for number in range(60):
+        properties = [props.encode([("n", f"{number}.{place}"), ("é", "ü")]) for place in range(10)]
+        body = b"".join(batch.encode_element(b"%d.%d" % (number, place), one, place) for place, one in enumerate(properties))
+        sent.append(producer.send_batch(queues[number % 2], body, 10, 1234))
+    results = await asyncio.gather(*sent)
+    assert [result.offset for result in results] == [number // 2 * 10 for number in range(60)]
+    for parity, queue in enumerate(queues):
+        records = await read(client, queue)
+        expected = [(number, place) for number in range(parity, 60, 2) for place in range(10)]
+        assert [record.body for record in records] == [b"%d.%d" % pair for pair in expected]
+        assert [named(record)["n"] for record in records] == [f"{number}.{place}" for number, place in expected]
+        assert all(record.defect is None and named(record)["é"] == "ü" for record in records)
+        assert [record.queue_offset for record in records] == list(range(300))
+        assert [record.flag for record in records] == [place for _, place in expected]
+        assert all(record.born_timestamp == 1234 for record in records)
+        ids = {named(record)["UNIQ_KEY"] for record in records if "UNIQ_KEY" in named(record)}
+        assert len(ids) in {0, 300}, "a batch must not get one id for all"
+
+
+async def test_messages_as_people_write_them(rocketmq: RocketMQ, client: RocketmqClient):
+    topic = rocketmq.take_topic(4)
+    producer = client.producer("P", topic)
+    body = b"compressible " * 1000
+    result = await producer.send(OutgoingMessage(body, "tag", ["k1", "k2"], {"own": "ä\n"}, "shard", flag=9))
+    for codec in ("lz4", "zstd", None):
+        await producer.send(OutgoingMessage(body, codec=codec, sharding_key="shard"))
+    records = await read(client, result.queue)
+    assert [record.body for record in records] == [body] * 4
+    found = named(records[0])
+    assert (found["TAGS"], found["KEYS"], found["own"], found["__SHARDINGKEY"]) == ("tag", "k1 k2", "ä\n", "shard")
+    assert (records[0].flag, found["UNIQ_KEY"]) == (9, result.transaction_id)
+    await producer.send_oneway(OutgoingMessage(b"one way"), result.queue)
+
+    async def arrived():
+        return [record for record in await read(client, result.queue) if record.body == b"one way"]
+
+    assert await soon(arrived)
+
+
+async def test_pipelined_sends_all_arrive_once(rocketmq: RocketMQ, client: RocketmqClient):
+    topic = rocketmq.take_topic(4)
+    producer = client.producer("P", topic, in_flight_per_queue=64)
+    await producer.queues()
+    results = await asyncio.gather(*(producer.post(OutgoingMessage(b"%d" % number)) for number in range(2000)))
+    assert len({(result.queue, result.offset) for result in results}) == 2000
+    records = await read_all(client, topic)
+    assert sorted(int(record.body) for record in records) == list(range(2000))
+    await producer.close()
+
+
+async def test_delays(rocketmq: RocketMQ, client: RocketmqClient):
+    topic = rocketmq.take_topic(1)
+    producer = client.producer("P", topic)
+    now = time.time_ns() // 1_000_000
+    await producer.send(OutgoingMessage(b"level", delay_level=1))
+    await producer.send(OutgoingMessage(b"timer", deliver_at=now + 2000))
+    assert await read_all(client, topic) == []
+
+    async def both():
+        records = await read_all(client, topic)
+        return records if len(records) == 2 else None
+
+    found = {record.body: record for record in await soon(both)}
+    assert found[b"level"].store_timestamp - now >= 1000
+    assert found[b"timer"].store_timestamp - now >= 1000
+    with pytest.raises(ServerRefused) as caught:
+        await producer.send(OutgoingMessage(b"too far", deliver_at=now + 4 * 86_400_000))
+    assert caught.value.failure is Failure.REFUSED
+
+
+async def test_what_the_broker_refuses(rocketmq: RocketMQ, client: RocketmqClient):
+    topic = rocketmq.take_topic(1)
+    at_limit = client.producer("P", topic)
+    queue = (await at_limit.queues())[0]
+    await at_limit.send(OutgoingMessage(bytes(MAX_MESSAGE_BYTES), codec=None))
+    beyond = client.producer("P", topic, max_message_bytes=8 << 20)
+    with pytest.raises(ServerRefused) as caught:
+        await beyond.send(OutgoingMessage(bytes(MAX_MESSAGE_BYTES + 1), codec=None))
+    assert (caught.value.failure, caught.value.code) == (Failure.REFUSED, Status.MESSAGE_ILLEGAL)
+    element = batch.encode_element(bytes(100_000), b"")
+    assert (await at_limit.send_batch(queue, element * 41, 41, 0)).offset == 1
+    with pytest.raises(ServerRefused) as caught:
+        await beyond.send_batch(queue, element * 42, 42, 0)
+    assert caught.value.failure is Failure.REFUSED
+    with pytest.raises(ClusterError) as gone:
+        await beyond.send_single(Queue(topic, "broker-a", 99), b"x", b"")
+    assert gone.value.failure is Failure.REFRESH
+    with pytest.raises(ServerRefused) as caught:
+        await client.producer("P", "missing").send(OutgoingMessage(b"x"))
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_transactions(rocketmq: RocketMQ, client: RocketmqClient):
+    topic = rocketmq.take_topic(1)
+    # The broker writes down what was ended every 3 s: above the time-out of these tests, it would ask about ended ones, too.
+    await client.admin.update_broker_config(rocketmq.broker_address, {"transactionOpBatchInterval": 100})
+    asked: list[bytes] = []
+
+    async def check(half: Half) -> State:
+        asked.append(half.record.body)
+        return State.ROLLBACK if half.record.body == b"unknown, rolled back" else State.COMMIT
+
+    producer = client.transaction_producer("TG", topic, check)
+    plan = {b"committed": State.COMMIT, b"rolled back": State.ROLLBACK, b"unknown, committed" * 500: State.UNKNOWN}
+    for body, state in [*plan.items(), (b"unknown, rolled back", State.UNKNOWN)]:
+        result = await producer.send(OutgoingMessage(body, "tag", delay_level=2), lambda *_, state=state: state)
+        assert result.state is state
+
+    async def checked():
+        records = await read_all(client, topic)
+        return records if len(records) >= 2 and b"unknown, rolled back" in asked else None
+
+    records = await soon(checked)
+    assert [record.body for record in records] == [b"committed", b"unknown, committed" * 500]
+    assert all(named(record)["TAGS"] == "tag" for record in records)
+    assert b"unknown, committed" * 500 in asked
+    await producer.close()
+
+
+# --- administration -------------------------------------------------------------------------------------------------------
+
+
+async def test_topics(rocketmq: RocketMQ, client: RocketmqClient):
+    topic, routes = "made_here", list[TopicRoute]()
+    client.routes.watch(topic, routes.append)
+    await client.admin.create_topic(topic, 2, attributes={"message.type": "FIFO"})
+    await client.admin.create_topic(topic, 5)
+    await client.admin.create_topic(topic, 3, read_queues=5)
+    assert [(len(route.read_queues()), len(route.write_queues())) for route in routes] == [(2, 2), (5, 5), (5, 3)]
+    config = (await client.admin.topic_config(topic))["broker-a"]
+    assert (config.read_queues, config.write_queues, config.attributes) == (5, 3, {"message.type": "FIFO"})
+    assert topic in await client.admin.topics("DefaultCluster")
+    user = await client.admin.user_topics()
+    assert topic in user
+    assert not {"TBW102", "DefaultCluster", "broker-a", "SCHEDULE_TOPIC_XXXX"} & {*user}
+    producer = client.producer("P", topic)
+    await producer.send(OutgoingMessage(b"x"), Queue(topic, "broker-a", 1))
+    with pytest.raises(ClusterError) as caught:
+        await producer.send(OutgoingMessage(b"x"), Queue(topic, "broker-a", 4))
+    assert caught.value.failure is Failure.REFRESH, "it can be read only"
+    stats = await client.admin.topic_stats(topic)
+    assert stats[Queue(topic, "broker-a", 1)].max_offset == 1
+    await client.admin.delete_topic(topic)
+    assert topic not in await client.admin.topics()
+    assert await client.admin.topic_config(topic) == {}
+    with pytest.raises(ServerRefused) as refused:
+        await producer.send(OutgoingMessage(b"x"), Queue(topic, "broker-a", 1))
+    assert refused.value.failure is Failure.FATAL
+    await client.admin.delete_topic(topic)
+
+
+async def test_a_broker_and_its_settings(rocketmq: RocketMQ, client: RocketmqClient):
+    info = await client.admin.cluster()
+    assert info.brokers["broker-a"].addresses == {0: rocketmq.broker_address}
+    assert await client.admin.masters("DefaultCluster") == {"broker-a": rocketmq.broker_address}
+    settings = await client.admin.broker_config(rocketmq.broker_address)
+    assert int(settings["maxMessageSize"]) == MAX_MESSAGE_BYTES
+    name = "maxMsgsNumBatch"
+    await client.admin.update_broker_config(rocketmq.broker_address, {name: 65})
+    assert (await client.admin.broker_config(rocketmq.broker_address))[name] == "65"
+    await client.admin.update_broker_config(rocketmq.broker_address, {name: settings[name]})
+
+
+async def test_groups_and_their_offsets(rocketmq: RocketMQ, client: RocketmqClient):
+    topic, group = rocketmq.take_topic(1), "admin_group"
+    producer = client.producer("admin_producers", topic)
+    queue = Queue(topic, "broker-a", 0)
+    for number in range(4):
+        await producer.send(OutgoingMessage(b"%d" % number))
+        await asyncio.sleep(0.01)
+    times = [record.store_timestamp for record in await read(client, queue)]
+    assert (await client.positions.first(queue), await client.positions.next(queue)) == (0, 4)
+    assert await client.positions.earliest_time(queue) == times[0]
+    assert [await client.positions.at(queue, time) for time in times] == [0, 1, 2, 3]
+    assert await client.positions.at(queue, times[3] + 1) == 4
+    assert await client.positions.at(queue, times[2] + 1, upper=True) == 2
+
+    assert await client.positions.committed(queue, group) is None
+    with pytest.raises(ServerRefused) as caught:
+        await client.positions.commit(queue, group, 1)
+    assert caught.value.failure is Failure.FATAL
+    await client.groups.create(GroupConfig(group, retry_max_times=3))
+    assert (await client.groups.configs())[group]["broker-a"].retry_max_times == 3
+    await client.groups.write(group, {queue: 1})
+    assert await client.positions.committed(queue, group) == 1
+    assert await client.groups.offsets(group) == {(group, queue): 1}
+    assert (await client.groups.progress(group, topic))[queue].consumer_offset == 1
+    assert (await client.groups.topics_of(group), await client.groups.groups_of(topic)) == ([topic], [group])
+    assert await client.groups.consumers(group) is None
+
+    async def connected():
+        return await client.groups.producers("admin_producers")
+
+    assert [one.client_id for one in await soon(connected)] == [client.client_id]
+    assert await client.groups.producers("nobody") == []
+    assert await client.groups.reset(group, topic, times[2]) == {queue: 2}
+    assert await client.positions.committed(queue, group) == 2
+    assert await client.groups.reset(group, topic, -1) == {queue: 4}
+    await client.groups.write(group, {queue: 3})
+    assert await client.positions.committed(queue, group) == 3, "also while a reset is pending"
+    await client.groups.delete(group)
+    assert group not in await client.groups.configs()
+    assert await client.positions.committed(queue, group) is None
+
+
+async def test_looking_up_messages(rocketmq: RocketMQ, client: RocketmqClient):
+    topic = rocketmq.take_topic(2)
+    producer = client.producer("P", topic)
+    results = [await producer.send(OutgoingMessage(b"%d" % number, keys=[f"k{number}", "all"])) for number in range(4)]
+    await producer.send_all([OutgoingMessage(b"b", keys=["batch"]), OutgoingMessage(b"c", keys=["batch"])])
+
+    async def indexed():
+        found = await client.query.by_key(topic, "batch")
+        return found if len(found) == 2 else None
+
+    assert [record.body for record in await soon(indexed)] == [b"b", b"c"]
+    assert [record.body for record in await client.query.by_key(topic, "k2")] == [b"2"]
+    assert sorted(record.body for record in await client.query.by_key(topic, "all")) == [b"0", b"1", b"2", b"3"]
+    assert await client.query.by_key(topic, "none") == []
+    unique = results[1].transaction_id or ""
+    assert [record.body for record in await client.query.by_unique_key(topic, unique)] == [b"1"]
+    found = await client.query.by_offset_id(results[3].message_id)
+    assert found is not None
+    assert (found.body, found.queue_offset) == (b"3", results[3].offset)
+    assert await client.query.by_offset_id(results[3].message_id[:16] + "00000FFFFFFFFFFF") is None
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------------
+
+
+def distinct(bodies: list[bytes]) -> list[bytes]:
+    return list(dict.fromkeys(bodies))
+
+
+async def test_a_killed_broker_loses_nothing_and_keeps_the_order():
+    with RocketMQ() as cluster:
+        topic = cluster.take_topic(2)
+        client = RocketmqClient([cluster.name_server])
+        await client.connect()
+        producer = client.producer("P", topic)
+        queues = await producer.queues()
+        sent: list[asyncio.Future] = []
+        stop = asyncio.Event()
+
+        async def produce() -> None:
+            while not stop.is_set():
+                for _ in range(20 if producer.pending < MAX_PENDING else 0):
+                    number = len(sent)
+                    sent.append(producer.send_single(queues[number % 2], b"%d" % number, b""))
+                await asyncio.sleep(0.02)
+
+        producing = asyncio.ensure_future(produce())
+        await soon(lambda: _done(sent, 200))
+        await asyncio.to_thread(cluster.kill_broker)
+        await asyncio.to_thread(cluster.restart_broker)
+        count = len(sent)
+        await soon(lambda: _done(sent, count + 200))
+        await asyncio.to_thread(cluster.name_server_process.kill)
+        count = len(sent)
+        await soon(lambda: _done(sent, count + 200))
+        stop.set()
+        await producing
+        await asyncio.gather(*sent)
+        await asyncio.to_thread(cluster.name_server_process.start)
+        for parity, queue in enumerate(queues):
+            stored = distinct([record.body for record in await read(client, queue)])
+            assert stored == [b"%d" % number for number in range(parity, len(sent), 2)]
+        await producer.close()
+        await client.close()
+
+
+async def _done(sent: list[asyncio.Future], count: int) -> bool:
+    return len(sent) > count and all(one.done() for one in sent[:count])
