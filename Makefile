@@ -44,10 +44,11 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/mypy
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m mqbridge.config.reference --check
+	$(BIN)/python -m mqbridge.cli.mapping_page --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	@echo "==> all checks passed"
 
-test: $(VENV)/.dev ## everything, real TubeMQ and Pulsar included (about ten minutes, the first time more)
+test: $(VENV)/.dev ## everything, real TubeMQ, Pulsar and RocketMQ included (about twenty minutes, the first time more)
 	@sh tests/prerequisites.sh
 	@echo "==> fetching the real servers (once; kept in the cache)"
 	@$(BIN)/python -m tests.kit.clusters fetch
@@ -72,6 +73,7 @@ bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside a Java bridge o
 generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python proto/generate.py
 	@$(BIN)/python -m mqbridge.config.reference --write
+	@$(BIN)/python -m mqbridge.cli.mapping_page --write
 
 lock: $(VENV)/.dev ## renew requirements.lock
 	@$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \

@@ -36,14 +36,20 @@ class Capabilities:
     """Can hold a message until its `deliver_at`."""
     create_topics: bool = True
     list_topics: bool = True
+    growing_outbound: bool = False
+    """An open outbound notices by itself when its topic got more partitions; a route is restarted to notice it otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as its cluster describes it; `partitions` is sorted, a partition's place in it is its index."""
+    """A topic as its cluster describes it; `partitions` is sorted, a partition's place in it is its index.
+
+    `aliases` are further spellings under which the same topic may stand in an origin; loop prevention compares all of them.
+    """
 
     name: str
     partitions: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +164,13 @@ class Inbound(Protocol):
 class Outbound(Protocol):
     """A way into one topic of one cluster."""
 
-    partitions: int
-    """How many partitions the target has."""
+    @property
+    def partitions(self) -> int:
+        """How many partitions the target has.
+
+        May grow while the outbound is open, never shrink: it is read for every batch, and each partition below it can be sent to
+        at once (see `Capabilities.growing_outbound`).
+        """
 
     def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
         """Send in order, without waiting; the future is the receipt.

@@ -9,92 +9,166 @@ Shared by every system's mapping. The names are part of the published mapping (`
     mqbridge.attributes  .b64     TubeMQ's attribute string (base64 when it is not UTF-8)
     mqbridge.event_time  mqbridge.deliver_at      ms since the epoch
     mqbridge.null                 `1` for a tombstone
+    mqbridge.without              fields that the message has not, though a native reader would find a value, joined by commas
     mqbridge.origin               cluster|topic|partition|position of the message that this one was made from
+    mqbridge.hops                 how many gateways it passed through, from 2 on; an origin alone means 1
     mqbridge.u.NAME               a user's property whose own name is one of these
+
+A name of ours with a value that none of our encoders writes was a user's; it stays a property.
 """
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
 from mqbridge.message import RESERVED_PREFIX, Message, Pair
 
 ORIGIN = "mqbridge.origin"
+HOPS = "mqbridge.hops"
 ATTRIBUTES = "mqbridge.attributes"
+KEYS = "mqbridge.keys"
+TYPE = "mqbridge.msg_type"
 EVENT_TIME = "mqbridge.event_time"
+WITHOUT = "mqbridge.without"
+NULL: Pair = ("mqbridge.null", "1")
+BUILT: Pair = ("mqbridge.v", "1")
+"""Says that a gateway wrote the message, where nothing else of ours would."""
 USER_PREFIX = "mqbridge.u."
 
 _NAMES = ("key", "key.b64", "ordering_key", "keys", "msg_type", "attributes", "attributes.b64")
-CARRIED_KEYS = frozenset(RESERVED_PREFIX + name for name in (*_NAMES, "event_time", "deliver_at", "null", "origin"))
+CARRIED_KEYS = frozenset(
+    RESERVED_PREFIX + name for name in (*_NAMES, "event_time", "deliver_at", "null", "without", "origin", "hops")
+)
+"""What `uncarry` reads."""
+RESERVED = CARRIED_KEYS | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
+"""The names that no user's property travels under, in any system."""
+_PREFIXED = {name: RESERVED_PREFIX + name for name in Message.__slots__}
+ABSENT = frozenset({"key", "msg_type"})
+"""What `mqbridge.without` may name."""
 
 
 def carry(message: Message, fields: Iterable[str]) -> list[Pair]:
-    """The pairs that carry these fields of the message; fields without a value give none."""
+    """The pairs that carry these fields of the message; fields without a value give none, and `payload` only where it is None."""
     pairs: list[Pair] = []
     for field in fields:
-        if field == "null":
-            if message.payload is None:
-                pairs.append((RESERVED_PREFIX + "null", "1"))
-            continue
         value = getattr(message, field)
-        if value is not None and value != ():
-            name, text = _text(field, value)
-            pairs.append((RESERVED_PREFIX + name, text))
+        if field == "payload":
+            if value is None:
+                pairs.append(NULL)
+        elif value.__class__ is str:
+            pairs.append((_PREFIXED[field], value))
+        elif value is not None and value != ():
+            pairs.append(_pair(field, value))
     return pairs
 
 
-def _text(field: str, value: Any) -> Pair:
+def stamps(message: Message, stamp: str | None) -> list[Pair]:
+    """Origin and hops. A stamp of ours counts one more hop; without one, or given its own, the message keeps what it has."""
+    passed_on = stamp is None or stamp is message.origin
+    origin = message.origin if passed_on else stamp
+    if origin is None:
+        return []
+    hops = message.hops if passed_on else message.hops + 1
+    return [(ORIGIN, origin), (HOPS, str(hops))] if hops > 1 else [(ORIGIN, origin)]
+
+
+def _pair(field: str, value: Any) -> Pair:
+    name = _PREFIXED[field]
     if field == "keys":
-        return field, ",".join(quote(key, safe=" ") for key in value)
+        return name, keys_text(value)
     if field == "ordering_key":
-        return field, base64.b64encode(value).decode()
+        return name, base64.b64encode(value).decode()
     if isinstance(value, bytes):
         if field == "attributes":
             try:
-                return field, value.decode()
+                return name, value.decode()
             except UnicodeDecodeError:
                 pass
-        return field + ".b64", base64.b64encode(value).decode()
-    return field, str(value)
+        return name + ".b64", base64.b64encode(value).decode()
+    return name, str(value)
+
+
+def keys_text(keys: Sequence[str]) -> str:
+    """The value of `mqbridge.keys`."""
+    return ",".join(map(_quoted, keys))
+
+
+def _quoted(key: str) -> str:
+    return key if key.isascii() and key.replace("-", "_").isidentifier() else quote(key, safe=" ")
 
 
 def escape_user(pair: Pair) -> Pair:
     """A user's pair under a name that cannot be taken for one of ours."""
     key, value = pair
-    return (USER_PREFIX + key, value) if key in CARRIED_KEYS or key.startswith(USER_PREFIX) else pair
+    return (USER_PREFIX + key, value) if key in RESERVED or key.startswith(USER_PREFIX) else pair
 
 
-def uncarry(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], dict[str, Any]]:
-    """Divide pairs into the user's own and the fields that were carried. A carried value that cannot be read stays a property."""
+def is_carried(pair: Pair, *, blank: bool) -> bool:
+    """Whether `uncarry` would read it."""
+    return pair[0] in CARRIED_KEYS and (pair[0] == HOPS or bool(uncarry((pair,), blank=blank)[1]))
+
+
+def uncarry(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
+    """Divide pairs into the user's own and the fields of the message that were carried.
+
+    `blank` says that the payload is what a tombstone's would be; otherwise `mqbridge.null` is not believed. A tombstone has
+    `payload` among its fields, a message with an origin `hops`.
+    """
     own: list[Pair] = []
     fields: dict[str, Any] = {}
-    for key, value in pairs:
-        if key.startswith(USER_PREFIX):
+    for pair in pairs:
+        key, value = pair
+        if not key.startswith(RESERVED_PREFIX):
+            own.append(pair)
+        elif key.startswith(USER_PREFIX):
             own.append((key[len(USER_PREFIX) :], value))
-        elif key in CARRIED_KEYS:
-            try:
-                name, read = _read(key[len(RESERVED_PREFIX) :], value)
-            except ValueError:
-                own.append((key, value))
-            else:
-                fields[name] = read
+        elif key not in CARRIED_KEYS or (key == NULL[0] and not blank):
+            own.append(pair)
         else:
-            own.append((key, value))
+            try:
+                fields.update(_read(key[len(RESERVED_PREFIX) :], value))
+            except ValueError:
+                own.append(pair)
+    if "origin" in fields:
+        fields.setdefault("hops", 1)
+    elif (hops := fields.pop("hops", None)) is not None:
+        own.append((HOPS, str(hops)))
     return tuple(own), fields
 
 
-def _read(name: str, text: str) -> tuple[str, Any]:
+def _read(name: str, text: str) -> dict[str, Any]:
     match name:
         case "keys":
-            return name, tuple(unquote(key) for key in text.split(","))
+            return {name: tuple(unquote(key) for key in text.split(","))}
         case "ordering_key":
-            return name, base64.b64decode(text, validate=True)
+            return {name: base64.b64decode(text, validate=True)}
         case "key.b64" | "attributes.b64":
-            return name.removesuffix(".b64"), base64.b64decode(text, validate=True)
+            return {name.removesuffix(".b64"): base64.b64decode(text, validate=True)}
         case "attributes":
-            return name, text.encode()
+            return {name: text.encode()}
         case "event_time" | "deliver_at":
-            return name, int(text)
+            return {name: read_number(text)}
+        case "hops":
+            if (hops := read_number(text)) < 2:
+                raise ValueError(text)
+            return {name: hops}
+        case "null":
+            if text != NULL[1]:
+                raise ValueError(text)
+            return {"payload": None}
+        case "without":
+            absent = text.split(",")
+            if not ABSENT.issuperset(absent):
+                raise ValueError(text)
+            return dict.fromkeys(absent)
         case _:
-            return name, text
+            return {name: text}
+
+
+def read_number(text: str) -> int:
+    """A whole number as `str` writes it. Raises ValueError for everything else that `int` would take."""
+    value = int(text)
+    if str(value) != text:
+        raise ValueError(text)
+    return value

@@ -8,12 +8,13 @@ Properties are an ordered tuple of pairs, not a mapping: Pulsar and TubeMQ both 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 Position = tuple[int, ...]
 """A place in a partition, ordered as tuples are.
 
-TubeMQ (offset of the pack, index in it), Pulsar (ledger, entry, batch index), log (offset,).
+TubeMQ (offset of the pack, index in it), Pulsar (ledger, entry, batch index), RocketMQ and log (offset,).
 """
 
 Pair = tuple[str, str]
@@ -24,8 +25,10 @@ RESERVED_PREFIX = "mqbridge."
 
 def format_position(position: Position) -> str:
     """`(12, 3)` as `12:3`."""
-    if len(position) == 2:  # TubeMQ's, once per message: a third of the general way's time
+    if len(position) == 2:  # once per message: a third of the general way's time
         return f"{position[0]}:{position[1]}"
+    if len(position) == 1:
+        return str(position[0])
     return ":".join(map(str, position))
 
 
@@ -38,8 +41,8 @@ def parse_position(text: str) -> Position:
 class Partition:
     """A partition of a topic of a cluster.
 
-    `name` is the system's own spelling (TubeMQ `broker:partition`, Pulsar and log the number); `index` is its place in the
-    topic's sorted list of partitions, which is what partition mapping by identity goes by.
+    `name` is the system's own spelling (TubeMQ `broker:partition`, RocketMQ `broker:queue`, Pulsar and log the number); `index`
+    is its place in the topic's sorted list of partitions, which is what partition mapping by identity goes by.
     """
 
     cluster: str
@@ -67,6 +70,7 @@ class Message:
     delivery_count how often it was delivered before
     position       its place in the source partition
     origin         what an earlier pass through a gateway stamped on it (`mqbridge.origin`)
+    hops           how many gateways it passed through before
     defect         why it could not be read properly; payload then holds the raw bytes. Such a message is never delivered.
     """
 
@@ -76,6 +80,7 @@ class Message:
         "deliver_at",
         "delivery_count",
         "event_time",
+        "hops",
         "key",
         "keys",
         "msg_type",
@@ -105,6 +110,7 @@ class Message:
         delivery_count: int = 0,
         position: Position = (),
         origin: str | None = None,
+        hops: int = 0,
         defect: str | None = None,
     ) -> None:
         self.payload = payload
@@ -120,6 +126,7 @@ class Message:
         self.delivery_count = delivery_count
         self.position = position
         self.origin = origin
+        self.hops = hops
         self.defect = defect
 
     def as_dict(self) -> dict[str, Any]:
@@ -128,8 +135,10 @@ class Message:
 
     def replace(self, **changes: Any) -> "Message":
         """A copy with some fields changed."""
-        fields = self.as_dict() | changes
-        return Message(fields.pop("payload"), fields.pop("properties"), **fields)
+        copy = Message(*_fields(self))
+        for field, value in changes.items():
+            setattr(copy, field, value)
+        return copy
 
     def property(self, key: str) -> str | None:
         """The first value under this key."""
@@ -138,6 +147,10 @@ class Message:
     def __repr__(self) -> str:
         said = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items() if value not in (None, (), 0))
         return f"Message({said if len(said) <= 300 else said[:300] + '…'})"
+
+
+# Every field in the order in which the constructor takes them: a quarter of the time that names and a mapping take.
+_fields = attrgetter(*Message.__init__.__code__.co_varnames[1 : 1 + len(Message.__slots__)])
 
 
 class Batch:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "mqbridge"
-SYSTEMS = ("tubemq", "pulsar", "log", "memory")
+SYSTEMS = ("tubemq", "pulsar", "rocketmq", "log", "memory")
 MODEL = {"errors", "message"}
 CONTRACT = MODEL | {"adapter"}
 CORE = CONTRACT | {"net", "routing", "delivery"}
@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "message": set(),
     "attributes": {"message"},
+    "fates": {"message"},
     "carried": {"message"},
     "units": {"errors"},
     "wire": {"errors"},
@@ -25,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "delivery": CONTRACT | {"net", "routing"},
     "gateway": CORE | {"config"},
     "config": CONTRACT | {"routing", "units"},
-    "cli": CORE | {"config", "gateway", "units"},
+    "cli": CORE | {"config", "fates", "gateway", "units"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -33,12 +34,14 @@ for system in SYSTEMS:
     ALLOWED |= {
         f"{system}.wire": {"errors", "wire"} | ({"message"} if system == "log" else set()),
         f"{system}.client": {"errors", "wire", "net", f"{system}.wire"},
-        f"{system}.mapping": CONTRACT | {"attributes", "carried", "wire", f"{system}.wire"},
+        f"{system}.mapping": CONTRACT | {"attributes", "carried", "fates", "wire", f"{system}.wire"},
         f"{system}.config": CONTRACT | {"net", "units", f"{system}.wire", f"{system}.client"},
         f"{system}.adapter": CONTRACT
         | {"net", "wire"}
         | {f"{system}.{part}" for part in ("wire", "client", "mapping", "config")},
     }
+MAPPING = {"escapes", "fields", "head", "mapping", "native", "preview", "reading", "writing"}
+"""The modules of a system that know messages and their own wire, and nothing else."""
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}
 
 
@@ -51,7 +54,7 @@ def package_of(parts: tuple[str, ...]) -> str:
     if parts and parts[0] in SYSTEMS:
         if len(parts) == 1:
             return parts[0]
-        layer = "mapping" if parts[1] in {"native", "head"} else parts[1]
+        layer = "mapping" if parts[1] in MAPPING else parts[1]
         return f"{parts[0]}.{layer}" if f"{parts[0]}.{layer}" in ALLOWED else f"{parts[0]}.adapter"
     return parts[0] if parts else "__init__"
 

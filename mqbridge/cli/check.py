@@ -1,6 +1,7 @@
 """`mqbridge check`: whether a configuration can be used, and with --connect whether its clusters and topics are there."""
 
 import asyncio
+import contextlib
 from collections.abc import Sized
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +13,11 @@ from mqbridge.cli import exits, loop
 from mqbridge.cli.console import command, debug, print_json, print_table, say
 from mqbridge.cli.reach import Chosen, JsonOption
 from mqbridge.config.load import load
-from mqbridge.config.models import Config, Route
+from mqbridge.config.models import Config
 from mqbridge.config.problems import ConfigErrors
+from mqbridge.config.route import Route
 from mqbridge.errors import ConfigError, MqbridgeError
-from mqbridge.routing.topics import is_pattern, render, select
+from mqbridge.gateway.survey import Survey, survey
 
 
 @command
@@ -62,51 +64,37 @@ def _plan(route: Route) -> dict[str, Any]:
         "from": {"cluster": source.cluster, "topics": list(source.wanted), "group": source.group},
         "to": [{"cluster": target.cluster, "topic": target.topic} for target in route.targets],
         "topics": [],
+        "notes": [],
         "error": None,
     }
 
 
 async def _look(config: Config) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     adapters = load_adapters()
-    chosen = {name: Chosen(name, adapters[one.system], one.settings) for name, one in config.clusters.items()}
-    reports = await asyncio.gather(*(_examine(one, config) for one in chosen.values()))
-    topics = {name: found for report in reports for name, found in report[1].items()}
-    routes = [_plan(route) | topics.get(route.name, {"error": "its source cluster cannot be reached"}) for route in config.routes]
-    return [report[0] for report in reports], routes
+    async with contextlib.AsyncExitStack() as stack:
+        chosen = [Chosen(name, adapters[one.system], one.settings) for name, one in config.clusters.items()]
+        reached = await asyncio.gather(*(_reach(stack, one) for one in chosen))
+        clusters = {one.name: cluster for one, (_, cluster) in zip(chosen, reached, strict=True) if cluster is not None}
+        routes = [_plan(route) | _seen(await survey(route, clusters)) for route in config.routes]
+    return [state for state, _ in reached], routes
 
 
-async def _examine(chosen: Chosen, config: Config) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """One cluster, and the routes that begin in it."""
+async def _reach(stack: contextlib.AsyncExitStack, chosen: Chosen) -> tuple[dict[str, Any], Cluster | None]:
+    """What to say of a cluster, and the cluster where it was reached; `stack` closes it."""
     state: dict[str, Any] = {"name": chosen.name, "system": chosen.adapter.system, "reachable": False, "error": None}
-    found: dict[str, dict[str, Any]] = {}
     try:
-        async with chosen.reached() as cluster:
-            state["reachable"] = True
-            for route in config.routes:
-                if route.source.cluster == chosen.name:
-                    found[route.name] = await _source(cluster, route)
+        cluster = await stack.enter_async_context(chosen.reached())
     except MqbridgeError as error:
-        state["error"] = str(error)
-    return state, found
+        return state | {"error": str(error)}, None
+    return state | {"reachable": True}, cluster
 
 
-async def _source(cluster: Cluster, route: Route) -> dict[str, Any]:
-    wanted = route.source.wanted
-    try:
-        existing = await cluster.topics() if any(map(is_pattern, wanted)) else []
-        chosen = select(wanted, existing)
-        described = [(one, await cluster.describe(one.topic)) for one in chosen]
-    except MqbridgeError as error:
-        return {"error": str(error)}
-    missing = ", ".join(repr(one.topic) for one, topic in described if topic is None)
-    topics = [
-        {"topic": one.topic, "partitions": len(topic.partitions), "targets": [render(to.topic, one) for to in route.targets]}
-        for one, topic in described
-        if topic is not None
-    ]
-    if missing:
-        return {"topics": topics, "error": f"cluster {cluster.name!r} has no topic {missing}"}
-    return {"topics": topics, "error": None if topics else f"no topic of cluster {cluster.name!r} matches {', '.join(wanted)}"}
+def _seen(found: Survey) -> dict[str, Any]:
+    return {
+        "topics": [{"topic": one.topic, "partitions": one.partitions, "targets": one.targets} for one in found.topics],
+        "notes": [note for one in found.topics for note in one.notes],
+        "error": "; ".join(found.problems) or None,
+    }
 
 
 def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:
@@ -114,6 +102,9 @@ def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: li
         print_table(["cluster", "system", "state"], [(row["name"], row["system"], row["error"] or "reached") for row in clusters])
     rows = [row for route in routes for row in _route_rows(route, bool(clusters))]
     print_table(["route", "from", "to", *(["state"] if clusters else [])], rows)
+    for route in routes:
+        for note in route["notes"]:
+            say(f"route {route['name']}: {note}")
     if not any(row["error"] for row in [*clusters, *routes]):
         say(f"{file}: no problems ({_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')})")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mqbridge import __version__
-from mqbridge.cli import check, consume, exits, groups, logs, produce, quickstart, run, schema, topics
+from mqbridge.cli import check, consume, exits, explain, groups, logs, produce, quickstart, run, schema, topics
 from mqbridge.cli.console import debug
 
 app = typer.Typer(
@@ -50,6 +50,7 @@ app.command()(topics.topics)
 app.command()(groups.groups)
 app.command()(produce.produce)
 app.command()(consume.consume)
+app.command()(explain.explain)
 
 
 def main() -> None:

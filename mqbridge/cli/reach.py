@@ -32,7 +32,7 @@ UrlOption = Annotated[
     typer.Option(
         "--at",
         metavar="URL",
-        help="Instead: tubemq://HOST:PORT[,HOST:PORT], pulsar://HOST:PORT, log:///PATH.",
+        help="Instead: tubemq://HOST:PORT[,HOST:PORT], pulsar://HOST:PORT, rocketmq://HOST:PORT, log:///PATH.",
         rich_help_panel=PANEL,
     ),
 ]

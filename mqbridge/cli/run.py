@@ -1,5 +1,7 @@
 """`mqbridge run`: the gateway itself. The only place of the command line that starts it."""
 
+import asyncio
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +30,9 @@ def run(
     The first Ctrl-C or SIGTERM drains: what is in flight is delivered and acknowledged, the rest stays at the source.
     The second quits at once; what was in flight is then delivered again by the next run.
 
+    SIGHUP, or POST /reload, reads the configuration again: what changed is restarted, the rest goes on. A configuration that
+    cannot be used changes nothing.
+
     For example:
 
         mqbridge run config/tubemq-to-pulsar.yaml
@@ -35,17 +40,22 @@ def run(
         SOURCE_TOPIC=orders mqbridge run config/tubemq-to-pulsar.yaml --until-idle 5
     """
     config = load(file)
-    logs.configure("debug" if debug.get() else config.log.level, config.log.format)
-    outcome = serve(config, until_idle)
+    _log_as(config)
+    outcome = serve(config, until_idle, file)
     if as_json:
         print_json(asdict(outcome) | {"clean": outcome.clean})
     report(outcome)
     raise typer.Exit(exits.OK if outcome.clean else exits.STOPPED)
 
 
-def serve(config: Config, until_idle_s: float | None) -> Outcome:
-    """Run the gateway; signals drain it. Raises ConfigError or ClusterError when it cannot begin."""
-    gateway = Gateway(config)
+def _log_as(config: Config) -> None:
+    logs.configure("debug" if debug.get() else config.log.level, config.log.format)
+
+
+def serve(config: Config, until_idle_s: float | None, file: Path | None = None) -> Outcome:
+    """Run the gateway; signals drain it, SIGHUP reads `file` again. Raises ConfigError or ClusterError when it cannot begin."""
+    gateway = Gateway(config, path=file)
+    gateway.on_applied = _log_as
 
     def stop() -> bool:
         if not gateway.ready:
@@ -54,7 +64,13 @@ def serve(config: Config, until_idle_s: float | None) -> Outcome:
         gateway.stop()
         return True
 
-    return loop.run(gateway.run(until_idle_s), stop=stop)
+    async def main() -> Outcome:
+        # Without a file there is nothing to read again, and a hangup ends the process as it does by default.
+        if file is not None and (hangup := getattr(signal, "SIGHUP", None)) is not None:
+            asyncio.get_running_loop().add_signal_handler(hangup, gateway.reloader.request)
+        return await gateway.run(until_idle_s)
+
+    return loop.run(main(), stop=stop)
 
 
 def report(outcome: Outcome) -> None:
@@ -62,6 +78,8 @@ def report(outcome: Outcome) -> None:
     for route in outcome.routes:
         rate = route.stored / outcome.seconds if outcome.seconds else 0.0
         counted = f"{route.received:,} received, {route.stored:,} stored, {route.dead:,} dead letters"
+        left_out = {"filtered": route.filtered, "looped": route.looped}
+        counted += "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
         say(f"route {route.name}: {counted}, {route.acknowledged:,} acknowledged in {outcome.seconds:.1f} s ({rate:,.0f}/s)")
         if route.error is not None:
             say(f"route {route.name} stopped: {route.error}")

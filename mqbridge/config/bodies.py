@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 from mqbridge.adapter import Adapter
 from mqbridge.config.document import Document, Path
 from mqbridge.config.explain import explain
-from mqbridge.config.models import ClusterConfig, Part
+from mqbridge.config.models import ClusterConfig
+from mqbridge.config.parts import Part
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
 

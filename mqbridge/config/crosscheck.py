@@ -11,6 +11,7 @@ from typing import Any
 from mqbridge.config.document import Document, Path
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
+from mqbridge.routing.templates import WORDS, words_of
 from mqbridge.routing.topics import compile_pattern, is_pattern, template_fields
 
 Found = tuple[Path, Mapping[str, Any]]
@@ -29,6 +30,7 @@ def cross_check(document: Document) -> list[ConfigError]:
         for source in _one(route, "from", path):
             for target in _targets(path, route):
                 errors.extend(_template(document, source, target))
+                errors.extend(_edits(document, source, target))
     return errors
 
 
@@ -82,7 +84,7 @@ def _template(document: Document, source: Found, target: Found) -> Iterator[Conf
         return
     try:
         used = template_fields(template)
-        words = set.intersection(*({"topic", *_groups(topic)} for topic in topics))
+        words = _given(topics)
     except ConfigError:
         return
     for word in sorted(used - words):
@@ -94,6 +96,37 @@ def _template(document: Document, source: Found, target: Found) -> Iterator[Conf
             if not is_pattern(topic) and template.format(topic=topic) == topic:
                 problem = f"the route would write {topic!r} into itself"
                 yield document.error((*path, "topic"), problem, "Choose another topic or cluster")
+
+
+def _edits(document: Document, source: Found, target: Found) -> Iterator[ConfigError]:
+    topics = _source_topics(source[1])
+    for path, edit in _one(target[1], "edit", target[0]):
+        for place, template in _templates(edit):
+            try:
+                known = WORDS | (_given(topics) if topics else set())
+                unknown = words_of(template) - known
+            except ConfigError:
+                continue
+            for word in sorted(unknown):
+                hint = nearest(word, known)
+                if not hint.startswith("Did"):
+                    hint = f"It may use {', '.join(f'{{{one}}}' for one in sorted(known))} and {{property:NAME}}"
+                yield document.error((*path, *place), f"the template uses {{{word}}}, which messages do not give", hint)
+
+
+def _templates(edit: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Every template of a target's edits, by its place in them."""
+    values: list[tuple[Path, Any]] = [((key,), edit.get(key)) for key in ("msg_type", "key", "ordering_key")]
+    if isinstance(properties := edit.get("set"), dict):
+        values += [(("set", name), value) for name, value in properties.items()]
+    if isinstance(keys := edit.get("keys"), list):
+        values += [(("keys", index), value) for index, value in enumerate(keys)]
+    yield from ((place, value) for place, value in values if isinstance(value, str))
+
+
+def _given(topics: list[str]) -> set[str]:
+    """The words that every one of the source topics gives."""
+    return set.intersection(*({"topic", *_groups(topic)} for topic in topics))
 
 
 def _known_words(word: str, words: set[str]) -> str:

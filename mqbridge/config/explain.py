@@ -47,6 +47,10 @@ def _say(detail: ErrorDetails, schema: Schema, loc: Path) -> tuple[str, str]:
         return "is missing", _described(schema, loc)
     if kind == "extra_forbidden":
         return "there is no such key here", nearest(loc[-1], keys_at(schema, loc[:-1]))
+    if kind in {"model_type", "dict_type"}:
+        keys = ", ".join(sorted(keys_at(schema, loc)))
+        said = "must be a mapping" if isinstance(given, (list, tuple)) else f"must be a mapping, not {given!r}"
+        return said, f"It may hold {keys}" if keys else ""
     if kind in {"string_too_short", "too_short"}:
         return "must not be empty", _described(schema, loc)
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")

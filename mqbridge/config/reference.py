@@ -32,6 +32,10 @@ and `mqbridge schema` prints the JSON Schema that editors complete by.
 - **Sizes** are whole bytes or have a unit: `64KiB`, `32MiB`, `1GiB`, or decimal `64KB`, `1MB`, `1GB`.
 - **Topics.** A topic is an exact name. `~PATTERN` is a Python regular expression that must match a whole topic name; put it in
   quotes. The target's topic is a template: `{topic}` is the source topic, `{name}` the pattern's named group `(?P<name>...)`.
+- **Reloading.** SIGHUP, `POST /reload` and, with `reload.watch`, a change of the file read it again while the gateway runs. What
+  is wrong with it is logged and shown by `/health/ready`, and changes nothing. Otherwise routes that are new, changed, or stopped
+  by an error are started, those that are gone are drained, and the others go on with the connections that they have. `state` and
+  `http` are only read at the start.
 - **Unknown keys** and keys that are given twice are refused. YAML anchors and `<<` may be used for what repeats.
 
 ## A small example
@@ -44,6 +48,38 @@ routes:
   - name: orders
     from: {cluster: old, topic: orders, group: mqbridge}
     to: {cluster: new, topic: "persistent://public/default/{topic}"}
+```
+
+## A route that does more
+
+Several topics into two targets, each with partitions and edits of its own. A message is acknowledged when both have stored it.
+
+```yaml
+clusters:
+  old: {system: tubemq, masters: "127.0.0.1:8715", admin_url: "http://127.0.0.1:8080"}
+  new: {system: pulsar, service_url: "pulsar://127.0.0.1:6650", admin_url: "http://127.0.0.1:8081"}
+  archive: {system: log, path: archive.db}
+routes:
+  - name: orders
+    from: {cluster: old, topic: "~orders_(?P<region>.+)", group: mqbridge, refresh: 30s}
+    filter:
+      include:                                        # one of these
+        - msg_type: {one_of: [created, paid]}
+        - key: {pattern: "vip-.*"}
+          properties: {tenant: {present: true}}       # and this
+      exclude:
+        properties: {test: {equals: "1"}}
+    to:
+      - cluster: new
+        topic: "persistent://public/default/orders-{region}"
+        partitions: {by: key, key: [key, "property:user"]}
+        edit:
+          set: {region: "{region}", came_from: "{topic}/{partition}"}
+          remove: [password, "~internal-.*"]
+          key: "{property:user}"
+      - cluster: archive
+        partitions: {by: identity}
+reload: {watch: 5s}
 ```
 """
 
@@ -63,12 +99,17 @@ def page(adapters: Mapping[str, Adapter] | None = None) -> str:
 def _parts() -> Iterator[tuple[str, str]]:
     yield "routes[]", "Route"
     yield "routes[].from", "Source"
+    yield "routes[].filter", "FilterRules"
+    yield "routes[].filter.include, exclude", "FilterRule"
+    yield "routes[].filter.include, exclude: msg_type, key, properties.NAME", "Condition"
     yield "routes[].to", "Target"
     yield "routes[].to.partitions", "PartitionRule"
+    yield "routes[].to.edit", "EditRules"
     yield "routes[].delivery", "Delivery"
     yield "routes[].delivery.retry", "Retry"
     yield "routes[].delivery.dead_letter", "DeadLetter"
     yield "http", "Http"
+    yield "reload", "Reload"
     yield "log", "Log"
 
 
@@ -107,7 +148,7 @@ def _default(value: Schema) -> str:
     if default is None:
         return "null" if "default" in value else ""
     if isinstance(default, dict):
-        return "as below"
+        return "as below" if default else "`{}`"
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 

@@ -19,6 +19,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 
 _FORMATS = {"duration": format_duration, "size": format_size}
+_SINGLE_OR_LIST = (("Route", "to"), ("FilterRules", "include"), ("FilterRules", "exclude"), ("PartitionRule", "key"))
 _VARIABLE = {"type": "string", "pattern": r"\$\{.+\}", "description": "A value from the environment."}
 
 
@@ -42,7 +43,8 @@ def described(adapters: Mapping[str, Adapter] | None = None) -> Schema:
     schema["properties"]["clusters"]["additionalProperties"] = {"oneOf": clusters}
     _options(defs["Source"], (names[adapter.inbound_options] for adapter in installed))
     _options(defs["Target"], (names[adapter.outbound_options] for adapter in installed))
-    _single_or_list(defs["Route"]["properties"]["to"])
+    for model, key in _SINGLE_OR_LIST:
+        _single_or_list(defs[model]["properties"][key])
     schema |= {"$schema": DIALECT, "title": "mqbridge configuration", "$defs": dict(sorted(defs.items()))}
     _tidy(schema)
     return schema
@@ -75,9 +77,9 @@ def _options(end: Schema, names: Iterable[str]) -> None:
     }
 
 
-def _single_or_list(targets: Schema) -> None:
-    array = {key: targets.pop(key) for key in ("type", "items", "minItems")}
-    targets["anyOf"] = [array["items"], array]
+def _single_or_list(value: Schema) -> None:
+    array = {key: value.pop(key) for key in ("type", "items", "minItems") if key in value}
+    value["anyOf"] = [array["items"], array]
 
 
 def _ref(name: str) -> Schema:
@@ -86,7 +88,8 @@ def _ref(name: str) -> Schema:
 
 def _tidy(node: Schema) -> None:
     """Write defaults in their unit, and leave out what pydantic says twice or in no standard word."""
-    write = _FORMATS.get(node.get("format", ""))
+    formats = [inner.get("format") for inner in (node, *node.get("anyOf", ()))]
+    write = next((_FORMATS[one] for one in formats if one in _FORMATS), None)
     if write is not None and isinstance(node.get("default"), (int, float)):
         node["default"] = write(node["default"])
     for word in ("gt", "ge", "lt", "le"):

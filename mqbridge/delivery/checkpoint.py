@@ -35,9 +35,13 @@ class Checkpoints:
                 f"the state file {path} cannot be used: {error}", hint="Give `state` a path that can be written"
             ) from error
         self._noted: dict[tuple[str, Partition], Position] = {}
+        self._writing: dict[tuple[str, Partition], Position] = {}
 
     def load(self, route: str, partition: Partition) -> Position | None:
-        """The position that follows the last message known to be delivered."""
+        """The position that follows the last message known to be delivered, written yet or not."""
+        for noted in (self._noted, self._writing):
+            if (position := noted.get((route, partition))) is not None:
+                return position
         row = self._db.execute(
             "SELECT position FROM checkpoint WHERE route = ? AND cluster = ? AND topic = ? AND partition = ?",
             (route, partition.cluster, partition.topic, partition.name),
@@ -61,8 +65,8 @@ class Checkpoints:
 
     def _take(self) -> dict[tuple[str, Partition], Position]:
         # On the event loop, where `note` runs too: the thread that writes gets a dict that nobody changes any more.
-        noted, self._noted = self._noted, {}
-        return noted
+        self._writing, self._noted = self._noted, {}
+        return self._writing
 
     def _write(self, noted: dict[tuple[str, Partition], Position]) -> None:
         if not noted:

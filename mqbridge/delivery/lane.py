@@ -1,6 +1,6 @@
 """Delivers one lane: receives batches, sends them on, and acknowledges what every target has stored.
 
-    receive -> budget -> filter -> divide -> send ... receipts -> tickets -> acknowledge
+    receive -> budget -> filter -> shares of each target -> send ... receipts -> tickets -> acknowledge
 
 Nothing waits for a receipt before the next batch is taken, except the bytes in flight. A batch is acknowledged when every leg
 of it was stored, or its refused messages were stored as dead letters. Anything else ends the lane with an error, leaving the
@@ -14,42 +14,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from mqbridge.adapter import InboundLane, MessageFailure, Outbound, Receipt
+from mqbridge.adapter import InboundLane, MessageFailure, Receipt
 from mqbridge.delivery.budget import Budget, RateLimit
+from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.deadletter import DeadLetters, describe
+from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
 from mqbridge.errors import DeliveryError, LaneRevoked
 from mqbridge.message import Batch, Message, Position
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.routing.partitions import Partitioner
+from mqbridge.routing.filters import Filter
 
 log = logging.getLogger(__name__)
-
-
-class Target:
-    """One outbound of a route, with the rule that chooses its partitions."""
-
-    def __init__(self, label: str, outbound: Outbound, partitioner: Partitioner) -> None:
-        self.label, self.outbound, self.partitioner = label, outbound, partitioner
-
-
-class Counters:
-    """What a route did, counted per batch; the metrics page reads these."""
-
-    __slots__ = ("acknowledged", "batches", "bytes", "dead", "filtered", "last_batch_at", "received", "stored")
-
-    def __init__(self) -> None:
-        self.received = self.stored = self.acknowledged = self.filtered = self.dead = self.batches = self.bytes = 0
-        self.last_batch_at = 0.0
 
 
 @dataclass(slots=True)
 class Terms:
     """What a route demands of each of its lanes."""
 
-    msg_types: frozenset[str]
     budget: Budget
     counters: Counters
+    filter: Filter | None = None
     individual_ack: bool = False
     dead_letters: DeadLetters | None = None
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
@@ -128,13 +113,11 @@ class LaneDelivery:
         counters.bytes += batch.size
         counters.batches += 1
         messages = batch.messages
-        if self._terms.msg_types:
-            # What could not be read has no type to go by: it must reach the dead letters, not vanish in a filter.
-            types = self._terms.msg_types
-            messages = [message for message in messages if message.msg_type in types or message.defect is not None]
+        if self._terms.filter is not None:
+            messages = self._terms.filter.keep(messages)
             counters.filtered += batch.count - len(messages)
         for target in self._targets if messages else ():
-            for partition, share in target.partitioner.divide(batch, messages):
+            for partition, share in target.shares(batch, messages):
                 ticket.legs += 1
                 future = target.outbound.send(partition, share, batch.partition)
                 future.add_done_callback(partial(self._stored, ticket, target, share))
@@ -165,7 +148,7 @@ class LaneDelivery:
             self._fail(DeliveryError(f"{target.label} refuses {place}: {first.reason}. {advice}"))
             return
         try:
-            await letters.put(target.label, share, failures, source)
+            await letters.put(target.label, target.originals(ticket.batch, share), failures, source)
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this lane and is raised by `run`
             self._fail(error)
             return

@@ -4,6 +4,7 @@
 /health/live    200 while the process answers
 /health/ready   200 while every route runs, 503 with the reasons otherwise
 /routes         what every route has done so far
+/reload         POST: read the configuration again; 200 when it was taken, 422 with the problems when not
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from starlette.routing import Route as Path
 
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.metrics import make_registry
+from mqbridge.gateway.reload import Reloader
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import spawn
 
@@ -34,6 +36,7 @@ class Shown(Protocol):
     routes: list[Route]
     ready: bool
     """Everything was started and nothing is being stopped."""
+    reloader: Reloader
 
 
 class _Server(uvicorn.Server):
@@ -51,7 +54,7 @@ class StatusServer:
     def __init__(self, gateway: Shown, host: str, port: int) -> None:
         self._gateway = gateway
         self._address = (host, port)
-        self._registry = make_registry(lambda: gateway.routes)
+        self._registry = make_registry(lambda: gateway.routes, lambda: gateway.reloader.last)
         self._socket: socket.socket | None = None
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +88,7 @@ class StatusServer:
                 Path("/health/live", self._live),
                 Path("/health/ready", self._ready),
                 Path("/routes", self._routes),
+                Path("/reload", self._reload, methods=["POST"]),
             ]
         )
         config = uvicorn.Config(
@@ -110,22 +114,32 @@ class StatusServer:
         reasons = {route.name: str(route.error) for route in self._gateway.routes if route.error is not None}
         reasons |= {f"{r.name} {partition}": why for r in self._gateway.routes for partition, why in r.stopped.items()}
         ready = self._gateway.ready and not reasons
-        return JSONResponse({"ready": ready, "stopped": reasons}, status_code=200 if ready else 503)
+        last = self._gateway.reloader.last
+        said = {"ready": ready, "stopped": reasons, "reload": None if last is None else last.as_dict()}
+        return JSONResponse(said, status_code=200 if ready else 503)
 
     async def _routes(self, _: Request) -> Response:
         return JSONResponse([self._row(route) for route in self._gateway.routes])
 
+    async def _reload(self, _: Request) -> Response:
+        reloader = self._gateway.reloader
+        if reloader.path is None or not self._gateway.ready:
+            why = "the gateway is not running" if reloader.path else "it was not started from a file"
+            return JSONResponse({"ok": False, "problems": [f"nothing can be read again: {why}"]}, status_code=409)
+        result = await reloader.reload()
+        return JSONResponse(result.as_dict(), status_code=422 if result.problems else 200)
+
     @staticmethod
     def _row(route: Route) -> dict[str, Any]:
-        counters = {name: getattr(route.counters, name) for name in route.counters.__slots__ if name != "last_batch_at"}
         lanes = {str(p): ":".join(map(str, d.position or ())) for p, d in route.deliveries.items()}
         error = None if route.error is None else str(route.error)
         stopped = {str(partition): why for partition, why in route.stopped.items()}
         return {
             "name": route.name,
-            **counters,
+            **route.counters.totals(),
             "in_flight_bytes": route.budget.used,
             "lanes": lanes,
+            "targets": route.targets,
             "stopped": stopped,
             "error": error,
         }

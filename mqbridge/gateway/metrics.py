@@ -10,11 +10,13 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from mqbridge.gateway.reload import Reloaded
 from mqbridge.gateway.route import Route
 
 _COUNTERS = {
     "received": "Messages received from the source",
     "filtered": "Messages that the route's filter left out",
+    "looped": "Messages that were not written to a target because they had come from there, or passed through too many gateways",
     "stored": "Messages stored by the targets",
     "dead": "Messages stored as dead letters",
     "acknowledged": "Messages acknowledged to the source",
@@ -29,10 +31,10 @@ _NAMES = {name: f"mqbridge_{name}_messages" for name in _COUNTERS} | {
 
 
 class RouteCollector(Collector):
-    """Samples of every route at the moment of asking."""
+    """Samples of every route at the moment of asking, and of the last reload."""
 
-    def __init__(self, routes: Callable[[], Iterable[Route]]) -> None:
-        self._routes = routes
+    def __init__(self, routes: Callable[[], Iterable[Route]], reloaded: Callable[[], Reloaded | None]) -> None:
+        self._routes, self._reloaded = routes, reloaded
 
     def collect(self) -> Iterator[Metric]:
         """All families, each with one sample per route."""
@@ -45,6 +47,7 @@ class RouteCollector(Collector):
         now = asyncio.get_running_loop().time()
         gauges: dict[str, tuple[str, Callable[[Route], float]]] = {
             "mqbridge_route_up": ("1 while the route runs, 0 when it stopped", lambda r: float(r.error is None)),
+            "mqbridge_route_sessions": ("How often the route joined its group since it was configured", lambda r: r.sessions),
             "mqbridge_lanes": ("Source partitions that are assigned to this process", lambda r: len(r.deliveries)),
             "mqbridge_stopped_partitions": ("Partitions that stopped by an error", lambda r: len(r.stopped)),
             "mqbridge_in_flight_bytes": ("Bytes received and not yet acknowledged", lambda r: r.budget.used),
@@ -55,13 +58,16 @@ class RouteCollector(Collector):
             for route in routes:
                 gauge.add_metric([route.name], read(route))
             yield gauge
+        last = self._reloaded()
+        text = "1 unless the configuration was read again and could not be taken"
+        yield GaugeMetricFamily("mqbridge_reload_ok", text, value=float(last is None or not last.problems))
 
 
-def make_registry(routes: Callable[[], Iterable[Route]]) -> CollectorRegistry:
+def make_registry(routes: Callable[[], Iterable[Route]], reloaded: Callable[[], Reloaded | None]) -> CollectorRegistry:
     """A registry of our own: nothing global, so that tests and embedders can run several gateways."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
-    registry.register(RouteCollector(routes))
+    registry.register(RouteCollector(routes, reloaded))
     return registry

@@ -1,22 +1,31 @@
 """The gateway process: clusters, routes and the HTTP page of one configuration, from start to drained end.
 
 Everything is prepared before anything runs: clusters are reached, topics found, targets opened, the port taken. What is wrong by
-then is raised and nothing was half-started.
+then is raised and nothing was half-started. A new configuration is applied the same way: what it needs is opened first, and only
+what differs is stopped.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
-from mqbridge.adapter import Adapter, Cluster, load_adapters
+from mqbridge.adapter import Adapter, Cluster
 from mqbridge.config.models import Config
+from mqbridge.config.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
+from mqbridge.delivery.counters import Counters
+from mqbridge.gateway.change import Change, compare
+from mqbridge.gateway.clusters import close, connect, connected
 from mqbridge.gateway.http import StatusServer
+from mqbridge.gateway.outcome import Outcome, RouteOutcome, outcome_of
+from mqbridge.gateway.reload import Reloader
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import cancel, spawn
+
+__all__ = ["Gateway", "Outcome", "RouteOutcome", "connected"]
 
 log = logging.getLogger(__name__)
 
@@ -25,41 +34,24 @@ REPORT_EVERY_S = 30.0
 """A line per route in the log, so that whoever looks at it sees that it moves."""
 
 
-@dataclass(slots=True)
-class RouteOutcome:
-    """How a route ended."""
-
-    name: str
-    received: int
-    stored: int
-    dead: int
-    acknowledged: int
-    error: str | None
-    stopped: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended; `clean` when no route and no partition stopped by an error."""
-
-    routes: list[RouteOutcome]
-    seconds: float
-
-    @property
-    def clean(self) -> bool:
-        """Whether everything that came was delivered."""
-        return all(route.error is None and not route.stopped for route in self.routes)
-
-
 class Gateway:
-    """One configuration, running."""
+    """One configuration, running. With `path` it can be read again while running (see `mqbridge.gateway.reload`)."""
 
-    def __init__(self, config: Config, adapters: Mapping[str, Adapter] | None = None) -> None:
+    def __init__(self, config: Config, adapters: Mapping[str, Adapter] | None = None, path: Path | None = None) -> None:
         self.config = config
-        self._adapters = adapters
+        self.started_with = config
+        self.adapters = adapters
         self.clusters: dict[str, Cluster] = {}
         self.routes: list[Route] = []
         self.ready = False
+        self.reloader = Reloader(self, path)
+        self.on_applied: Callable[[Config], None] = lambda _: None
+        """Called with each configuration that was applied while running."""
+        self._tasks: dict[Route, asyncio.Task[None]] = {}
+        self._unused: list[Cluster] = []
+        """Replaced by a new configuration, and still to be closed."""
+        self._checkpoints: Checkpoints | None = None
+        self._applying = False
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -74,18 +66,51 @@ class Gateway:
         began = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             await self._prepare(stack)
-            tasks = [spawn(route.run(), f"route {route.name}") for route in self.routes]
+            self._start(self.routes)
             self.ready = True
-            reporter = spawn(self._report(), "report")
+            helpers = [spawn(self._report(), "report"), spawn(self.reloader.run(), "reload")]
             try:
-                await self._wait(tasks, until_idle_s)
+                await self._wait(until_idle_s)
             finally:
                 self.ready = False
-                await cancel(reporter)
+                await cancel(*helpers)
                 for route in self.routes:
                     route.stop()
-                await asyncio.gather(*tasks, return_exceptions=True)
-        return Outcome([_outcome(route) for route in self.routes], time.monotonic() - began)
+                await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began)
+
+    async def apply(self, config: Config) -> Change:
+        """Go over to another configuration. Raises ConfigError or ClusterError, and goes on as before, when it cannot be used."""
+        change = compare(self.config, config, self.routes)
+        async with contextlib.AsyncExitStack() as undo:
+            reached = await connect(change.clusters, self.adapters)
+            undo.push_async_callback(close, reached.values())
+            kept = {name: cluster for name, cluster in self.clusters.items() if name not in change.unused}
+            begin = {route.name: self._route(route, kept | reached, config.shutdown_timeout) for route in change.begin}
+            for route in begin.values():
+                undo.push_async_callback(route.close)
+                await route.prepare()
+            self._applying = True
+            try:
+                await asyncio.gather(*(self._end(route) for route in change.end))
+                # From here to the end of the block nothing waits: a stop meets either the old or the new.
+                undo.pop_all()
+                self._unused += [self.clusters[name] for name in change.unused]
+                for route in change.end:
+                    self._tasks.pop(route, None)
+                running = {route.name: route for route in self.routes} | begin
+                self.config, self.clusters = config, kept | reached
+                self.routes = [running[route.name] for route in config.routes]
+                self._start(begin.values())
+            finally:
+                self._applying = False
+        for route in self.routes:
+            route.drain_within(config.shutdown_timeout)
+        self.on_applied(config)
+        await self._close_unused()
+        return change
+
+    # --- parts --------------------------------------------------------------------------------------------------------
 
     async def _prepare(self, stack: contextlib.AsyncExitStack) -> None:
         config = self.config
@@ -93,26 +118,58 @@ class Gateway:
         if server is not None:
             server.bind()
             stack.callback(server.unbind)
-        self.clusters = await stack.enter_async_context(connected(config, self._adapters))
-        checkpoints = None
+        self.clusters = await connect(config.clusters, self.adapters)
+        stack.push_async_callback(self._close_all)
         if config.state is not None:
-            checkpoints = Checkpoints(config.state)
-            stack.callback(checkpoints.close)
-            writer = spawn(checkpoints.run(), "checkpoints")
+            self._checkpoints = Checkpoints(config.state)
+            stack.callback(self._checkpoints.close)
+            writer = spawn(self._checkpoints.run(), "checkpoints")
             stack.push_async_callback(cancel, writer)
-        self.routes = [Route(route, self.clusters, checkpoints, config.shutdown_timeout) for route in config.routes]
+        self.routes = [self._route(route, self.clusters, config.shutdown_timeout) for route in config.routes]
+        stack.push_async_callback(self._close_routes)
         for route in self.routes:
-            stack.push_async_callback(route.close)
             await route.prepare()
         if server is not None:
             await stack.enter_async_context(server)
 
-    async def _wait(self, tasks: list[asyncio.Task[None]], until_idle_s: float | None) -> None:
+    def _route(self, config: RouteConfig, clusters: Mapping[str, Cluster], drain_s: float) -> Route:
+        """A route; one that takes the place of another of its name goes on with its totals."""
+        counters = next((route.counters for route in self.routes if route.name == config.name), Counters())
+        return Route(config, clusters, self._checkpoints, drain_s, counters)
+
+    def _start(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            self._tasks[route] = spawn(route.run(), f"route {route.name}")
+
+    async def _end(self, route: Route) -> None:
+        """Drain a route and close its outbounds: the one that takes its place may need what they hold."""
+        route.stop()
+        await asyncio.wait([self._tasks[route]])
+        await route.close()
+
+    async def _close_routes(self) -> None:
+        await asyncio.gather(*(route.close() for route in self.routes), return_exceptions=True)
+
+    async def _close_unused(self) -> None:
+        while self._unused:
+            await close(self._unused[:1])
+            del self._unused[:1]
+
+    async def _close_all(self) -> None:
+        await close([*self.clusters.values(), *self._unused])
+
+    async def _wait(self, until_idle_s: float | None) -> None:
         stopping = spawn(self._stop.wait(), "stop signal")
         loop = asyncio.get_running_loop()
         try:
-            while not self._stop.is_set() and not all(task.done() for task in tasks):
+            while not self._stop.is_set():
+                tasks = list(self._tasks.values())
+                if not self._applying and all(task.done() for task in tasks):
+                    return
                 await asyncio.wait([stopping, *tasks], timeout=IDLE_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+                if self._applying:
+                    await asyncio.sleep(IDLE_CHECK_S)
+                    continue
                 if until_idle_s is not None and all(route.idle_for(loop.time()) >= until_idle_s for route in self.routes):
                     return
                 if any(task.done() for task in tasks):
@@ -121,7 +178,7 @@ class Gateway:
             await cancel(stopping)
 
     async def _report(self) -> None:
-        before = dict.fromkeys((route.name for route in self.routes), 0)
+        before: dict[str, int] = {}
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
             for route in self.routes:
@@ -130,44 +187,9 @@ class Gateway:
                     "route %s: %s messages stored, %.0f per second; %d partitions, %.1f MB in flight, %d dead letters",
                     route.name,
                     f"{stored:,}",
-                    (stored - before[route.name]) / REPORT_EVERY_S,
+                    (stored - before.get(route.name, 0)) / REPORT_EVERY_S,
                     len(route.deliveries),
                     route.budget.used / 1e6,
                     route.counters.dead,
                 )
                 before[route.name] = stored
-
-
-@contextlib.asynccontextmanager
-async def connected(config: Config, adapters: Mapping[str, Adapter] | None = None) -> AsyncIterator[dict[str, Cluster]]:
-    """Every configured cluster, reached; closed at the end. Raises ClusterError naming the one that cannot be."""
-    if adapters is None:
-        adapters = load_adapters()
-    clusters = {name: adapters[cluster.system].make_cluster(name, cluster.settings) for name, cluster in config.clusters.items()}
-    try:
-        await _connect_all(clusters.values())
-        yield clusters
-    finally:
-        await asyncio.gather(*(cluster.close() for cluster in clusters.values()), return_exceptions=True)
-
-
-async def _connect_all(clusters: Iterable[Cluster]) -> None:
-    """Connect side by side; the first failure ends the other attempts and is raised."""
-    tasks = [spawn(cluster.connect(), f"connect {cluster.name}", quiet=True) for cluster in clusters]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        await cancel(*tasks)
-
-
-def _outcome(route: Route) -> RouteOutcome:
-    counters = route.counters
-    return RouteOutcome(
-        name=route.name,
-        received=counters.received,
-        stored=counters.stored,
-        dead=counters.dead,
-        acknowledged=counters.acknowledged,
-        error=None if route.error is None else str(route.error),
-        stopped={str(partition): reason for partition, reason in route.stopped.items()},
-    )

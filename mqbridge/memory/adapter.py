@@ -16,7 +16,12 @@ class MemoryCluster:
 
     def __init__(self, name: str, config: MemoryConfig) -> None:
         self.name = name
-        self.capabilities = Capabilities(individual_ack=config.individual_ack, seek=True, empty_payload=config.empty_payload)
+        self.capabilities = Capabilities(
+            individual_ack=config.individual_ack,
+            seek=True,
+            empty_payload=config.empty_payload,
+            growing_outbound=config.growing_outbound,
+        )
         self._config = config
         self.broker = broker(config.broker or name)
 

@@ -14,6 +14,7 @@ class MemoryConfig(ClusterModel):
     individual_ack: bool = Field(default=False, description="Acknowledge batches in any order, redeliver only what was rejected.")
     empty_payload: bool = Field(default=True, description="Take payloads of no bytes; refused otherwise.")
     max_message_bytes: int = Field(default=5 << 20, gt=0, description="Most bytes of one payload; larger ones are refused.")
+    growing_outbound: bool = Field(default=True, description="Open outbounds notice by themselves when their topic grew.")
     batch_messages: int = Field(default=500, gt=0, description="Most messages of one received batch.")
 
 

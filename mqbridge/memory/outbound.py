@@ -22,12 +22,18 @@ class MemoryOutbound:
 
     def __init__(self, broker: Broker, config: MemoryConfig, spec: OutboundSpec) -> None:
         self._broker, self._config, self._spec = broker, config, spec
-        self._stored = list(broker.topics[spec.topic])
+        # The broker's own list, which grows with the topic, or what it holds now.
+        stored = broker.topics[spec.topic]
+        self._stored = stored if config.growing_outbound else list(stored)
         self._queue: asyncio.Queue[_Send] = asyncio.Queue()
         self._open: set[asyncio.Future[Receipt]] = set()
         self._closed = False
         self._worker = spawn(self._work(), f"memory outbound {spec.topic}")
-        self.partitions = len(self._stored)
+
+    @property
+    def partitions(self) -> int:
+        """How many the topic has, or had when this was opened."""
+        return len(self._stored)
 
     def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
         """Queue for the worker."""
@@ -99,7 +105,8 @@ class MemoryOutbound:
                 receipt.failures.append(MessageFailure(index, Failure.REFUSED, reason))
                 continue
             origin = message.origin if prefix is None else prefix + format_position(message.position)
-            taken.append(message.replace(position=(stored.next + len(taken),), origin=origin))
+            hops = message.hops + (prefix is not None)
+            taken.append(message.replace(position=(stored.next + len(taken),), origin=origin, hops=hops))
         stored.append(taken)
         if taken:
             receipt.position = taken[-1].position

@@ -7,13 +7,12 @@ import base64
 import struct
 from collections.abc import Iterable, Sequence
 
-from mqbridge.attributes import MEMO_ENTRIES, read_pair
-from mqbridge.carried import ATTRIBUTES, EVENT_TIME, ORIGIN, carry, escape_user
+from mqbridge.attributes import MEMO_CHARS, MEMO_ENTRIES, read_pair
+from mqbridge.carried import ATTRIBUTES, EVENT_TIME, HOPS, KEYS, ORIGIN, TYPE, WITHOUT, carry, escape_user, keys_text, stamps
 from mqbridge.message import Message, Pair, format_position
+from mqbridge.pulsar.fields import MSG_TYPE
 from mqbridge.pulsar.wire.batch import property_bytes
 from mqbridge.wire.varint import SMALL, encode_varint
-
-MSG_TYPE = "$msgType$"
 
 # Field tags of SingleMessageMetadata.
 _PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = b"\x12", b"\x18", b"\x28", b"\x30\x01"
@@ -29,7 +28,7 @@ def _encoded_key(key: str) -> bytes:
     return b"\x0a" + encode_varint(len(key)) + key.encode() + _VALUE
 
 
-_ATTRIBUTES_KEY, _ORIGIN_KEY = _encoded_key(ATTRIBUTES), _encoded_key(ORIGIN)
+_ATTRIBUTES_KEY, _ORIGIN_KEY, _HOPS_KEY = _encoded_key(ATTRIBUTES), _encoded_key(ORIGIN), _encoded_key(HOPS)
 _ATTRIBUTES_KEY_BYTES, _ORIGIN_KEY_BYTES = len(_ATTRIBUTES_KEY), len(_ORIGIN_KEY)
 MAX_SHORT = 8192
 """Attribute strings up to here are encoded the short way, whose lengths are all in the table of small varints."""
@@ -41,7 +40,7 @@ _encoded_items: dict[bytes, bytes] = {}
 _times: dict[int, bytes] = {}
 
 
-def encode_head(message: Message, origin: bytes | None, payload_size: int) -> bytes:
+def encode_head(message: Message, origin: bytes | None, payload_size: int) -> bytes:  # noqa: C901, PLR0912 - per message
     """SingleMessageMetadata, by hand."""
     properties = message.properties
     head = [_encoded.get(pair) or _encode_pair(pair) for pair in properties]
@@ -51,11 +50,21 @@ def encode_head(message: Message, origin: bytes | None, payload_size: int) -> by
             _append_property(head, _ATTRIBUTES_KEY, attributes)
         else:
             head += _pairs(carry(message, ("attributes",)))
+    if message.keys:
+        head.append(property_bytes(KEYS, keys_text(message.keys).encode()))
     # A TubeMQ message nearly always has its type in its first pair: then there is nothing to carry.
-    if message.keys or (message.msg_type is not None and not (properties and properties[0][1] is message.msg_type)):
-        head += _pairs(rarely_carried(message))
+    msg_type = message.msg_type
+    if not (properties and properties[0] == (MSG_TYPE, msg_type)):
+        if MSG_TYPE in dict(properties):
+            head += _pairs(carried_type(message))
+        elif msg_type is not None:
+            head.append(property_bytes(TYPE, msg_type.encode()))
     if origin is not None:
         _append_property(head, _ORIGIN_KEY, origin + format_position(message.position).encode())
+        if message.hops:
+            _append_property(head, _HOPS_KEY, b"%d" % (message.hops + 1))
+    elif message.origin is not None:
+        head += _pairs(stamps(message, None))
     if message.key is not None:
         head.append(_key(message.key))
     head += (_PAYLOAD_SIZE, SMALL[payload_size] if payload_size < 16384 else encode_varint(payload_size))
@@ -143,10 +152,11 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def rarely_carried(message: Message) -> list[Pair]:
-    """Index keys, and a message type that no property says."""
-    told = message.msg_type is None or message.property(MSG_TYPE) == message.msg_type
-    return carry(message, ("keys",) if told else ("keys", "msg_type"))
+def carried_type(message: Message) -> list[Pair]:
+    """A message type that no property says; or that a property seems to say one."""
+    if message.property(MSG_TYPE) == message.msg_type:
+        return []
+    return [(WITHOUT, "msg_type")] if message.msg_type is None else carry(message, ("msg_type",))
 
 
 def _pairs(pairs: Iterable[Pair]) -> list[bytes]:
@@ -154,10 +164,12 @@ def _pairs(pairs: Iterable[Pair]) -> list[bytes]:
 
 
 def _encode_pair(pair: Pair) -> bytes:
-    if len(_encoded) >= MEMO_ENTRIES:
-        _encoded.clear()
     key, value = escape_user(pair)
-    _encoded[pair] = data = property_bytes(key, value.encode())
+    data = property_bytes(key, value.encode())
+    if len(value) <= MEMO_CHARS:
+        if len(_encoded) >= MEMO_ENTRIES:
+            _encoded.clear()
+        _encoded[pair] = data
     return data
 
 

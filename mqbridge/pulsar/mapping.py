@@ -10,14 +10,17 @@ import base64
 from collections.abc import Sequence
 
 from mqbridge.adapter import MessageFailure
-from mqbridge.carried import EVENT_TIME, ORIGIN, carry, escape_user, uncarry
+from mqbridge.carried import EVENT_TIME, carry, escape_user, stamps
 from mqbridge.errors import Failure, RemoteProtocolError
-from mqbridge.message import RESERVED_PREFIX, Message, Pair, format_position
-from mqbridge.pulsar.head import LENGTH, MSG_TYPE, encode_head, encode_native, rarely_carried
-from mqbridge.pulsar.wire.batch import split_batch
+from mqbridge.message import Message, format_position
+from mqbridge.pulsar.fields import TABLE
+from mqbridge.pulsar.head import LENGTH, carried_type, encode_head, encode_native
+from mqbridge.pulsar.reading import read, read_batch
 from mqbridge.pulsar.wire.entry import Entry
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
+ALWAYS_CARRIED = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
+"""The fields that Pulsar has none of its own for; `stamps` writes the other two."""
 _UINT64 = (1 << 64) - 1
 
 
@@ -109,11 +112,10 @@ def _plain(message: Message, origin: str | None, index: int) -> Outgoing:
     """An entry of one message that is no batch."""
     metadata = MessageMetadata(null_value=message.payload is None or None, deliver_at_time=message.deliver_at)
     _set_keys(metadata, message)
-    pairs = [escape_user(pair) for pair in message.properties] + carry(message, ("attributes",)) + rarely_carried(message)
+    pairs = [escape_user(pair) for pair in message.properties] + carry(message, ALWAYS_CARRIED) + carried_type(message)
     if message.event_time == 0:
         pairs.append((EVENT_TIME, "0"))
-    if origin is not None:
-        pairs.append((ORIGIN, origin + format_position(message.position)))
+    pairs += stamps(message, None if origin is None else origin + format_position(message.position))
     for key, value in pairs:
         metadata.properties.add(key=key, value=value)
     if message.event_time:
@@ -127,67 +129,11 @@ def _plain(message: Message, origin: str | None, index: int) -> Outgoing:
 def decode(entry: Entry) -> list[Message]:
     """The messages of an entry that are still to be delivered; a damaged entry is one message with its `defect`."""
     entry.unpack()
-    singles = []
     if entry.defect is None and entry.is_batch:
         try:
-            singles = split_batch(entry.payload, entry.count)
+            return read_batch(entry)
         except RemoteProtocolError as error:
             entry.defect = str(error)
     if entry.defect is not None:
         return [Message(entry.payload, position=(entry.ledger, entry.entry, 0), defect=entry.defect)]
-    if not entry.is_batch:
-        return [_message(entry.metadata, entry.payload, entry, 0)]
-    messages = []
-    for index, (single, payload) in enumerate(singles):
-        if single.compacted_out or (entry.ack_set and not _is_due(entry.ack_set, index)):
-            continue
-        messages.append(_message(single, payload, entry, index))
-    return messages
-
-
-def _is_due(ack_set: Sequence[int], index: int) -> bool:
-    word, bit = divmod(index, 64)
-    return word < len(ack_set) and bool(ack_set[word] >> bit & 1)
-
-
-def _message(said: MessageMetadata | SingleMessageMetadata, payload: bytes, entry: Entry, index: int) -> Message:
-    properties: tuple[Pair, ...] = tuple([(pair.key, pair.value) for pair in said.properties])
-    metadata = entry.metadata
-    message = Message(
-        None if said.null_value else payload,
-        properties,
-        _key_of(said) if said.HasField("partition_key") else None,
-        said.ordering_key if said.HasField("ordering_key") else None,
-        (),
-        None,
-        None,
-        _signed(said.event_time) if said.event_time else None,
-        metadata.publish_time,
-        metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
-        entry.redelivery_count,
-        (entry.ledger, entry.entry, index),
-    )
-    for name, value in properties:
-        if name == MSG_TYPE and message.msg_type is None:
-            message.msg_type = value
-        elif name.startswith(RESERVED_PREFIX):
-            message.properties, fields = uncarry(properties)
-            for field, carried in fields.items():
-                setattr(message, field, carried)
-            break
-    if message.msg_type is None:
-        message.msg_type = message.property(MSG_TYPE)
-    return message
-
-
-def _key_of(said: MessageMetadata | SingleMessageMetadata) -> str | bytes:
-    if not said.partition_key_b64_encoded:
-        return said.partition_key
-    try:
-        return base64.b64decode(said.partition_key, validate=True)
-    except ValueError:  # not the base64 that it claims to be: kept as the text that it is
-        return said.partition_key
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
+    return [read(entry.metadata, entry.payload, entry, 0)]

@@ -25,9 +25,9 @@ def compile_pattern(topic: str) -> re.Pattern[str]:
         return re.compile(topic.removeprefix(REGEX_MARK))
     except re.error as error:
         raise ConfigError(
-            f"the topic pattern {topic!r} does not compile: {error.msg}"
+            f"the pattern {topic!r} does not compile: {error.msg}"
             + (f" at character {error.pos}" if error.pos is not None else ""),
-            hint="Patterns are Python regular expressions and match whole topic names, for example ~orders_(?P<region>.+)",
+            hint="Patterns are Python regular expressions and match whole names, for example ~orders_(?P<region>.+)",
         ) from error
 
 

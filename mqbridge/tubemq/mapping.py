@@ -8,32 +8,35 @@ Going out, a message that still has its attribute string, unchanged, gets it bac
     user pairs , mqbridge.v=1 , $msgType$=… , $msgTime$=… , mqbridge.… = …
 
 Everything in a built string is percent-encoded where it holds `%`, `,` or `=`, because native readers split on these;
-`mqbridge.v=1` says that this was done, and that the string is ours and no attribute string of a user. The origin stamp is
+`mqbridge.v=1` says that this was done, and that the string is ours and no attribute string of a user. Origin and hops are
 appended to either kind.
 """
 
 import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
-from urllib.parse import unquote
+from typing import Any
+from urllib.parse import quote, unquote
 
-from mqbridge.attributes import read_pairs
-from mqbridge.carried import CARRIED_KEYS, ORIGIN, carry, escape_user, uncarry
+from mqbridge.attributes import MEMO_CHARS, MEMO_ENTRIES, read_pair, read_pairs
+from mqbridge.carried import BUILT, CARRIED_KEYS, USER_PREFIX, WITHOUT, carry, escape_user, is_carried, stamps, uncarry
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, Pair
-from mqbridge.tubemq.native import MSG_TIME, MSG_TIME_DIGITS, MSG_TYPE, Minutes, NativeMessage, minutes_of, system_fields
+from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE, TABLE
+from mqbridge.tubemq.native import MSG_TIME_DIGITS, Minutes, NativeMessage, minutes_of, system_fields
 from mqbridge.tubemq.wire.payload import CHECKSUM_MASK, HAS_ATTRIBUTES, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.wire.checksum import crc32
 
-BUILT: Pair = ("mqbridge.v", "1")
-CARRIED_BY_ALL = ("key", "ordering_key", "keys", "deliver_at", "null")
-CARRIED = (*CARRIED_BY_ALL, "event_time")
-"""Fields that a TubeMQ message cannot say natively; event time only when it is not just the minute of `$msgTime$`."""
-
+ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "payload")
+"""What nothing native says, a missing payload among it; `stamps` writes the other two."""
 
 _LENGTH = struct.Struct(">i")
+_MARKER = f"{BUILT[0]}={BUILT[1]}".encode()
+_OURS = b"mqbridge."
 _ESCAPES = str.maketrans({"%": "%25", ",": "%2C", "=": "%3D"})
+_PLAIN_KEYS = CARRIED_KEYS | {BUILT[0], MSG_TYPE, MSG_TIME}
+_escaped: dict[Pair, str] = {}
 
 
 class Encoded:
@@ -66,7 +69,7 @@ def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC) -
                 data = data[end:]
         if attributes is None:
             messages.append(Message(data, position=(offset, index)))
-        elif b"mqbridge." in attributes:
+        elif _OURS in attributes:
             messages.append(_from_stamped(data, attributes, (offset, index), minutes))
         else:
             messages.append(NativeMessage(data, attributes, (offset, index), minutes))
@@ -75,86 +78,131 @@ def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC) -
 
 def _from_stamped(body: bytes, attributes: bytes, position: tuple[int, int], minutes: Minutes) -> Message:
     items = attributes.split(b",")
-    marker = f"{BUILT[0]}={BUILT[1]}".encode()
-    if marker in items:
-        at = items.index(marker)
-        own = [_unescape(pair) for pair in read_pairs(b",".join(items[:at]))]
-        tail = [_unescape(pair) for pair in read_pairs(b",".join(items[at + 1 :]))]
-        kept = None
+    if _MARKER in items:
+        properties, fields = _read_built(items, minutes, blank=not body)
     else:
-        at = len(items)
-        while at and items[at - 1].partition(b"=")[0].decode(errors="replace") in CARRIED_KEYS:
-            at -= 1
-        kept = b",".join(items[:at])
-        own = list(read_pairs(kept))
-        tail = [_unescape(pair) for pair in read_pairs(b",".join(items[at:]))]
-    fields = uncarry(tail)[1]
-    properties = uncarry(own)[0] if kept is None else tuple(own)
+        properties, fields = _read_appended(items, minutes, blank=not body)
+    return Message(fields.pop("payload", body), properties, position=position, **fields)
+
+
+def _read_built(items: list[bytes], minutes: Minutes, *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
+    at = items.index(_MARKER)
+    own = [_without_prefix(_unescape(pair)) for pair in read_pairs(b",".join(items[:at]))]
+    rest, fields = uncarry([_unescape(pair) for pair in read_pairs(b",".join(items[at + 1 :]))], blank=blank)
+    # What somebody else appended is the user's; the system's own pairs stand there because no property says the same.
+    properties = (*own, *(pair for pair in rest if pair[0] not in {MSG_TYPE, MSG_TIME}))
+    msg_type = dict(rest).get(MSG_TYPE, system_fields(properties, minutes)[0])
+    return properties, {"msg_type": msg_type} | fields
+
+
+def _read_appended(items: list[bytes], minutes: Minutes, *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
+    at = len(items)
+    while at and _is_appended(items[at - 1], blank=blank):
+        at -= 1
+    rest, fields = uncarry([_unescape(pair) for pair in read_pairs(b",".join(items[at:]))], blank=blank)
+    if rest:
+        at, fields = len(items), {}
+    attributes = b",".join(items[:at])
+    properties = read_pairs(attributes)
     msg_type, event_time = system_fields(properties, minutes)
-    if kept is not None:
-        fields = {"attributes": kept, "event_time": event_time} | fields
-    tombstone = fields.pop("null", None) is not None
-    return Message(
-        None if tombstone and not body else body,
-        properties,
-        msg_type=dict(tail).get(MSG_TYPE, msg_type),
-        position=position,
-        **fields,
-    )
+    return properties, {"attributes": attributes, "msg_type": msg_type, "event_time": event_time} | fields
+
+
+def _is_appended(item: bytes, *, blank: bool) -> bool:
+    return _OURS in item and (pair := read_pair(item)) is not None and is_carried(_unescape(pair), blank=blank)
+
+
+def _without_prefix(pair: Pair) -> Pair:
+    return (pair[0].removeprefix(USER_PREFIX), pair[1])
 
 
 # --- out --------------------------------------------------------------------------------------------------------------
 
 
 def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> Encoded:
-    """What to send for a message; `stamp` is its origin. Raises MappingError for a message that was never readable."""
+    """What to send for a message; `stamp` is its origin, which counts as passed on when it is the message's own.
+
+    Raises MappingError for a message that was never readable, or whose texts are no Unicode.
+    """
     if message.defect is not None:
         raise MappingError(f"the message at {message.position} could not be read: {message.defect}")
     body = message.payload or b""
-    time = None if message.event_time is None else _minute_text(message.event_time, zone)
+    time = None if message.event_time is None else _minutes_of(zone)[message.event_time // 1000]
     ours: list[Pair]
-    if message.attributes is not None and _unchanged(message, message.attributes):
-        text = message.attributes
-        ours = carry(
-            message, CARRIED if system_fields(message.properties, minutes_of(zone))[1] != message.event_time else CARRIED_BY_ALL
-        )
+    if message.only_attributes or (message.attributes is not None and _unchanged(message, message.attributes, zone)):
+        text = message.attributes or b""
+        ours = stamps(message, stamp) if message.only_attributes else _besides(message, zone) + stamps(message, stamp)
     else:
-        text, ours = _build(message, time)
+        try:
+            text, ours = _build(message, time)
+        except UnicodeEncodeError as error:
+            raise MappingError(f"the message at {message.position} has texts that are no Unicode: {error}") from error
+        ours += stamps(message, stamp)
         # The broker refuses a message of no bytes at all; the marker alone makes one of an empty body.
-        if not (text or ours or stamp is not None) and body:
+        if not (text or ours) and body:
             return Encoded(body, 0, message.msg_type, time)
         ours.insert(0, BUILT)
-    if stamp is not None:
-        ours.append((ORIGIN, stamp))
     if ours:
         tail = ",".join(map(_escape, ours)).encode()
         text = text + b"," + tail if text else tail
     return Encoded(*join_payload(text, body), message.msg_type, time)
 
 
-def _unchanged(message: Message, attributes: bytes) -> bool:
-    """Whether the attribute string still says what the message says; a route may have edited properties or type."""
+def _unchanged(message: Message, attributes: bytes, zone: tzinfo) -> bool:
+    """Whether the attribute string still says what the message says, and would be read as the user's.
+
+    A route may have edited properties or type.
+    """
+    if _OURS in attributes:
+        items = attributes.split(b",")
+        if _MARKER in items or _is_appended(items[-1], blank=not message.payload):
+            return False
     pairs = read_pairs(attributes)
-    return pairs == message.properties and next((v for k, v in pairs if k == MSG_TYPE), None) == message.msg_type
+    return pairs == message.properties and system_fields(pairs, minutes_of(zone))[0] == message.msg_type
+
+
+def _besides(message: Message, zone: tzinfo) -> list[Pair]:
+    """What the attribute string does not say. Where it alone tells a time, that is the message's: who made it left it at that."""
+    said = system_fields(message.properties, minutes_of(zone))[1]
+    return carry(message, ALWAYS_CARRIED if message.event_time in {None, said} else (*ALWAYS_CARRIED, "event_time"))
 
 
 def _build(message: Message, time: str | None) -> tuple[bytes, list[Pair]]:
     """The user's pairs as text, and what is to follow the marker."""
+    properties = message.properties
+    names = dict(properties)
     system: list[Pair] = []
-    if message.msg_type is not None and message.property(MSG_TYPE) != message.msg_type:
+    if message.msg_type is None:
+        if MSG_TYPE in names:
+            system.append((WITHOUT, "msg_type"))
+    elif MSG_TYPE not in names or message.property(MSG_TYPE) != message.msg_type:
         system.append((MSG_TYPE, message.msg_type))
-    if time is not None and message.property(MSG_TIME) is None:
+    if time is not None and MSG_TIME not in names:
         system.append((MSG_TIME, time))
-    text = ",".join(_escape(escape_user(pair)) for pair in message.properties)
-    return text.encode(), [*system, *carry(message, (*CARRIED, "attributes"))]
+    get = _escaped.get
+    text = ",".join([get(pair) or _escape_pair(pair) for pair in properties])
+    return text.encode(), system + carry(message, (*ALWAYS_CARRIED, "event_time", "attributes"))
+
+
+def _escape_pair(pair: Pair) -> str:
+    text = _escape(escape_user(pair))
+    if len(pair[1]) <= MEMO_CHARS:
+        if len(_escaped) >= MEMO_ENTRIES:
+            _escaped.clear()
+        _escaped[pair] = text
+    return text
 
 
 def _escape(pair: Pair) -> str:
-    key, value = (part.translate(_ESCAPES) for part in pair)
-    if not value.strip():
-        # Java readers fail on blank values; a lone percent sign stands for nothing at all.
-        value = value.replace(" ", "%20") or "%"
-    return f"{key or '%'}={value}"
+    key, value = pair
+    return f"{key if key in _PLAIN_KEYS else _escape_text(key)}={value if value.isalnum() else _escape_text(value)}"
+
+
+def _escape_text(text: str) -> str:
+    if "," in text or "=" in text or "%" in text:
+        text = text.translate(_ESCAPES)
+    # Java readers fail on blank keys and values; a lone percent sign stands for nothing at all.
+    return text if text and not text.isspace() else quote(text) or "%"
 
 
 def _unescape(pair: Pair) -> Pair:
@@ -162,8 +210,27 @@ def _unescape(pair: Pair) -> Pair:
     return key, value
 
 
-def _minute_text(event_time: int, zone: tzinfo) -> str | None:
-    try:
-        return datetime.fromtimestamp(event_time // 1000, zone).strftime("%Y%m%d%H%M").zfill(MSG_TIME_DIGITS)
-    except (ValueError, OverflowError, OSError):
-        return None
+class _MinuteTexts(dict[int, str | None]):
+    """`$msgTime$` by seconds since the epoch, in one zone; bounded like every memo."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        super().__init__()
+        self._zone = zone
+
+    def __missing__(self, second: int) -> str | None:
+        if len(self) >= MEMO_ENTRIES:
+            self.clear()
+        text: str | None
+        try:
+            text = datetime.fromtimestamp(second, self._zone).strftime("%Y%m%d%H%M").zfill(MSG_TIME_DIGITS)
+        except (ValueError, OverflowError, OSError):
+            text = None
+        self[second] = text
+        return text
+
+
+_minute_texts: dict[tzinfo, _MinuteTexts] = {}
+
+
+def _minutes_of(zone: tzinfo) -> _MinuteTexts:
+    return _minute_texts.get(zone) or _minute_texts.setdefault(zone, _MinuteTexts(zone))

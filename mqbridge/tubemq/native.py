@@ -7,8 +7,8 @@ from datetime import datetime, tzinfo
 
 from mqbridge.attributes import MEMO_ENTRIES, read_pairs
 from mqbridge.message import Message, Pair, Position
+from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE
 
-MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
 MSG_TIME_DIGITS = 12
 
 _TIME_ITEM = b"$msgTime$="
@@ -77,7 +77,7 @@ class NativeMessage(Message):
     only_attributes = True
     key = ordering_key = publish_time = deliver_at = origin = defect = None
     keys: tuple[str, ...] = ()
-    delivery_count = 0
+    delivery_count = hops = 0
 
     def __init__(self, payload: bytes, attributes: bytes, position: Position, minutes: Minutes) -> None:
         self.payload = payload

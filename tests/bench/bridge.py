@@ -1,4 +1,4 @@
-"""TubeMQ -> Pulsar end to end, this gateway and the Java bridge in turn, on the same servers and the same source topic.
+"""One system to another end to end, this gateway and the Java bridge in turn, on the same servers and the same source topic.
 
 Both are measured alike: from the moment a warm-up share of the messages is stored (a JVM compiles its hot code in that time)
 until the last one is, by the kernel's own account of their process. Each run reads the whole topic with a group of its own into
@@ -7,22 +7,22 @@ a fresh target.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.e2e.support import config, fill
+from tests.bench.ends import PARTITIONS, fill_topic, java_arguments, running, take_topic
+from tests.e2e.sides import Side
 from tests.kit import java
 from tests.kit.gateway import GatewayProcess
 from tests.kit.maven import say
-from tests.kit.pulsar import Pulsar
-from tests.kit.tubemq import TubeMQ
 
-PARTITIONS = 8
 WARMUP = 0.25
 """Share of the messages that the figures leave out."""
 POLL_S = 0.25
@@ -54,14 +54,27 @@ def peak_rss_mb(pid: int) -> float:
     return int(line.split()[1]) * 1024 / 1e6
 
 
-def run_gateway(tubemq: TubeMQ, pulsar: Pulsar, source: str, group: str, total: int) -> Figures:
+def route(source: Side, target: Side, topic: str, into: str, group: str) -> dict[str, Any]:
+    """The configuration of one route."""
+    return {
+        "clusters": {"here": {"system": source.system, **source.settings}, "there": {"system": target.system, **target.settings}},
+        "routes": [
+            {
+                "name": "r",
+                "from": {"cluster": "here", "topic": topic, "group": group},
+                "to": {"cluster": "there", "topic": into, "create": False},
+            }
+        ],
+    }
+
+
+def run_gateway(source: Side, target: Side, topic: str, group: str, total: int) -> Figures:
     """One run of this gateway."""
-    settings = config(tubemq, pulsar, source, f"ours-{group}")
-    settings["routes"][0]["from"]["group"] = group
+    settings = route(source, target, topic, take_topic(target), group)
     with tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder, GatewayProcess(settings, Path(folder)) as gateway:
         pid = gateway.process.pid
-        route = gateway.wait_stored(int(total * WARMUP), 600)
-        began, began_cpu, before = time.monotonic(), cpu_seconds(pid), route["stored"]
+        row = gateway.wait_stored(int(total * WARMUP), 600)
+        began, began_cpu, before = time.monotonic(), cpu_seconds(pid), row["stored"]
         while (stored := gateway.route()["stored"]) < total:
             time.sleep(POLL_S)
         seconds, cpu, rss = time.monotonic() - began, cpu_seconds(pid) - began_cpu, peak_rss_mb(pid)
@@ -70,21 +83,13 @@ def run_gateway(tubemq: TubeMQ, pulsar: Pulsar, source: str, group: str, total: 
     return Figures(measured / seconds, cpu / measured * 1e6, rss)
 
 
-def run_java(tubemq: TubeMQ, pulsar: Pulsar, source: str, group: str, total: int) -> Figures:
+def run_java(source: Side, target: Side, topic: str, group: str, total: int) -> Figures:
     """One run of the Java bridge."""
-    target = pulsar.create_topic(f"java-{group}", PARTITIONS)
+    arguments = java_arguments(source, target) | {"topic": topic, "group": group, "target": take_topic(target)}
+    if source.system != "pulsar":
+        arguments["threads"] = PARTITIONS
     last = java.run(
-        "JavaBridge",
-        flags=java.BRIDGE_FLAGS,
-        deadline_s=900,
-        master=tubemq.masters,
-        topic=source,
-        group=group,
-        url=pulsar.service_url,
-        target=target,
-        messages=total,
-        warmup=int(total * WARMUP),
-        threads=PARTITIONS,
+        "JavaBridge", flags=java.BRIDGE_FLAGS, deadline_s=900, messages=total, warmup=int(total * WARMUP), **arguments
     )[-1]
     return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
 
@@ -92,20 +97,31 @@ def run_java(tubemq: TubeMQ, pulsar: Pulsar, source: str, group: str, total: int
 RUNNERS = {"mqbridge": run_gateway, "Java bridge": run_java}
 
 
-def measure(size: int, total: int, rounds: int) -> dict[str, list[Figures]]:
+def measure(source: str, target: str, size: int, total: int, rounds: int) -> dict[str, list[Figures]]:
     """Every runner, `rounds` times in turn, over `total` messages of `size` bytes."""
     found: dict[str, list[Figures]] = {name: [] for name in RUNNERS}
-    # Without the memory store no send is answered 419, and what is read comes from files, as in a backfill.
-    with TubeMQ({f"bench_{size}": PARTITIONS}, pool={}, memory_store=False) as tubemq, Pulsar(heap_mb=1024) as pulsar:
-        source = f"bench_{size}"
+    total = total // PARTITIONS * PARTITIONS
+    with both(source, target, 2 * rounds + 1) as (here, there):
+        topic = take_topic(here)
         say(f"filling {source} with {total:,} messages of {size:,} bytes")
-        asyncio.run(fill(tubemq, source, [total // PARTITIONS] * PARTITIONS, size))
+        fill_topic(here, topic, total, size)
         for number in range(rounds):
             for name, runner in RUNNERS.items():
-                figures = runner(tubemq, pulsar, source, f"g{number}_{name.split()[0].lower()}", total // PARTITIONS * PARTITIONS)
+                figures = runner(here, there, topic, f"g{number}_{name.split()[0].lower()}", total)
                 say(f"{name}: {figures.rate:,.0f} messages/s, {figures.cpu:.2f} CPU-s per million, {figures.rss_mb:.0f} MB")
                 found[name].append(figures)
     return found
+
+
+@contextlib.contextmanager
+def both(source: str, target: str, topics: int) -> Iterator[tuple[Side, Side]]:
+    """Both ends; one cluster where source and target are of one system."""
+    with running(source, topics) as here:
+        if source == target:
+            yield here, here
+        else:
+            with running(target, topics) as there:
+                yield here, there
 
 
 def median(runs: list[Figures]) -> Figures:

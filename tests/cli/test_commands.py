@@ -11,7 +11,7 @@ from mqbridge.cli import reach
 from mqbridge.config.load import load
 from tests.cli.conftest import Invoke
 
-COMMANDS = ["quickstart", "run", "check", "schema", "topics", "groups", "produce", "consume"]
+COMMANDS = ["quickstart", "run", "check", "explain", "schema", "topics", "groups", "produce", "consume"]
 
 
 @pytest.fixture

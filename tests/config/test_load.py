@@ -22,21 +22,39 @@ clusters:
   b: {<<: *cluster, port: 9}
 routes:
   - name: r
-    from: {cluster: a, topics: [plain, "~o_(?P<region>.+)"], group: g, start: latest, msg_types: [x], options: {pull_bytes: 9}}
+    from:
+      {cluster: a, topics: [plain, "~o_(?P<region>.+)"], group: g, start: latest, msg_types: [x],
+       refresh: 5s, options: {pull_bytes: 9}}
+    filter:
+      include: {msg_type: {one_of: [x, y]}, properties: {tenant: {present: true}, region: {pattern: "eu-.*"}}}
+      exclude: [{key: {equals: test}}, {properties: {trace: {present: false}}}]
     to:
-      - {cluster: b, topic: "${TARGET:-{topic}-copy}", partitions: {by: key}, create: false, options: {compression: lz4}}
-      - {cluster: a, topic: fixed}
+      - {cluster: b, topic: "${TARGET:-{topic}-copy}", create: false,
+         partitions: {by: key, key: property:user}, options: {compression: lz4}}
+      - cluster: a
+        topic: fixed
+        partitions: {by: table, table: {"b:0": 1, 1: 0}}
+        edit:
+          remove: [secret, "~x-.*"]
+          rename: {old: new}
+          set: {where: "{topic}/{partition}", who: "{property:user}"}
+          clear: [deliver_at]
+          key: "{property:user}"
+          keys: ["{key}"]
     delivery:
       order: none
       in_flight_bytes: 1MiB
       retry: {max_elapsed: 5m}
       dead_letter: {cluster: a, topic: dead}
       stamp_origin: false
+      prevent_loops: true
+      max_hops: 3
       rate: 10.5
       rate_bytes: 1MB
 state: "literal $${HOME}"
 http: {enabled: false, listen: "[::1]:0"}
 log: {level: debug, format: json}
+reload: {watch: 2s}
 shutdown_timeout: 1m30s
 """
 
@@ -58,6 +76,19 @@ def test_everything_that_can_be_written() -> None:
     assert [target.topic for target in route.targets] == ["{topic}-copy", "fixed"]
     assert (route.delivery.in_flight_bytes, route.delivery.rate_bytes) == (1 << 20, 10**6)
     assert route.delivery.retry.max_elapsed == 300
+    assert (route.delivery.loops_prevented, route.delivery.max_hops, route.source.refresh) == (True, 3, 5)
+    first, second = route.targets
+    assert (first.partitions.by, first.partitions.key) == ("key", ("property:user",))
+    assert second.partitions.table == {"b:0": 1, "1": 0}
+    assert second.edit is not None
+    assert (second.edit.set["who"], second.edit.keys) == ("{property:user}", ("{key}",))
+    [include], excludes = route.filter.include, route.filter.exclude
+    assert include.msg_type is not None
+    assert include.msg_type.one_of == {"x", "y"}
+    assert include.properties["tenant"].present is True
+    assert [rule.properties["trace"].present for rule in excludes if rule.properties] == [False]
+    assert route.clusters == {"a", "b"}
+    assert config.reload.watch == 2
     assert str(config.state) == "literal ${HOME}"
     assert (config.http.host, config.http.port) == ("::1", 0)
     assert config.shutdown_timeout == 90
@@ -70,10 +101,13 @@ routes: [{name: r, from: {cluster: a, topic: t, group: g}, to: {cluster: b}}]
 """).routes
     assert route.source.start is Start.EARLIEST
     assert route.source.options == FakeInbound()
-    assert [(target.topic, target.create, target.partitions.by) for target in route.targets] == [("{topic}", True, "identity")]
+    assert [(target.topic, target.create, target.partitions.by) for target in route.targets] == [("{topic}", True, "modulo")]
     delivery = route.delivery
     assert (delivery.guarantee, delivery.order, delivery.in_flight_bytes) == ("at_least_once", "partition", 32 << 20)
     assert delivery.stamp_origin
+    assert (delivery.loops_prevented, delivery.max_hops, route.source.refresh) == (True, 8, 60)
+    assert (route.filter.include, route.filter.exclude, route.targets[0].edit) == ((), (), None)
+    assert delivery.model_copy(update={"stamp_origin": False}).loops_prevented is False
     assert (delivery.retry.max_elapsed, delivery.dead_letter, delivery.rate, delivery.rate_bytes) == (None, None, None, None)
 
 
@@ -177,6 +211,7 @@ def test_the_schema_says_defaults_in_their_units() -> None:
     schema = json_schema(ADAPTERS)
     assert schema["properties"]["shutdown_timeout"]["default"] == "30s"
     assert schema["$defs"]["Delivery"]["properties"]["in_flight_bytes"]["default"] == "32MiB"
+    assert schema["$defs"]["Source"]["properties"]["refresh"]["default"] == "1m"
     assert schema["$defs"]["cluster.fake"]["required"] == ["system", "masters"]
     assert schema["$defs"]["cluster.fake"]["additionalProperties"] is False
 

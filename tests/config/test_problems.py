@@ -55,6 +55,11 @@ def test_a_delivery(case: dict[str, str]) -> None:
     assert case["says"] in problems(f"{GOOD}    delivery: {{{case['body']}}}\n")
 
 
+@case("filters")
+def test_a_filter(case: dict[str, str]) -> None:
+    assert case["says"] in problems(f"{GOOD}    filter: {{{case['body']}}}\n")
+
+
 @case("files")
 def test_a_whole_file(case: dict[str, str]) -> None:
     assert problems(case["text"]) == [case["says"]]

@@ -16,6 +16,13 @@ def test_the_configuration_in_the_readme_loads() -> None:
     assert [route.name for route in config.routes] == ["orders"]
 
 
+def test_the_configurations_in_the_reference_load() -> None:
+    texts = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/configuration.md").read_text(), flags=re.DOTALL)
+    small, large = (parse(text, "configuration.md", environ={}) for text in texts)
+    assert [route.name for route in small.routes] == ["orders"]
+    assert [target.partitions.by for target in large.routes[0].targets] == ["key", "identity"]
+
+
 def test_links_of_the_documents_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):

@@ -17,6 +17,7 @@ SYSTEMS = [
     "log",
     pytest.param("tubemq", marks=pytest.mark.cluster),
     pytest.param("pulsar", marks=pytest.mark.cluster),
+    pytest.param("rocketmq", marks=pytest.mark.cluster),
 ]
 
 
@@ -25,14 +26,18 @@ def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Har
         return MemoryHarness(individual_ack=name.endswith("individual"))
     if name == "log":
         return LogHarness(folder)
-    # Imported here, so that the suite of one system does not need the other's.
+    # Imported here, so that the suite of one system does not need the others'.
     if name == "tubemq":
         from tests.conformance.harness_tubemq import TubeMQHarness
 
         return TubeMQHarness(request.getfixturevalue("tubemq"))
-    from tests.conformance.harness_pulsar import PulsarHarness
+    if name == "pulsar":
+        from tests.conformance.harness_pulsar import PulsarHarness
 
-    return PulsarHarness(request.getfixturevalue("pulsar"))
+        return PulsarHarness(request.getfixturevalue("pulsar"))
+    from tests.conformance.harness_rocketmq import RocketMQHarness
+
+    return RocketMQHarness(request.getfixturevalue("rocketmq"))
 
 
 @pytest.fixture(params=SYSTEMS)

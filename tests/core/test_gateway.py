@@ -342,7 +342,7 @@ async def test_even_a_bug_stops_its_route(source: Broker, target: Broker, name: 
     task = asyncio.ensure_future(gateway.run())
     while not gateway.ready:
         await asyncio.sleep(0.01)
-    for target_of in gateway.routes[0]._targets["orders"]:
+    for target_of in gateway.routes[0]._ends.targets["orders"]:
         target_of.partitioner.divide = broken  # type: ignore[assignment, method-assign]
     put(source, "orders", 0, Message(b"one more"))
     outcome = await task
@@ -355,7 +355,7 @@ async def test_a_bug_when_a_lane_is_assigned_stops_the_route(source: Broker, tar
     task = asyncio.ensure_future(gateway.run())
     while committed(source) < COUNT:
         await asyncio.sleep(0.01)
-    gateway.routes[0]._targets.clear()
+    gateway.routes[0]._ends.targets.clear()
     source.revoke("orders", 0)
     outcome = await asyncio.wait_for(task, 10)
     assert outcome.routes[0].error == "'orders'"

@@ -11,7 +11,7 @@ from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreac
 from mqbridge.memory.adapter import ADAPTER, MemoryCluster
 from mqbridge.memory.broker import Broker, forget
 from mqbridge.memory.outbound import MemoryOutbound
-from mqbridge.message import Message
+from mqbridge.message import Message, Partition
 from tests.conformance.arena import numbered, numbers
 
 
@@ -166,3 +166,31 @@ async def test_individual_acknowledgement_counts_deliveries() -> None:
     await inbound.close()
     await outbound.close()
     forget("individual")
+
+
+@pytest.mark.parametrize("growing", [True, False])
+async def test_an_open_outbound_grows_with_its_topic(growing: bool) -> None:
+    cluster = MemoryCluster("growing", ADAPTER.cluster_model(growing_outbound=growing))
+    assert cluster.capabilities.growing_outbound is growing
+    await cluster.create("t", 1)
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    await cluster.create("t", 3)
+    assert outbound.partitions == (3 if growing else 1)
+    assert (await outbound.send(outbound.partitions - 1, numbered(0, 2), None)).position == (1,)
+    assert len(cluster.broker.topics["t"][outbound.partitions - 1].messages) == 2
+    await outbound.close()
+    forget("growing")
+
+
+async def test_a_stamp_counts_a_hop(cluster: MemoryCluster, broker: Broker) -> None:
+    stamped, plain = await cluster.outbound(OutboundSpec("t")), await cluster.outbound(OutboundSpec("t", stamp_origin=False))
+    source = Partition("x", "y", "0", 0)
+    for outbound in (stamped, plain):
+        await outbound.send(0, [Message(b"", position=(1,)), Message(b"", position=(2,), origin="z|z|0|1", hops=4)], source)
+        await outbound.close()
+    assert [(message.origin, message.hops) for message in broker.topics["t"][0].messages] == [
+        ("x|y|0|1", 1),
+        ("x|y|0|2", 5),
+        (None, 0),
+        ("z|z|0|1", 4),
+    ]

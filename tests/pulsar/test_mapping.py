@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.pulsar.lane import cost
 from mqbridge.pulsar.mapping import Limits, decode, encode
-from mqbridge.pulsar.wire.batch import join_batch
+from mqbridge.pulsar.reading import read as read_plainly
+from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.tubemq import mapping as tubemq
-from tests.strategies import messages, said
+from tests.strategies import messages, pulsar_natives, said
 from tests.tubemq.test_mapping import native, read
 
 ORIGIN = "c|t|1:0|"
@@ -76,7 +78,71 @@ def test_the_short_way_writes_the_same_bytes(attributes: bytes, origin: str | No
     messages_ = tubemq.decode([native(attributes), native(b"")], 280)
     short, _ = encode(messages_, origin, Limits())
     long, _ = encode([message.replace() for message in messages_], origin, Limits())
-    assert [entry.payload for entry in short] == [entry.payload for entry in long]
+    # A string that names us is read at once, and goes the long way in an entry of its own.
+    assert b"".join(entry.payload for entry in short) == b"".join(entry.payload for entry in long)
+
+
+@settings(max_examples=500, deadline=None)
+@given(entry=pulsar_natives(), ack_set=st.sampled_from([(), (5,)]))
+def test_by_hand_is_read_what_is_read_plainly(entry: Entry, ack_set: tuple[int, ...]) -> None:
+    if not entry.is_batch:
+        return
+    entry.ack_set = ack_set
+    plain = [
+        read_plainly(single, payload, entry, index)
+        for index, (single, payload) in enumerate(split_batch(entry.payload, entry.count))
+        if not single.compacted_out and (not ack_set or index in {0, 2})
+    ]
+    assert [message.as_dict() for message in decode(entry)] == [message.as_dict() for message in plain]
+
+
+@given(single=st.binary(max_size=40), payload=st.binary(max_size=5))
+def test_damage_is_a_defect_whichever_way_it_is_read(single: bytes, payload: bytes) -> None:
+    entry = batch_entry(1)
+    entry.payload = len(single).to_bytes(4, "big") + single + payload
+    [message] = decode(entry) or [Message(None)]
+    try:
+        split_batch(entry.payload, 1)
+    except RemoteProtocolError:
+        assert message.defect
+        assert message.payload == entry.payload
+
+
+def test_text_that_is_not_utf8_is_a_defect_of_one_message() -> None:
+    entry = batch_entry(2)
+    bad = b"\x0a\x08\x0a\x02a\xff\x12\x02bb\x18\x01"
+    good = SingleMessageMetadata(payload_size=1).SerializeToString()
+    entry.payload = b"".join(len(head).to_bytes(4, "big") + head + b"x" for head in (bad, good))
+    first, second = decode(entry)
+    assert (first.defect, first.payload) == ("its key or its properties are not UTF-8", b"x")
+    assert second.defect is None
+
+
+def test_a_type_that_equals_the_first_property_is_still_carried() -> None:
+    [message] = through([Message(b"x", (("a", "t"),), msg_type="t")])
+    assert (message.msg_type, message.properties) == ("t", (("a", "t"),))
+
+
+def test_names_of_ours_that_a_user_wrote_stay_what_they_are() -> None:
+    pairs = (("mqbridge.null", "1"), ("mqbridge.event_time", "007"), ("mqbridge.hops", "x"), ("mqbridge.v", "1"))
+    entry = batch_entry(1)
+    single = SingleMessageMetadata()
+    for key, value in pairs:
+        single.properties.add(key=key, value=value)
+    entry.payload = join_batch([(single, b"A")])
+    [message] = decode(entry)
+    assert (message.payload, message.properties, message.event_time) == (b"A", pairs, None)
+
+
+@pytest.mark.parametrize(
+    ("origin", "hops", "stamp", "then"), [(None, 0, True, 1), ("o", 1, True, 2), ("o", 2, True, 3), ("o", 3, False, 3)]
+)
+@pytest.mark.parametrize("deliver_at", [None, 5])
+def test_hops(origin: str | None, hops: int, stamp: bool, then: int, deliver_at: int | None) -> None:
+    [message] = through(
+        [Message(b"x", origin=origin, hops=hops, position=(1,), deliver_at=deliver_at)], ORIGIN if stamp else None
+    )
+    assert (message.origin, message.hops) == (ORIGIN + "1" if stamp else "o", then)
 
 
 def test_what_a_pulsar_consumer_sees_of_a_tubemq_message() -> None:

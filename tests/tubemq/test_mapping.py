@@ -91,6 +91,65 @@ def test_an_edited_message_gets_a_new_string_and_keeps_the_old_one() -> None:
     assert again.attributes == b"a=1"
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        b"a=1,mqbridge.event_time=soon",
+        b"mqbridge.null=1",
+        b"mqbridge.key",
+        b"mqbridge.zzz=1",
+        b",,mqbridge.key",
+    ],
+)
+def test_a_native_string_that_only_looks_like_ours_is_the_users(attributes: bytes) -> None:
+    [message] = decode([native(attributes)], 0)
+    assert (message.attributes, message.payload) == (attributes, b"body")
+    assert encode(message, None).data == native(attributes).payLoadData
+
+
+def test_a_type_at_the_end_of_a_native_string() -> None:
+    [message] = decode([native(b"a=1,mqbridge.msg_type=t")], 0)
+    assert (message.msg_type, message.attributes) == ("t", b"a=1")
+
+
+def test_a_string_that_would_be_read_as_ours_is_built_anew() -> None:
+    for attributes in (b"a=1,mqbridge.v=1", b"mqbridge.key=k"):
+        pairs = tuple((key, value) for key, _, value in (item.partition("=") for item in attributes.decode().split(",")))
+        message = Message(b"x", pairs, attributes=attributes)
+        assert said(read(encode(message, None))) == said(message)
+
+
+def test_a_property_that_looks_like_a_type_is_not_taken_for_one() -> None:
+    again = read(encode(Message(b"x", (("$msgType$", "t"),)), None))
+    assert (again.msg_type, again.properties) == (None, (("$msgType$", "t"),))
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t", "%", "\u3000"])
+def test_native_readers_never_find_a_blank(value: str) -> None:
+    encoded = encode(Message(b"x", ((value, value),)), None)
+    text = encoded.data[4 : 4 + struct.unpack_from(">i", encoded.data)[0]].decode()
+    key, _, written = text.split(",")[0].partition("=")
+    assert key.strip()
+    assert written.strip()
+    assert read(encoded).properties == ((value, value),)
+
+
+@pytest.mark.parametrize(("origin", "hops", "stamp", "then"), [(None, 0, STAMP, 1), ("o", 1, STAMP, 2), ("o", 2, STAMP, 3)])
+@pytest.mark.parametrize("attributes", [None, b"a=1"])
+def test_hops(origin: str | None, hops: int, stamp: str, then: int, attributes: bytes | None) -> None:
+    properties = () if attributes is None else (("a", "1"),)
+    message = Message(b"x", properties, attributes=attributes, origin=origin, hops=hops)
+    again = read(encode(message, stamp))
+    assert (again.origin, again.hops, again.attributes) == (stamp, then, attributes)
+    kept = read(encode(again, again.origin))
+    assert (kept.origin, kept.hops) == (stamp, then)
+
+
+def test_lone_surrogates_are_refused() -> None:
+    with pytest.raises(MappingError, match="no Unicode"):
+        encode(Message(b"x", (("a", "\ud800"),)), None)
+
+
 def test_native_readers_find_type_and_time() -> None:
     encoded = encode(Message(b"x", (("a", "1"),), msg_type="t1", event_time=1795219034805), None, UTC)
     text = encoded.data[4 : 4 + struct.unpack_from(">i", encoded.data)[0]]

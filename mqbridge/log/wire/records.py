@@ -1,14 +1,15 @@
 """A message as a record, and the records of one row.
 
 The log is our own system, so it says every field natively: there is no table of mappings, only this layout. `origin` is a field
-like the others (what the outbound stamps is put there); only `position` is not stored, as it follows from where the record lies.
+like the others (what the outbound stamps is put there, and counted in `hops`); only `position` is not stored, as it follows from
+where the record lies.
 
     row     version (1 byte), records
     record  head, texts, numbers, byte strings
     head    flags u16, number of texts u32, bytes of all texts together u32, length of the payload u32    (little endian)
     texts   the length of each in characters (one byte each, u32 each with WIDE), then all of them as one UTF-8 run, in the
             order key, msg_type, origin, defect (where flagged), keys, then name and value of each property
-    numbers event_time, publish_time, deliver_at, delivery_count i64 (where flagged), number of keys u32 (with KEYS)
+    numbers event_time, publish_time, deliver_at, delivery_count, hops i64 (where flagged), number of keys u32 (with KEYS)
     bytes   key, ordering_key, attributes (where flagged; u32 length, bytes), then the payload
 
 One UTF-8 run with lengths in characters is decoded by one call and cut by slices, which takes half the time of a call per text.
@@ -34,17 +35,22 @@ _PLACE = struct.Struct("<QQ")
 _PAYLOAD, _KEY_TEXT, _MSG_TYPE, _ORIGIN, _DEFECT, _KEYS = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
 _EVENT_TIME, _PUBLISH_TIME, _DELIVER_AT, _DELIVERY_COUNT = 0x40, 0x80, 0x100, 0x200
 _KEY_BYTES, _ORDERING_KEY, _ATTRIBUTES, _WIDE = 0x400, 0x800, 0x1000, 0x2000
-_ANY_NUMBER = _EVENT_TIME | _PUBLISH_TIME | _DELIVER_AT | _DELIVERY_COUNT | _KEYS
+_HOPS = 0x4000
+"""From the second gateway on; an origin alone means one."""
+_ANY_NUMBER = _EVENT_TIME | _PUBLISH_TIME | _DELIVER_AT | _DELIVERY_COUNT | _HOPS | _KEYS
 _ANY_BYTES = _KEY_BYTES | _ORDERING_KEY | _ATTRIBUTES
-_KNOWN = (_WIDE << 1) - 1
+_KNOWN = (_HOPS << 1) - 1
 
 
 def encode_record(message: Message, origin: str | None) -> bytes:
-    """One record; `origin` is stored in place of the message's own. Raises MappingError when a number exceeds 64 bits."""
+    """One record; `origin` is stored in place of the message's own, and counts one more hop unless it is that.
+
+    Raises MappingError when a number exceeds 64 bits.
+    """
     flags, texts = _texts(message, origin)
     tail: list[bytes] = []
     try:
-        flags |= _put_numbers(message, tail) | _put_bytes(message, tail)
+        flags |= _put_numbers(message, origin, tail) | _put_bytes(message, tail)
         lengths = list(map(len, texts))
         try:
             packed = bytes(lengths)
@@ -86,7 +92,7 @@ def _texts(message: Message, origin: str | None) -> tuple[int, list[str]]:
     return flags, texts
 
 
-def _put_numbers(message: Message, tail: list[bytes]) -> int:
+def _put_numbers(message: Message, origin: str | None, tail: list[bytes]) -> int:
     flags = 0
     if (event_time := message.event_time) is not None:
         flags |= _EVENT_TIME
@@ -100,6 +106,11 @@ def _put_numbers(message: Message, tail: list[bytes]) -> int:
     if message.delivery_count:
         flags |= _DELIVERY_COUNT
         tail.append(_I64.pack(message.delivery_count))
+    if message.hops and origin is not None:
+        hops = message.hops if origin is message.origin else message.hops + 1
+        if hops > 1:
+            flags |= _HOPS
+            tail.append(_I64.pack(hops))
     if message.keys:
         tail.append(_U32.pack(len(message.keys)))
     return flags
@@ -198,6 +209,9 @@ def _read_numbers(message: Message, flags: int, row: bytes, at: int) -> tuple[in
     if flags & _DELIVERY_COUNT:
         (message.delivery_count,) = _I64.unpack_from(row, at)
         at += 8
+    if flags & _HOPS:
+        (message.hops,) = _I64.unpack_from(row, at)
+        at += 8
     if not flags & _KEYS:
         return 0, at
     return _U32.unpack_from(row, at)[0], at + 4
@@ -222,6 +236,7 @@ def _assign_texts(message: Message, flags: int, texts: list[str], key_count: int
         place += 1
     if flags & _ORIGIN:
         message.origin = texts[place]
+        message.hops = message.hops or 1
         place += 1
     if flags & _DEFECT:
         message.defect = texts[place]

@@ -1,0 +1,194 @@
+"""`mqbridge explain`: what becomes of each field from one system to another, and of one real message."""
+
+import base64
+import secrets
+import time
+from typing import Annotated, Any
+
+import typer
+
+from mqbridge.adapter import Cluster, InboundSpec, Start, Topic
+from mqbridge.cli import loop, records
+from mqbridge.cli.console import command, out, print_json, print_table
+from mqbridge.cli.consume import THROW_AWAY
+from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, choose, no_topic
+from mqbridge.cli.tail import Tail, Wanted
+from mqbridge.config.problems import nearest
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.fates import Fate, Row, Table, direction, preview_of, tables
+from mqbridge.message import Message, Partition, Position, origin_prefix, parse_position
+
+SHOWN_CHARS = 300
+"""Of a value in a table; `--json` shows all of it."""
+
+_PREFIXES = ("property ", "attribute ")
+
+
+@command
+def explain(
+    *,
+    names: Annotated[
+        list[str], typer.Argument(metavar="SYSTEM|TOPIC SYSTEM", help="Two systems; or the topic of a real message and a system.")
+    ],
+    message: Annotated[
+        str | None, typer.Option("--message", metavar="URL", help="Read one message of the topic from this cluster.")
+    ] = None,
+    position: Annotated[
+        str | None, typer.Option("--position", "-o", help="Which message: a position such as 12 or 12:3. Default: the first.")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", help="Of this partition, by name or index; with --position.")
+    ] = None,
+    config: ConfigOption = None,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what becomes of every field of one system's messages in another.
+
+    With --message (or --config and --cluster) it reads one real message and shows it before and after. No group moves.
+
+    For example:
+
+        mqbridge explain tubemq pulsar
+
+        mqbridge explain rocketmq pulsar --json
+
+        mqbridge explain --message pulsar://127.0.0.1:6650 orders rocketmq
+
+        mqbridge explain -F gateway.yaml -b source orders pulsar -p 0 --position 12:3
+    """
+    if len(names) != 2:
+        raise typer.BadParameter("name two systems, or a topic and a system", param_hint="SYSTEM|TOPIC SYSTEM")
+    if message is None and config is None:
+        _direction(_table(names[0]), _table(names[1]), as_json=as_json)
+        return
+    chosen, target = choose(config, cluster, message), _table(names[1])
+    source = _table(chosen.adapter.system)
+    place, found = loop.run(_read(chosen, names[0], partition, None if position is None else _position(position)))
+    _message(source, target, place, found, as_json=as_json)
+
+
+def _table(system: str) -> Table:
+    found = tables().get(system)
+    if found is None:
+        raise ConfigError(f"there is no system {system!r}", hint=nearest(system, tables()))
+    return found
+
+
+def _position(text: str) -> Position:
+    try:
+        return parse_position(text)
+    except ValueError as error:
+        raise ConfigError(f"--position {text!r} is no position", hint="Use one such as 12 or 12:3") from error
+
+
+# --- a direction ------------------------------------------------------------------------------------------------------
+
+
+def _direction(source: Table, target: Table, *, as_json: bool) -> None:
+    steps = direction(source, target)
+    if as_json:
+        rows = [step._asdict() | {"fate": step.fate.value} for step in steps]
+        print_json({"source": source.system, "target": target.system, "fields": rows})
+        return
+    shown = [(step.source, step.field, step.target, step.fate.value, step.why) for step in steps]
+    print_table([source.title, "message", target.title, "fate", "why"], shown)
+
+
+# --- a message --------------------------------------------------------------------------------------------------------
+
+
+async def _read(chosen: Chosen, topic: str, partition: str | None, position: Position | None) -> tuple[Partition, Message]:
+    """One message. Raises ClusterError when the topic has none there."""
+    found: list[tuple[Partition, Message]] = []
+    async with chosen.reached() as cluster:
+        described = await cluster.describe(topic)
+        if described is None:
+            raise no_topic(topic, cluster)
+        wanted = Wanted(_partitions(described, partition, position), position or "beginning", exit_at_end=True, count=1)
+        tail = Tail(wanted, lambda place, messages: found.extend((place, one) for one in messages))
+        tail.expect(described, {}, seek=cluster.capabilities.seek)
+        await _tail(chosen, cluster, topic, tail)
+    if not found:
+        raise ClusterError(f"topic {topic!r} of cluster {chosen.name!r} has no message there to explain", Failure.FATAL)
+    return found[0]
+
+
+def _partitions(topic: Topic, partition: str | None, position: Position | None) -> frozenset[str]:
+    if partition is not None:
+        return frozenset({partition})
+    if position is not None and len(topic.partitions) > 1:
+        raise ConfigError("the position is of one partition", hint=f"Name it with -p: {', '.join(topic.partitions)}")
+    return frozenset()
+
+
+async def _tail(chosen: Chosen, cluster: Cluster, topic: str, tail: Tail) -> None:
+    spec = InboundSpec(
+        topics=(topic,),
+        group=THROW_AWAY + secrets.token_hex(6),
+        start=Start.EARLIEST,
+        temporary=True,
+        options=chosen.adapter.inbound_options(),
+    )
+    inbound = await cluster.inbound(spec)
+    try:
+        await tail.run(inbound)
+    finally:
+        await inbound.close()
+
+
+def _message(source: Table, target: Table, place: Partition, message: Message, *, as_json: bool) -> None:
+    after = preview_of(target.system)(message, origin_prefix(place), time.time_ns() // 1_000_000)
+    written = [(native, _row_of(target, native), value) for native, value in after]
+    if as_json:
+        rows = [_as_json(native, row, value) for native, row, value in written]
+        said = records.as_json(place, message)
+        print_json({"source": source.system, "target": target.system, "message": said, "written": rows})
+        return
+    fields = [(field, value) for field, value in message.as_dict().items() if value not in (None, ())]
+    print_table([source.title, "message", "value"], [(_natives(source, field), field, _shown(value)) for field, value in fields])
+    out().print()
+    shown = [(native, _shown(value), row.field, row.fate.value, row.why) for native, row, value in written]
+    print_table([target.title, "value", "message", "fate", "why"], shown)
+
+
+def _as_json(native: str, row: Row, value: str | bytes) -> dict[str, Any]:
+    said: dict[str, Any] = {"native": native, "field": row.field, "fate": row.fate.value, "why": row.why}
+    text = _text(value)
+    return said | (
+        {"value_base64": base64.b64encode(value).decode()} if text is None and isinstance(value, bytes) else {"value": text}
+    )
+
+
+def _natives(table: Table, field: str) -> str:
+    return ", ".join(dict.fromkeys(row.native for row in table.of_field(field) if not row.native.startswith("mqbridge.")))
+
+
+def _row_of(table: Table, native: str) -> Row:
+    """The row that speaks of a native name; a name that no row has is a user's property."""
+    name = next((native.removeprefix(prefix) for prefix in _PREFIXES if native.startswith(prefix)), native)
+    for row in table.rows:
+        if row.native in {native, name}:
+            return row
+        if row.native.endswith("*") and name.startswith(row.native.split("*")[0].removesuffix("N.")):
+            return row
+    return Row(native, "properties", Fate.NATIVE, "as it is")
+
+
+def _text(value: str | bytes) -> str | None:
+    """None for bytes that are no text."""
+    try:
+        return value if isinstance(value, str) else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes):
+        value = value.hex(" ") if (text := _text(value)) is None else text
+    elif isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        value = ", ".join(f"{key}={text}" for key, text in value)
+    elif isinstance(value, tuple):
+        value = ":".join(map(str, value)) if isinstance(value[0], int) else ", ".join(value)
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"

@@ -1,0 +1,86 @@
+"""Writes the tables of docs/mapping.md from the rows that the mappings themselves use.
+
+python -m mqbridge.cli.mapping_page --check     exits 1 when the page is not current
+python -m mqbridge.cli.mapping_page --write
+
+What stands outside of the two marks is written by people and kept.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqbridge.fates import DROPPED, RECOMPUTED, Row, Table, tables
+from mqbridge.message import Message
+
+PAGE = Path(__file__).parents[2] / "docs" / "mapping.md"
+BEGIN = "<!-- Written by `python -m mqbridge.cli.mapping_page --write` from the mappings' own tables. Do not edit. -->"
+END = "<!-- end -->"
+UNPUBLISHED = {"memory"}
+"""Systems of the tests."""
+
+_ORDER = (
+    *("payload", "properties", "key", "ordering_key", "keys", "msg_type", "attributes", "event_time", "deliver_at"),
+    *("origin", "hops", "publish_time", "delivery_count", "position", "defect"),
+)
+
+
+def generated() -> str:
+    """Everything between the marks."""
+    found = [table for table in tables().values() if table.system not in UNPUBLISHED]
+    lines = ["## Fields of the message", "", *_overview(found)]
+    for table in found:
+        lines += ["", f"## {table.title}: every field", "", "| native | message | fate | |", "|---|---|---|---|"]
+        lines += [_line((_code(row.native), row.field or "", row.fate.value, row.why)) for row in table.rows]
+    return "\n".join(lines)
+
+
+def _overview(found: list[Table]) -> Iterator[str]:
+    yield _line(("field", *(table.title for table in found)))
+    yield "|---" * (len(found) + 1) + "|"
+    assert set(_ORDER) == set(Message.__slots__)  # noqa: S101 - a new field has to be given its place
+    for field in _ORDER:
+        yield _line((field, *(_cell(table.of_field(field)) for table in found)))
+
+
+def _cell(rows: list[Row]) -> str:
+    written = [row for row in rows if row.fate not in {RECOMPUTED, DROPPED}]
+    if written:
+        return ", ".join(dict.fromkeys(_code(row.native) for row in written))
+    return "; ".join(dict.fromkeys(f"{_code(row.native)} {row.fate.value}".strip() for row in rows))
+
+
+def _code(name: str) -> str:
+    return f"`{name}`" if name else ""
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def page(text: str) -> str:
+    """The page with its tables renewed."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{generated()}\n\n{END}{after}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check or write the page; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m mqbridge.cli.mapping_page", description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--check", action="store_true", help="exit 1 when the page is not current")
+    what.add_argument("--write", action="store_true", help="write the page")
+    text = PAGE.read_text(encoding="utf-8")
+    if parser.parse_args(arguments).write:
+        PAGE.write_text(page(text), encoding="utf-8")
+        return 0
+    if text == page(text):
+        return 0
+    print(f"{PAGE} is not current: run python -m mqbridge.cli.mapping_page --write", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The two ends of a route, opened: its source topics, and for each the targets with what is done on the way to them.
+
+Everything that can be wrong about topics and partitions is found when they are opened, before anything is consumed. `look`
+compares them with what the clusters have later on: it grows targets, and says when the route has to begin anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from pydantic import BaseModel
+
+from mqbridge.adapter import Cluster, Outbound, OutboundSpec, Topic
+from mqbridge.config.route import Route as RouteConfig
+from mqbridge.config.route import Target as TargetConfig
+from mqbridge.delivery.deadletter import DeadLetters
+from mqbridge.delivery.target import Target
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.message import Partition
+from mqbridge.routing.edits import Edit
+from mqbridge.routing.loops import LoopGuard
+from mqbridge.routing.partitions import Partitioner, advice, misplaced, partitions_needed, unplaced
+from mqbridge.routing.topics import Selected, is_pattern, render, select
+
+log = logging.getLogger(__name__)
+
+Looped = Callable[[int], None]
+Place = tuple[str, str, BaseModel | None]
+"""Cluster, topic and options: what has one outbound."""
+
+
+class Opened:
+    """A target of one source topic, and which topic of which cluster it is."""
+
+    __slots__ = ("config", "target", "topic")
+
+    def __init__(self, config: TargetConfig, topic: str, target: Target) -> None:
+        self.config, self.topic, self.target = config, topic, target
+
+
+class Ends:
+    """Opened by `open`, closed once."""
+
+    def __init__(self, config: RouteConfig, clusters: Mapping[str, Cluster], looped: Looped) -> None:
+        self.targets: dict[str, list[Target]] = {}
+        """By source topic."""
+        self.dead_letters: DeadLetters | None = None
+        self._config, self._clusters, self._looped = config, clusters, looped
+        self._source = clusters[config.source.cluster]
+        self._opened: dict[str, list[Opened]] = {}
+        self._outbounds: list[tuple[Place, Outbound]] = []
+
+    async def open(self) -> None:
+        """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError, with nothing open."""
+        try:
+            for selected in await self._select():
+                await self._open_topic(selected)
+            letters = self._config.delivery.dead_letter
+            if letters is not None:
+                await self._create(letters.cluster, letters.topic, 1)
+                outbound = await self._outbound(letters.cluster, letters.topic, None)
+                self.dead_letters = DeadLetters(self._config.name, outbound, f"{letters.cluster}/{letters.topic}")
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close every outbound; nothing happens when that was done."""
+        outbounds, self._outbounds = self._outbounds, []
+        await asyncio.gather(*(outbound.close() for _, outbound in outbounds), return_exceptions=True)
+
+    def unplaced(self, partition: Partition) -> str | None:
+        """Why a source partition cannot be delivered: a target has no place for it."""
+        for opened in self._opened[partition.topic]:
+            rule, count = opened.config.partitions, opened.target.outbound.partitions
+            if (why := unplaced(rule, partition.name, partition.index, count)) is not None:
+                return f"{opened.target.label} has no place for {partition}: {why}"
+        return None
+
+    async def look(self) -> bool:
+        """Grow targets whose source grew; whether the route has to begin anew to use what there is now. Raises ClusterError."""
+        anew = False
+        if any(map(is_pattern, self._config.source.wanted)):
+            found = {selected.topic for selected in await self._select()}
+            if anew := found != self.targets.keys():
+                added, gone = sorted(found - self.targets.keys()), sorted(self.targets.keys() - found)
+                log.info("route %s: its topics changed: added %s, gone %s", self._config.name, added, gone)
+        for topic, opened in self._opened.items():
+            described = await self._source.describe(topic)
+            if described is not None:
+                for one in opened:
+                    anew |= await self._grown(one, len(described.partitions))
+        return anew
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    async def _select(self) -> list[Selected]:
+        source, wanted = self._source, self._config.source.wanted
+        existing: list[str] = []
+        if any(map(is_pattern, wanted)):
+            if not source.capabilities.list_topics:
+                raise ConfigError(
+                    f"route {self._config.name!r} takes topics by a pattern, but cluster {source.name!r} cannot list its topics",
+                    hint="Give the cluster its admin_url, or name the topics",
+                )
+            existing = await source.topics()
+        chosen = select(wanted, existing)
+        if not chosen:
+            raise ConfigError(f"route {self._config.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}")
+        return chosen
+
+    async def _open_topic(self, selected: Selected) -> None:
+        name, source = self._config.name, self._source.name
+        topic = await self._source.describe(selected.topic)
+        if topic is None:
+            raise ClusterError(
+                f"route {name!r}: the topic {selected.topic!r} does not exist in cluster {source!r}", Failure.FATAL
+            )
+        opened = [await self._open_target(config, selected, topic) for config in self._config.targets]
+        self._opened[selected.topic] = opened
+        self.targets[selected.topic] = [one.target for one in opened]
+        where = ", ".join(f"{one.target.label} ({one.target.outbound.partitions} partitions)" for one in opened)
+        log.info("route %s: %s/%s (%d partitions) to %s", name, source, topic.name, len(topic.partitions), where)
+
+    async def _open_target(self, config: TargetConfig, selected: Selected, topic: Topic) -> Opened:
+        name, rule = render(config.topic, selected), config.partitions
+        needed = partitions_needed(rule, len(topic.partitions))
+        if config.create:
+            await self._create(config.cluster, name, needed)
+        outbound = await self._outbound(config.cluster, name, config.options)
+        label = f"{config.cluster}/{name}"
+        if missing := misplaced(rule, topic, outbound.partitions):
+            partition, why = next(iter(missing.items()))
+            raise ConfigError(
+                f"route {self._config.name!r}: {label} has no place for partition {partition!r} of "
+                f"{self._source.name}/{selected.topic}: {why}",
+                hint=advice(rule, needed, missing, create=config.create),
+            )
+        target = Target(
+            label,
+            outbound,
+            Partitioner(rule, outbound),
+            guard=await self._guard(config.cluster, name),
+            edit=None if config.edit is None else Edit(config.edit, selected.words),
+        )
+        return Opened(config, name, target)
+
+    async def _guard(self, cluster: str, topic: str) -> LoopGuard | None:
+        delivery = self._config.delivery
+        if not delivery.loops_prevented:
+            return None
+        described = await self._clusters[cluster].describe(topic)
+        spellings = [topic] if described is None else [topic, described.name, *described.aliases]
+        return LoopGuard(cluster, spellings, delivery.max_hops, self._looped)
+
+    async def _create(self, cluster: str, topic: str, partitions: int) -> None:
+        if self._clusters[cluster].capabilities.create_topics:
+            await self._clusters[cluster].create(topic, partitions)
+
+    async def _outbound(self, cluster: str, topic: str, options: BaseModel | None) -> Outbound:
+        """The outbound into a topic: one for all source topics that go there, so that its options can name a producer."""
+        place: Place = (cluster, topic, options)
+        for known, outbound in self._outbounds:
+            if known == place:
+                return outbound
+        delivery = self._config.delivery
+        spec = OutboundSpec(
+            topic=topic,
+            ordered=delivery.order == "partition",
+            stamp_origin=delivery.stamp_origin,
+            max_elapsed_s=delivery.retry.max_elapsed,
+            options=options,
+        )
+        outbound = await self._clusters[cluster].outbound(spec)
+        self._outbounds.append((place, outbound))
+        return outbound
+
+    # --- growing ------------------------------------------------------------------------------------------------------
+
+    async def _grown(self, opened: Opened, source_partitions: int) -> bool:
+        """Grow a target that has become too small; whether its outbound has to be opened anew to see what there is."""
+        config, cluster = opened.config, self._clusters[opened.config.cluster]
+        needed = partitions_needed(config.partitions, source_partitions)
+        if config.create and opened.target.outbound.partitions < needed:
+            await self._create(config.cluster, opened.topic, needed)
+        if cluster.capabilities.growing_outbound:
+            return False
+        described = await cluster.describe(opened.topic)
+        return described is not None and len(described.partitions) > opened.target.outbound.partitions

@@ -1,0 +1,157 @@
+"""A route's membership in its group, from joining to leaving: a delivery for each partition that is assigned meanwhile.
+
+A partition whose source lost data stops alone. One that has no place in a target, by the route's rule, waits until it has: it
+is shown as stopped, and `look` asks for what may help. Everything else that goes wrong ends the session.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec
+from mqbridge.config.route import Route as RouteConfig
+from mqbridge.delivery.lane import LaneDelivery, Terms
+from mqbridge.errors import ClusterError, Failure, GapError
+from mqbridge.gateway.ends import Ends
+from mqbridge.gateway.gaps import GapCheck
+from mqbridge.message import Partition
+from mqbridge.net.backoff import Backoff
+from mqbridge.net.tasks import cancel, spawn
+
+log = logging.getLogger(__name__)
+
+PLACE_CHECK_S = 0.2
+"""How often a partition without a place looks whether its target has grown: reads a number, asks nobody."""
+
+REJOIN_FIRST_S, REJOIN_MOST_S = 0.5, 15.0
+"""Between attempts to join after a restart of the route, when the cluster answered before."""
+
+
+class Session:
+    """One membership. `run` once; what it shows stays readable afterwards."""
+
+    def __init__(
+        self,
+        config: RouteConfig,
+        source: Cluster,
+        ends: Ends,
+        terms: Terms,
+        gaps: GapCheck,
+        failed: Callable[[Exception], None],
+        *,
+        again: bool = False,
+    ) -> None:
+        self.started_at = asyncio.get_running_loop().time()
+        self.assigned = False
+        """It was given a partition at all."""
+        self.deliveries: dict[Partition, LaneDelivery] = {}
+        self.stopped: dict[Partition, str] = {}
+        """Partitions that are not read, and why."""
+        self.look = asyncio.Event()
+        """Set when it is worth to look at the targets before it is time."""
+        self.terms = terms
+        self._config, self._source, self._ends, self._gaps = config, source, ends, gaps
+        self._failed, self._again = failed, again
+        self._ending = asyncio.Event()
+        self._live: set[LaneDelivery] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Deliver until `stop` or a failure, which is told at once; then drain and leave. Raises when it cannot join."""
+        inbound: Inbound | None = None
+        acceptor: asyncio.Task[None] | None = None
+        try:
+            inbound = await self._join()
+            if inbound is not None:
+                acceptor = spawn(self._accept(inbound), f"lanes of {self._config.name}")
+                await self._ending.wait()
+        finally:
+            self._ending.set()
+            await cancel(acceptor)
+            for delivery in self._live:
+                delivery.stop()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if inbound is not None:
+                await inbound.close()
+
+    def stop(self) -> None:
+        """Take no more; `run` then drains and returns."""
+        self._ending.set()
+
+    async def _join(self) -> Inbound | None:
+        """The inbound; None when asked to stop before there was one."""
+        source = self._config.source
+        spec = InboundSpec(
+            topics=tuple(self._ends.targets),
+            group=source.group,
+            start=source.start,
+            msg_types=source.msg_types,
+            max_bytes=self._config.delivery.in_flight_bytes,
+            options=source.options,
+        )
+        backoff = Backoff(REJOIN_FIRST_S, REJOIN_MOST_S)
+        while not self._ending.is_set():
+            try:
+                return await self._source.inbound(spec)
+            except ClusterError as error:
+                if not self._again or error.failure in {Failure.FATAL, Failure.REFUSED}:
+                    raise
+                log.warning("route %s cannot join its group again yet: %s", self._config.name, error)
+            await self._pause(backoff.delay())
+        return None
+
+    async def _accept(self, inbound: Inbound) -> None:
+        try:
+            async for lane in inbound.lanes():
+                self.assigned = True
+                partition = lane.partition
+                delivery = LaneDelivery(lane, self._ends.targets[partition.topic], self.terms)
+                self._live.add(delivery)
+                self.deliveries[partition] = delivery
+                self.stopped.pop(partition, None)
+                task = spawn(self._deliver(lane, delivery), f"{self._config.name} {partition}")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        except Exception as error:  # noqa: BLE001 - as in `_deliver`
+            self._fail(error)
+
+    async def _deliver(self, lane: InboundLane, delivery: LaneDelivery) -> None:
+        partition = lane.partition
+        try:
+            await self._gaps.check(partition)
+            await self._place(partition, delivery)
+            await delivery.run()
+        except GapError as error:
+            log.error("route %s: %s stopped: %s", self._config.name, partition, error)  # noqa: TRY400 - expected, its text says all
+            self.stopped[partition] = str(error)
+        except Exception as error:  # noqa: BLE001 - even a bug must stop the route: a lane that ends unseen looks like an idle one
+            self._fail(error)
+        finally:
+            self._live.discard(delivery)
+            if self.deliveries.get(partition) is delivery:
+                del self.deliveries[partition]
+
+    async def _place(self, partition: Partition, delivery: LaneDelivery) -> None:
+        """Wait until every target has a place for the partition, or the session ends."""
+        problem = self._ends.unplaced(partition)
+        if problem is None:
+            return
+        log.error("route %s: %s waits: %s", self._config.name, partition, problem)
+        self.deliveries.pop(partition, None)
+        self.stopped[partition] = problem
+        self.look.set()
+        while self._ends.unplaced(partition) is not None and not self._ending.is_set():
+            await self._pause(PLACE_CHECK_S)
+        if not self._ending.is_set():
+            log.info("route %s: %s goes on: its target has grown", self._config.name, partition)
+            del self.stopped[partition]
+            self.deliveries[partition] = delivery
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), seconds)
+
+    def _fail(self, error: Exception) -> None:
+        self._failed(error)
+        self._ending.set()

@@ -1,0 +1,100 @@
+"""The configuration of a RocketMQ cluster, and of the routes' ends at it."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mqbridge.adapter import ClusterModel
+from mqbridge.net.dial import split_address
+from mqbridge.units import Duration, Size
+
+DEFAULT_PORT = 9876
+BATCH_BYTES = 1 << 20
+"""A batch larger than this gains nothing; Brokers take up to 4 MiB."""
+MAX_MESSAGE_BYTES = 4 << 20
+"""What Brokers take by default (`maxMessageSize`)."""
+
+
+class RocketMQCluster(ClusterModel):
+    """One cluster, found through its name servers."""
+
+    name_servers: tuple[str, ...] = Field(
+        min_length=1,
+        description="The name servers, host:port, as a list or one text with commas or semicolons; port 9876 may be left out.",
+        examples=["10.0.0.1:9876,10.0.0.2:9876"],
+    )
+    request_timeout: Duration = Field(default=5.0, ge=0.5, le=600.0, description="How long to wait for an answer.")
+    heartbeat: Duration = Field(
+        default=30.0, ge=0.5, le=60.0, description="Time between heartbeats; a Broker forgets a client after 120 s without one."
+    )
+    refresh: Duration = Field(
+        default=30.0, ge=0.1, description="Time between looks at the routes: how fast new queues and moved Brokers are seen."
+    )
+    max_message_size: Size = Field(
+        default=MAX_MESSAGE_BYTES,
+        ge=1024,
+        description="The Brokers' `maxMessageSize`; larger messages are refused before sending.",
+    )
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """`rocketmq://host:9876[,host:9876]`."""
+        return cls(name_servers=tuple(url.removeprefix("rocketmq://").rstrip("/").split(",")))
+
+    @field_validator("name_servers", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return [part.strip() for part in value.replace(";", ",").split(",")] if isinstance(value, str) else value
+
+    @field_validator("name_servers")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple("{}:{}".format(*split_address(address, DEFAULT_PORT)) for address in value)
+
+
+class RocketMQInboundOptions(BaseModel):
+    """Consuming from RocketMQ."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sql: str | None = Field(
+        default=None,
+        min_length=1,
+        description="An SQL92 expression on properties that Brokers filter by (`enablePropertyFilter`); not with `msg_types`.",
+        examples=["region = 'eu' AND amount > 100"],
+    )
+    strategy: Literal["averagely", "circle", "consistent_hash"] = Field(
+        default="averagely",
+        description="How the members of a group divide the queues; all members, Java ones too, must use the same.",
+    )
+    orderly: bool = Field(
+        default=False,
+        description="Lock queues at the Broker as orderly Java consumers do. Each queue is read in order in any case; the lock"
+        " keeps another member from reading it at the same time while the group is being divided anew.",
+    )
+    retries: bool = Field(
+        default=True,
+        description="Also take what members of the group have sent back (`%RETRY%GROUP`), as every push consumer does.",
+    )
+    pull_messages: int = Field(
+        default=1024,
+        ge=1,
+        le=65536,
+        description="Most messages asked for in one pull. Brokers give 32 unless maxTransferCountOnMessageInMemory and -InDisk,"
+        " and the byte limits beside them, are raised.",
+    )
+
+
+class RocketMQOutboundOptions(BaseModel):
+    """Producing to RocketMQ."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    producer_group: str = Field(default="mqbridge", min_length=1, max_length=120, description="The producer group.")
+    batch_messages: int = Field(default=2000, ge=1, le=100_000, description="Most messages of one send.")
+    batch_bytes: Size = Field(
+        default=BATCH_BYTES, ge=1, le=4 << 20, description="Most bytes of one send; a larger message is sent alone."
+    )
+    in_flight: int = Field(
+        default=4, ge=1, le=64, description="Most sends to one queue at the same time, where the route keeps no order."
+    )

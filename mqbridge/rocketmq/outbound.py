@@ -1,0 +1,139 @@
+"""Producing to one topic: batches, one at a time per queue where order is kept, because Brokers handle requests side by side."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError
+from mqbridge.message import Message, Partition, origin_prefix
+from mqbridge.rocketmq.client.producer import Producer
+from mqbridge.rocketmq.client.sending import SendResult
+from mqbridge.rocketmq.config import RocketMQOutboundOptions
+from mqbridge.rocketmq.mapping import Limits, Outgoing, encode
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.wire.javahash import java_string_hash
+
+CLOSE_TIMEOUT_S = 30.0
+KEY_MEMO = 16384
+"""Hashes remembered; keys repeat, and hashing one takes longer than looking it up."""
+
+NewestOrigin = Callable[[Queue], Awaitable[str | None]]
+"""Reads the origin of the newest message of a queue back."""
+
+
+class RocketMQOutbound:
+    """A way into one topic."""
+
+    def __init__(
+        self, producer: Producer, spec: OutboundSpec, queues: Sequence[Queue], max_message_bytes: int, newest: NewestOrigin
+    ) -> None:
+        assert spec.options is None or isinstance(spec.options, RocketMQOutboundOptions)  # noqa: S101 - by the registry
+        options = spec.options or RocketMQOutboundOptions()
+        self._producer, self._spec, self._newest = producer, spec, newest
+        self._queues = list(queues)
+        self._limits = Limits(
+            max_bytes=min(options.batch_bytes, max_message_bytes),
+            max_messages=options.batch_messages,
+            max_message_bytes=max_message_bytes,
+        )
+        self._prefixes: dict[Partition, str] = {}
+        self._closed = False
+        self._ends: list[Callable[[], None]] = []
+
+    @property
+    def partitions(self) -> int:
+        """Queues that may be written to; grows with the topic."""
+        return len(self._queues)
+
+    def on_close(self, end: Callable[[], None]) -> None:
+        """What else is to end with this."""
+        self._ends.append(end)
+
+    def grow(self, queues: Sequence[Queue]) -> None:
+        """The topic's queues are these now. When some are gone, those that are left take their places when the route restarts."""
+        if len(queues) > len(self._queues):
+            self._queues = list(queues)
+
+    def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
+        """Send in order; the receipt's position is that of the last stored message."""
+        if not 0 <= partition < len(self._queues):
+            raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, there is no {partition}")
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(ClusterError(f"the outbound to {self._spec.topic!r} is closed", Failure.FATAL))
+            return future
+        prefix = self._prefix(source) if source is not None and self._spec.stamp_origin else None
+        outgoing, failures = encode(messages, prefix, self._limits, int(time.time() * 1000))
+        _Gathering(future, failures).start(self._producer, self._queues[partition], outgoing)
+        return future
+
+    def partition_of(self, key: bytes) -> int:
+        """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""
+        return _select(key) % len(self._queues)
+
+    def _prefix(self, source: Partition) -> str:
+        prefix = self._prefixes.get(source)
+        if prefix is None:
+            prefix = self._prefixes[source] = origin_prefix(source)
+        return prefix
+
+    async def last_origin(self, partition: int) -> str | None:
+        """The origin stamped on the newest message. Raises ClusterError."""
+        return await self._newest(self._queues[partition])
+
+    async def close(self) -> None:
+        """Wait for what is in flight, then let go."""
+        if not self._closed:
+            self._closed = True
+            for end in self._ends:
+                end()
+            await self._producer.close(CLOSE_TIMEOUT_S)
+
+
+@functools.lru_cache(maxsize=KEY_MEMO)
+def _select(key: bytes) -> int:
+    return abs(java_string_hash(key.decode(errors="replace")))
+
+
+class _Gathering:
+    """One `send` until all of its requests have their results."""
+
+    __slots__ = ("_failures", "_fatal", "_future", "_open", "_position")
+
+    def __init__(self, future: "asyncio.Future[Receipt]", failures: list[MessageFailure]) -> None:
+        self._future, self._failures = future, failures
+        self._open = 1
+        self._position: tuple[int, ...] = ()
+        self._fatal: ClusterError | None = None
+
+    def start(self, producer: Producer, queue: Queue, requests: Sequence[Outgoing]) -> None:
+        self._open += len(requests)
+        for out in requests:
+            if out.is_batch:
+                sent = producer.send_batch(queue, out.body, out.count, out.born)
+            else:
+                sent = producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
+            sent.add_done_callback(functools.partial(self._done, out))
+        self._finish()
+
+    def _done(self, out: Outgoing, sent: "asyncio.Future[SendResult]") -> None:
+        error = sent.exception()
+        if error is None:
+            self._position = max(self._position, (sent.result().offset + out.count - 1,))
+        elif isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
+            self._failures += [MessageFailure(index, error.failure, str(error)) for index in out.indexes]
+        else:
+            self._fatal = error if isinstance(error, ClusterError) else ClusterError(str(error), Failure.FATAL)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._open -= 1
+        if self._open or self._future.done():
+            return
+        if self._fatal is not None:
+            self._future.set_exception(self._fatal)
+            return
+        self._failures.sort(key=lambda failure: failure.index)
+        self._future.set_result(Receipt(self._position, self._failures))

@@ -1,0 +1,137 @@
+"""What a route changes in messages on their way to one target.
+
+Properties are removed, then renamed, then set; templates read the message as it came. Only what differs is changed, and a message
+that nothing changes goes on as the object that it was. One that could not be read is left alone.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from mqbridge.message import Message, Pair, Partition
+from mqbridge.routing.templates import Template
+from mqbridge.routing.topics import compile_pattern, is_pattern
+
+EMPTY: Mapping[str, Any] = {
+    "key": None,
+    "ordering_key": None,
+    "keys": (),
+    "msg_type": None,
+    "event_time": None,
+    "deliver_at": None,
+}
+"""What a cleared field becomes."""
+
+
+class Rules(Protocol):
+    """Edits as the configuration gives them."""
+
+    @property
+    def set(self) -> Mapping[str, str]:
+        """Properties by name, each a template."""
+
+    @property
+    def remove(self) -> Sequence[str]:
+        """Names of properties, or `~PATTERN`."""
+
+    @property
+    def rename(self) -> Mapping[str, str]:
+        """New names of properties by their old ones."""
+
+    @property
+    def clear(self) -> Sequence[str]:
+        """Fields to empty."""
+
+    @property
+    def msg_type(self) -> str | None:
+        """A template."""
+
+    @property
+    def key(self) -> str | None:
+        """A template."""
+
+    @property
+    def ordering_key(self) -> str | None:
+        """A template."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Templates, one for each index key."""
+
+
+class Edit:
+    """The edits of one target; `words` are those that the source topic gives to templates."""
+
+    def __init__(self, rules: Rules, words: Mapping[str, str]) -> None:
+        self._removed = frozenset(name for name in rules.remove if not is_pattern(name))
+        self._patterns = [compile_pattern(name) for name in rules.remove if is_pattern(name)]
+        self._renamed = dict(rules.rename)
+        self._set = {name: Template(text, words) for name, text in rules.set.items()}
+        self._on_properties = bool(rules.remove or rules.rename or rules.set)
+        texts = {"msg_type": rules.msg_type, "key": rules.key, "ordering_key": rules.ordering_key}
+        self._texts = {field: Template(text, words) for field, text in texts.items() if text is not None}
+        self._keys = [Template(text, words) for text in rules.keys]
+        self._cleared = {field: EMPTY[field] for field in rules.clear}
+
+    def apply(self, messages: Sequence[Message], source: Partition) -> Sequence[Message]:
+        """The messages as they are to be written; the same object when nothing changes."""
+        edited: list[Message] | None = None
+        for index, message in enumerate(messages):
+            if message.defect is None and (changes := self._changes(message, source)):
+                if edited is None:
+                    edited = list(messages)
+                edited[index] = message.replace(**changes)
+        return messages if edited is None else edited
+
+    def _changes(self, message: Message, source: Partition) -> dict[str, Any]:
+        wanted = self._cleared.copy()
+        if self._on_properties:
+            wanted["properties"] = self._properties(message, source)
+        for field, template in self._texts.items():
+            if (text := template.render(message, source)) is not None:
+                wanted[field] = text.encode() if field == "ordering_key" else text
+        if self._keys and (keys := tuple(self._index_keys(message, source))):
+            wanted["keys"] = keys
+        changes = {field: value for field, value in wanted.items() if value != getattr(message, field)}
+        if changes and message.attributes is not None and ("properties" in changes or "msg_type" in changes):
+            # The string would go on saying what was there, a removed property among it.
+            changes["attributes"] = None
+        return changes
+
+    def _index_keys(self, message: Message, source: Partition) -> Iterator[str]:
+        for template in self._keys:
+            if (text := template.render(message, source)) is not None:
+                yield text
+
+    def _properties(self, message: Message, source: Partition) -> tuple[Pair, ...]:
+        properties = message.properties
+        if self._removed or self._patterns or self._renamed:
+            properties = self._without(properties)
+        for name, template in self._set.items():
+            if (text := template.render(message, source)) is not None:
+                properties = _with(properties, name, text)
+        return properties
+
+    def _without(self, properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
+        """What is left of them, under the names that they are to have."""
+        removed, patterns, renamed = self._removed, self._patterns, self._renamed
+        return tuple(
+            [
+                (renamed[pair[0]], pair[1]) if pair[0] in renamed else pair
+                for pair in properties
+                if pair[0] not in removed and not (patterns and _matches(patterns, pair[0]))
+            ]
+        )
+
+
+def _matches(patterns: list[re.Pattern[str]], name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in patterns)
+
+
+def _with(properties: tuple[Pair, ...], name: str, value: str) -> tuple[Pair, ...]:
+    """The properties with this one value under the name, in the place of the first that was there."""
+    places = [index for index, pair in enumerate(properties) if pair[0] == name]
+    if not places:
+        return (*properties, (name, value))
+    at = places[0]
+    return (*properties[:at], (name, value), *(pair for pair in properties[at + 1 :] if pair[0] != name))

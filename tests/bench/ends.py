@@ -1,0 +1,147 @@
+"""The real servers of the bench as sources and targets: what fills them, and how both bridges are told where they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mqbridge.adapter import OutboundSpec
+from mqbridge.message import Message
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.batch import encode_element
+from tests.e2e.sides import Side
+from tests.e2e.support import fill, opened
+from tests.kit.oracle import TYPES, body
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.tubemq import TubeMQ
+
+PARTITIONS = 8
+BATCH = 500
+WINDOW = 4
+"""Batches on the way per partition while filling."""
+BORN = 1_795_219_034_805
+PULL_LIMITS = {
+    "maxTransferCountOnMessageInMemory": 1024,
+    "maxTransferCountOnMessageInDisk": 1024,
+    "maxTransferBytesOnMessageInMemory": 1 << 20,
+    "maxTransferBytesOnMessageInDisk": 1 << 20,
+}
+"""A Broker as shipped gives 32 messages per pull, on disk 8: who moves much raises these, for Java as for us."""
+_fresh = itertools.count(1)
+
+
+@contextlib.contextmanager
+def running(system: str, topics: int) -> Iterator[Side]:
+    """A cluster of a system, with room for so many topics."""
+    match system:
+        case "tubemq":
+            # Without the memory store no send is answered 419, and what is read comes from files, as in a backfill.
+            with TubeMQ(pool={PARTITIONS: topics}, memory_store=False) as server:
+                yield Side(system, server, 0)
+        case "pulsar":
+            with Pulsar(heap_mb=1024) as pulsar:
+                yield Side(system, pulsar, 0)
+        case _:
+            with RocketMQ(PULL_LIMITS, heap_mb=1024) as rocketmq:
+                yield Side(system, rocketmq, 0)
+
+
+def take_topic(side: Side) -> str:
+    """A fresh topic with PARTITIONS partitions."""
+    if isinstance(side.server, Pulsar):
+        return side.server.create_topic(f"bench-{next(_fresh)}", PARTITIONS)
+    return side.take_topic(PARTITIONS)
+
+
+def java_arguments(source: Side, target: Side) -> dict[str, Any]:
+    """How JavaBridge is told where both ends are."""
+    found: dict[str, Any] = {"source": source.system, "sink": target.system}
+    for each in (source, target):
+        match each.server:
+            case TubeMQ():
+                found["master"] = each.server.masters
+            case Pulsar():
+                found["url"] = each.server.service_url
+            case RocketMQ():
+                found["name_servers"] = each.server.name_server
+    return found
+
+
+def fill_topic(side: Side, topic: str, total: int, size: int) -> None:
+    """`total` messages of `size` bytes with five properties, as the system's own producers would write them."""
+    asyncio.run(_fill(side, topic, total // PARTITIONS, size))
+
+
+async def _fill(side: Side, topic: str, count: int, size: int) -> None:
+    match side.server:
+        case TubeMQ():
+            await fill(side.server, topic, [count] * PARTITIONS, size)
+        case Pulsar():
+            await _fill_pulsar(side, topic, count, size)
+        case RocketMQ():
+            await _fill_rocketmq(side.server, topic, count, size)
+
+
+def pairs(partition: int, number: int) -> tuple[tuple[str, str], ...]:
+    """Five properties: some that repeat, some that do not."""
+    return (
+        ("seq", str(number)),
+        ("part", str(partition)),
+        ("name", "grün"),
+        ("trace", f"{partition:02x}{number:014x}"),
+        ("zone", "eu-1"),
+    )
+
+
+async def _fill_pulsar(side: Side, topic: str, count: int, size: int) -> None:
+    async with opened(side.system, side.settings) as cluster:
+        outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
+
+        async def one(partition: int) -> None:
+            waiting: deque[asyncio.Future[Any]] = deque()
+            for start in range(0, count, BATCH):
+                batch = [_message(partition, number, size) for number in range(start, min(start + BATCH, count))]
+                waiting.append(outbound.send(partition, batch, None))
+                if len(waiting) >= WINDOW:
+                    await waiting.popleft()
+            await asyncio.gather(*waiting)
+
+        await asyncio.gather(*map(one, range(PARTITIONS)))
+        await outbound.close()
+
+
+def _message(partition: int, number: int, size: int) -> Message:
+    return Message(body(partition, number, size), pairs(partition, number), key=f"key-{number % 1000}", event_time=BORN + number)
+
+
+async def _fill_rocketmq(server: RocketMQ, topic: str, count: int, size: int) -> None:
+    """By our client, below the mapping: nothing of the gateway's own may be in these messages."""
+    client = RocketmqClient([server.name_server])
+    await client.connect()
+    producer = client.producer("bench", topic)
+    route = await client.routes.get(topic)
+    assert route is not None
+
+    async def one(partition: int) -> None:
+        queue = route.write_queues()[partition]
+        for start in range(0, count, BATCH):
+            numbers = range(start, min(start + BATCH, count))
+            elements = b"".join(
+                encode_element(body(partition, n, size), _native(partition, n, client.unique_id()), 0) for n in numbers
+            )
+            await producer.send_batch(queue, elements, len(numbers), BORN)
+
+    await asyncio.gather(*map(one, range(PARTITIONS)))
+    await producer.close()
+    await client.close()
+
+
+def _native(partition: int, number: int, unique_key: str) -> bytes:
+    own: Sequence[tuple[str, str]] = (("UNIQ_KEY", unique_key), ("KEYS", f"key-{number % 1000}"), ("TAGS", TYPES[number % 3]))
+    return properties.encode([*own, *pairs(partition, number)])

@@ -1,0 +1,34 @@
+"""A real RocketMQ for the suite."""
+
+import asyncio
+import itertools
+from uuid import uuid4
+
+from mqbridge.adapter import Cluster
+from mqbridge.rocketmq.adapter import ADAPTER
+from tests.kit.rocketmq import RocketMQ
+from tests.strategies import CARRIED
+
+
+class RocketMQHarness:
+    name = "rocketmq"
+    max_payload = 4 << 20
+    carried = CARRIED
+    patience_s = 40.0
+
+    def __init__(self, server: RocketMQ) -> None:
+        self._server = server
+        self._config = ADAPTER.cluster_model(name_servers=server.name_server, heartbeat="2s", refresh="500ms")
+        self._clients = itertools.count(1)
+
+    def cluster(self) -> Cluster:
+        return ADAPTER.make_cluster(f"rocketmq-{next(self._clients)}", self._config)
+
+    async def topic(self, cluster: Cluster, partitions: int) -> str:  # noqa: ARG002 - the kit makes it without our client
+        return await asyncio.to_thread(self._server.take_topic, partitions)
+
+    def unknown_topic(self) -> str:
+        return f"none_{uuid4().hex[:8]}"
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,232 @@
+"""Partitions and topics that come while a route runs: all of it is delivered, and nobody else notices."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import InboundSpec, OutboundSpec, load_adapters
+from mqbridge.config.load import from_dict
+from mqbridge.errors import ClusterError
+from mqbridge.gateway.run import Gateway
+from mqbridge.message import Message
+from mqbridge.net.tasks import spawn
+from tests.core.world import World, committed, end, everything, fill, named, put, route, running, stored, until
+
+SOON = {"refresh": "100ms"}
+
+
+@pytest.mark.parametrize("by", ["modulo", "identity", "key"])
+@pytest.mark.parametrize("growing", [True, False], ids=["growing", "reopened"])
+async def test_a_target_grows_with_its_source(world: World, by: str, growing: bool) -> None:
+    fill(world.a, "t", 2, 100)
+    config = world.config(
+        route("r", "a/t", end("b/t", partitions={"by": by}), source_=SOON),
+        route("other", "a/t", "c/t"),
+        b={"growing_outbound": growing},
+    )
+    async with running(config) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 100)
+        other, session = named(gateway, "other"), named(gateway, "other")._session
+        fill(world.a, "t", 5, 400, first=100)
+        await until(lambda: committed(world.a, "g-r") == 500)
+        await until(lambda: named(gateway, "r").targets == {"t": {"b/t": 5}})
+        put(world.a, "t", 4, b"500")
+        await until(lambda: committed(world.a, "g-r") == 501)
+        assert named(gateway, "r").sessions == (1 if growing else 2)
+        assert named(gateway, "r").stopped == {}
+        assert other._session is session
+    assert everything(world.b, "t") == list(range(501))
+    if by == "identity":
+        assert stored(world.b, "t") == stored(world.a, "t")
+
+
+async def test_without_create_a_new_partition_waits_for_its_place(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    fill(world.a, "t", 2, 100)
+    world.b.create("t", 2)
+    target = end("b/t", partitions={"by": "identity"}, create=False)
+    async with running(world.config(route("r", "a/t", target, source_=SOON), b={"growing_outbound": False})) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 100)
+        fill(world.a, "t", 3, 90, first=100)
+        held = named(gateway, "r")
+        await until(lambda: committed(world.a, "g-r") == 160 and held.stopped)
+        assert {str(at): why for at, why in held.stopped.items()} == {
+            "a/t/2": "b/t has no place for a/t/2: by identity it goes to partition 2, but there are 2 (0 to 1)"
+        }
+        assert [str(partition) for partition in held.deliveries] == ["a/t/0", "a/t/1"]
+        world.b.create("t", 3)
+        await until(lambda: committed(world.a, "g-r") == 190)
+        assert held.stopped == {}
+    assert stored(world.b, "t") == stored(world.a, "t")
+    assert "a/t/2 waits: b/t has no place for a/t/2" in caplog.text
+
+
+async def test_a_partition_that_is_not_in_the_table_waits_alone(world: World) -> None:
+    fill(world.a, "t", 2, 100)
+    target = end("b/t", partitions={"by": "table", "table": {"0": 1, "1": 0}})
+    async with running(world.config(route("r", "a/t", target, source_=SOON))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 100)
+        fill(world.a, "t", 3, 90, first=100)
+        await until(lambda: committed(world.a, "g-r") == 160 and named(gateway, "r").stopped)
+        [why] = named(gateway, "r").stopped.values()
+        assert why == "b/t has no place for a/t/2: it is not in the table of `partitions`"
+        put(world.a, "t", 0, b"200")
+        await until(lambda: committed(world.a, "g-r") == 161)
+        assert named(gateway, "r").error is None
+    progress = world.a.progress["g-r", "t", 2]
+    assert progress.committed == 0  # it is not lost: the table can be completed
+
+
+async def test_a_partition_without_a_place_does_not_keep_an_idle_gateway_up(world: World) -> None:
+    fill(world.a, "t", 2, 100)
+    world.b.create("t", 2)
+    target = end("b/t", partitions={"by": "identity"}, create=False)
+    gateway = Gateway(from_dict(world.config(route("r", "a/t", target)), adapters={"memory": load_adapters()["memory"]}))
+    real = gateway.run(0.3)
+    prepare = gateway._prepare
+
+    async def grown_meanwhile(stack: Any) -> None:
+        await prepare(stack)
+        fill(world.a, "t", 3, 9, first=100)
+
+    gateway._prepare = grown_meanwhile  # type: ignore[method-assign]
+    outcome = await real
+    assert not outcome.clean
+    assert list(outcome.routes[0].stopped) == ["a/t/2"]
+
+
+@pytest.mark.parametrize("individual", [False, True])
+async def test_new_topics_behind_a_pattern(world: World, individual: bool) -> None:
+    fill(world.a, "t1", 2, 100)
+    fill(world.a, "u", 1, 100)
+    config = world.config(
+        route("r", "a/~t(?P<n>.+)", "b/copy-{n}", source_=SOON),
+        route("other", "a/u", "b/u", source_=SOON),
+        a={"individual_ack": individual},
+    )
+    async with running(config) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 100)
+        session = named(gateway, "other")._session
+        world.b.faults.receipt_delay_s = 0.02
+        for n in range(2, 5):
+            fill(world.a, f"t{n}", 3, 300, first=n * 300)
+            put(world.a, "t1", 0, b"%d" % (100 + n))
+            await until(lambda n=n: everything(world.b, f"copy-{n}") == list(range(n * 300, n * 300 + 300)))  # type: ignore[misc]
+        await until(lambda: committed(world.a, "g-r") == 1003)
+        assert 2 <= named(gateway, "r").sessions <= 4
+        assert (named(gateway, "other")._session, named(gateway, "other").sessions) == (session, 1)
+        assert named(gateway, "r").counters.acknowledged >= 1003
+    assert everything(world.b, "copy-1") == [*range(100), 102, 103, 104]
+
+
+async def test_topics_that_are_gone(world: World) -> None:
+    fill(world.a, "t1", 2, 100)
+    fill(world.a, "t2", 2, 100)
+    async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 200)
+        del world.a.topics["t2"]
+        await until(lambda: set(named(gateway, "r").targets) == {"t1"})
+        put(world.a, "t1", 0, b"100")
+        await until(lambda: everything(world.b, "t1") == list(range(101)))
+
+
+async def test_what_cannot_be_looked_at_leaves_the_route_as_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    fill(world.a, "t1", 2, 100)
+    async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 100)
+
+        async def unable() -> list[str]:
+            raise ClusterError("the admin address does not answer")
+
+        real, gateway.clusters["a"].topics = gateway.clusters["a"].topics, unable  # type: ignore[method-assign]
+        await until(lambda: "route r goes on as it is: the admin address does not answer" in caplog.text)
+        put(world.a, "t1", 0, b"100")
+        await until(lambda: committed(world.a, "g-r") == 101)
+        fill(world.a, "t2", 1, 10)
+        gateway.clusters["a"].topics = real  # type: ignore[method-assign]
+        await until(lambda: committed(world.a, "g-r") == 111)
+
+
+async def test_a_target_that_cannot_be_opened_leaves_the_route_as_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    fill(world.a, "t1", 2, 100)
+    world.b.create("t1", 2)
+    async with running(world.config(route("r", "a/~t.", end("b/{topic}", create=False), source_=SOON))) as gateway:
+        fill(world.a, "t2", 1, 10)
+        await until(lambda: "there is no topic 't2' in memory cluster 'b'" in caplog.text)
+        put(world.a, "t1", 0, b"100")
+        await until(lambda: committed(world.a, "g-r") == 101)
+        assert named(gateway, "r").sessions == 1
+        world.b.create("t2", 1)
+        await until(lambda: committed(world.a, "g-r") == 111)
+
+
+async def test_a_group_that_cannot_be_joined_again_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.session.REJOIN_FIRST_S", 0.01)
+    fill(world.a, "t1", 2, 100)
+    async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 100)
+        cluster, failures = gateway.clusters["a"], iter(range(3))
+        real = cluster.inbound
+
+        async def sometimes(spec: InboundSpec) -> Any:
+            if next(failures, None) is not None:
+                raise ClusterError("not just now")
+            return await real(spec)
+
+        cluster.inbound = sometimes  # type: ignore[method-assign]
+        fill(world.a, "t2", 1, 10)
+        await until(lambda: committed(world.a, "g-r") == 110)
+        assert next(failures, None) is None
+
+
+async def test_null_never_looks(world: World) -> None:
+    fill(world.a, "t1", 2, 100)
+    async with running(world.config(route("r", "a/~t.", "b/{topic}", source_={"refresh": None}))) as gateway:
+        asked = []
+        real = gateway.clusters["a"].topics
+
+        async def topics() -> list[str]:
+            asked.append(1)
+            return await real()
+
+        gateway.clusters["a"].topics = topics  # type: ignore[method-assign]
+        await until(lambda: committed(world.a, "g-r") == 100)
+        fill(world.a, "t2", 1, 10)
+        put(world.a, "t1", 0, b"100")
+        await until(lambda: committed(world.a, "g-r") == 101)
+        assert asked == []
+
+
+async def test_logs_grow_too(tmp_path: Path) -> None:
+    """The embedded log's outbounds do not grow by themselves."""
+    adapters = load_adapters()
+    config = {
+        "clusters": {name: {"system": "log", "path": str(tmp_path / f"{name}.db"), "poll": "10ms"} for name in ("a", "b")},
+        "http": {"enabled": False},
+        "routes": [route("r", "a/~t.*", end("b/{topic}", partitions={"by": "identity"}), source_=SOON)],
+    }
+    gateway = Gateway(from_dict(config, adapters=adapters), adapters)
+    writer = adapters["log"].make_cluster("w", adapters["log"].cluster_model(path=tmp_path / "a.db"))
+    await writer.connect()
+
+    async def write(topic: str, partitions: int, payload: bytes) -> None:
+        await writer.create(topic, partitions)
+        outbound = await writer.outbound(OutboundSpec(topic))
+        for partition in range(partitions):
+            assert not (await outbound.send(partition, [Message(payload)] * 10, None)).failures
+        await outbound.close()
+
+    await write("t1", 2, b"first")
+    task = spawn(gateway.run(), "gateway")
+    await until(lambda: gateway.ready and named(gateway, "r").counters.acknowledged == 20)
+    await write("t1", 4, b"second")
+    await write("t2", 1, b"third")
+    await until(lambda: named(gateway, "r").counters.acknowledged == 70)
+    bounds = {topic: await gateway.clusters["b"].bounds(topic) for topic in ("t1", "t2")}
+    gateway.stop()
+    assert (await task).clean
+    await writer.close()
+    assert {topic: [held[str(n)].next[0] for n in range(len(held))] for topic, held in bounds.items()} == {
+        "t1": [20, 20, 10, 10],
+        "t2": [10],
+    }

@@ -1,0 +1,119 @@
+"""Messages do not go round: not between two clusters, not in a ring, not through gateways that know nothing of each other."""
+
+import pytest
+
+from mqbridge.adapter import Topic
+from mqbridge.memory.adapter import MemoryCluster
+from mqbridge.message import Message, Partition, origin_prefix
+from mqbridge.routing.loops import LoopGuard
+from tests.core.world import World, committed, end, everything, fill, named, put, route, run, running, until
+
+
+def origin(cluster: str, topic: str) -> str:
+    return origin_prefix(Partition(cluster, topic, "b:0", 0)) + "12:3"
+
+
+def test_what_came_from_here_and_what_came_too_far() -> None:
+    seen: list[int] = []
+    guard = LoopGuard("b", ["orders", "persistent://p/d/orders", "orders"], 3, seen.append)
+    home = Message(b"home", origin=origin("b", "orders"), hops=1)
+    alias = Message(b"alias", origin=origin("b", "persistent://p/d/orders"), hops=1)
+    far = Message(b"far", origin=origin("x", "t"), hops=3)
+    fine = [
+        Message(b"native"),
+        Message(b"near", origin=origin("x", "t"), hops=2),
+        Message(b"longer", origin=origin("b", "orders2"), hops=1),
+        Message(b"other", origin=origin("bb", "orders"), hops=1),
+        Message(b"no origin", origin="something else", hops=1),
+    ]
+    assert guard.keep([home, *fine, alias, far]) == fine
+    assert seen == [3]
+    assert guard.keep(fine) is fine
+    natives = [Message(b"1"), Message(b"2")]
+    assert guard.keep(natives) is natives
+    assert seen == [3]
+
+
+def test_names_with_separators() -> None:
+    seen: list[int] = []
+    guard = LoopGuard("b|x", ["t%|"], 8, seen.append)
+    assert guard.keep([Message(b"", origin=origin("b|x", "t%|"), hops=1)]) == []
+    assert guard.keep([message := Message(b"", origin=origin("b", "x|t%|"), hops=1)]) == [message]
+
+
+async def test_both_directions_at_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    fill(world.a, "t", 3, 300)
+    fill(world.b, "t", 3, 300, first=300)
+    async with running(world.config(route("there", "a/t", "b/t"), route("back", "b/t", "a/t"))) as gateway:
+        await until(lambda: committed(world.a, "g-there") == 600 and committed(world.b, "g-back") == 600)
+        assert everything(world.a, "t") == everything(world.b, "t") == list(range(600))
+        assert [(one.counters.looped, one.counters.stored) for one in gateway.routes] == [(300, 300), (300, 300)]
+        put(world.a, "t", 0, b"600")
+        await until(lambda: committed(world.b, "g-back") == 601)
+        assert everything(world.a, "t") == everything(world.b, "t") == list(range(601))
+    assert caplog.text.count("does not write messages that came from where they would go") == 2
+
+
+async def test_a_longer_ring_ends_at_the_limit_of_hops(world: World) -> None:
+    fill(world.a, "t", 1, 10)
+    ring = [route("1", "a/t", "b/t"), route("2", "b/t", "c/t"), route("3", "c/t", "a/t")]
+    for one in ring:
+        one["delivery"] = {"max_hops": 4}
+    outcome = await run(world.config(*ring))
+    # Four hops: a to b, to c, back to a once, and to b again, where the fifth is refused.
+    assert [len(made.topics["t"][0].messages) for made in (world.a, world.b, world.c)] == [20, 20, 10]
+    assert [result.looped for result in outcome.routes] == [0, 10, 0]
+    assert sum(committed(made, f"g-{n}") for n, made in enumerate((world.a, world.b, world.c), 1)) == 50
+
+
+async def test_gateways_that_name_clusters_differently(world: World) -> None:
+    fill(world.a, "t", 1, 10)
+    there = world.config(route("there", "a/t", "b/t"))
+    back = world.config(route("back", "b/t", "a/t"))
+    back["clusters"] = {f"other-{name}": made for name, made in back["clusters"].items()}
+    back["routes"][0]["from"]["cluster"] = "other-b"
+    back["routes"][0]["to"][0]["cluster"] = "other-a"
+    async with running(there) as first, running(back, alone=False) as second:
+        await until(lambda: named(first, "there").counters.looped + named(second, "back").counters.looped == 10)
+        assert len(world.a.topics["t"][0].messages) + len(world.b.topics["t"][0].messages) == 10 * 9
+
+
+async def test_one_target_of_two(world: World) -> None:
+    world.b.create("t", 1)
+    put(world.b, "t", 0, Message(b"1", origin=origin("a", "t"), hops=1), Message(b"2"))
+    outcome = await run(world.config(route("r", "b/t", "a/t", "c/t")))
+    assert (everything(world.a, "t"), everything(world.c, "t")) == ([2], [1, 2])
+    assert (outcome.routes[0].looped, outcome.routes[0].acknowledged) == (1, 2)
+    assert committed(world.b, "g-r") == 2
+
+
+@pytest.mark.parametrize("delivery", [{"prevent_loops": False}, {"stamp_origin": False}], ids=str)
+async def test_it_can_be_turned_off(world: World, delivery: dict[str, bool]) -> None:
+    world.b.create("t", 1)
+    put(world.b, "t", 0, Message(b"1", origin=origin("a", "t"), hops=9))
+    outcome = await run(world.config(route("r", "b/t", "a/t", delivery=delivery)))
+    assert everything(world.a, "t") == [1]
+    assert outcome.routes[0].looped == 0
+
+
+async def test_it_can_be_on_without_stamps(world: World) -> None:
+    world.b.create("t", 1)
+    put(world.b, "t", 0, Message(b"1", origin=origin("a", "t"), hops=1))
+    outcome = await run(world.config(route("r", "b/t", "a/t", delivery={"stamp_origin": False, "prevent_loops": True})))
+    assert everything(world.a, "t") == []
+    assert outcome.routes[0].looped == 1
+
+
+async def test_every_spelling_of_the_target_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryCluster.describe
+
+    async def describe(self: MemoryCluster, topic: str) -> Topic | None:
+        found = await real(self, topic)
+        return None if found is None else Topic(found.name, found.partitions, aliases=(f"long://{topic}",))
+
+    monkeypatch.setattr(MemoryCluster, "describe", describe)
+    world.b.create("t", 1)
+    put(world.b, "t", 0, Message(b"1", origin=origin("a", "long://t"), hops=1), Message(b"2"))
+    outcome = await run(world.config(route("r", "b/t", end("a/t"))))
+    assert everything(world.a, "t") == [2]
+    assert outcome.routes[0].looped == 1

@@ -1,0 +1,112 @@
+"""Brokers in memory, a gateway between them, and what tests ask of both. No state survives a test."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from mqbridge.config.load import from_dict
+from mqbridge.gateway.route import Route
+from mqbridge.gateway.run import Gateway, Outcome
+from mqbridge.memory.adapter import ADAPTER
+from mqbridge.memory.broker import Broker, broker, forget
+from mqbridge.message import Message
+
+ADAPTERS = {"memory": ADAPTER}
+CLUSTERS = ("a", "b", "c")
+PATIENCE_S = 15.0
+
+
+class World:
+    """Three clusters, a to c."""
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
+        self.a, self.b, self.c = (broker(f"{self.name}-{name}") for name in CLUSTERS)
+
+    def config(self, *routes: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """A configuration of these routes; keyword arguments of a cluster's name are its settings."""
+        own = {name: more.pop(name, {}) for name in CLUSTERS}
+        clusters = {
+            name: {"system": "memory", "broker": f"{self.name}-{name}", "batch_messages": 20} | own[name] for name in CLUSTERS
+        }
+        return {"clusters": clusters, "http": {"enabled": False}, "shutdown_timeout": "5s", "routes": list(routes)} | more
+
+    def forget(self) -> None:
+        for name in CLUSTERS:
+            forget(f"{self.name}-{name}")
+
+
+def route(name: str, source: str, *targets: dict[str, Any] | str, **more: Any) -> dict[str, Any]:
+    """A route from `cluster/topic` to targets, each `cluster/topic` or a mapping; `source_` and `delivery` extend its parts."""
+    return {
+        "name": name,
+        "from": end(source) | {"group": f"g-{name}"} | more.pop("source_", {}),
+        "to": [end(target) if isinstance(target, str) else target for target in targets],
+    } | more
+
+
+def end(text: str, **more: Any) -> dict[str, Any]:
+    cluster, _, topic = text.partition("/")
+    return {"cluster": cluster, "topic": topic} | more
+
+
+def put(made: Broker, topic: str, partition: int, *messages: Message | bytes) -> None:
+    """Store messages as producers do."""
+    stored = made.topics[topic][partition]
+    for message in messages:
+        made_of = Message(message) if isinstance(message, bytes) else message
+        stored.append([made_of.replace(position=(stored.next,))])
+
+
+def fill(made: Broker, topic: str, partitions: int, count: int, first: int = 0) -> None:
+    """Make a topic and number messages `first` up into it, partition by partition in turn."""
+    made.create(topic, partitions)
+    for number in range(first, first + count):
+        put(made, topic, number % partitions, b"%d" % number)
+
+
+def stored(made: Broker, topic: str) -> list[list[bytes]]:
+    return [[message.payload or b"" for message in partition.messages] for partition in made.topics.get(topic, [])]
+
+
+def everything(made: Broker, topic: str) -> list[int]:
+    return sorted(int(payload) for partition in stored(made, topic) for payload in partition)
+
+
+def committed(made: Broker, group: str) -> int:
+    return sum(progress.committed for (of, _, _), progress in made.progress.items() if of == group)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def running(config: dict[str, Any], path: Path | None = None, *, alone: bool = True) -> AsyncIterator[Gateway]:
+    """A gateway that is up; stopped and drained at the end, with nothing left behind (if nothing else runs meanwhile)."""
+    before = asyncio.all_tasks()
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS, path)
+    task = asyncio.ensure_future(gateway.run())
+    try:
+        while not gateway.ready:
+            if task.done():
+                task.result()
+            await asyncio.sleep(0)
+        yield gateway
+    finally:
+        gateway.stop()
+        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), PATIENCE_S)
+    assert not alone or {one for one in asyncio.all_tasks() - before if not one.done()} == set()
+
+
+async def run(config: dict[str, Any], until_idle_s: float = 0.2) -> Outcome:
+    return await asyncio.wait_for(Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run(until_idle_s), PATIENCE_S * 2)
+
+
+def named(gateway: Gateway, name: str) -> Route:
+    return next(route for route in gateway.routes if route.name == name)

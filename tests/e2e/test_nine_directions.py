@@ -1,0 +1,85 @@
+"""Every direction on the real servers by its shipped configuration, and back again: A to B to A gives what went in.
+
+Two gateways run in a chain, so that each direction is once the way there and once the way back. What arrives is compared field by
+field and in order with what was sent, in B and again in A.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mqbridge.adapter import OutboundSpec
+from mqbridge.message import Message, split_origin
+from tests.e2e.corpus import assert_same, odd, ordinary
+from tests.e2e.sides import SYSTEMS, Side, side
+from tests.e2e.support import opened, read
+from tests.kit.gateway import CONFIG, GatewayProcess
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+PARTITIONS = 2
+DUE_S = 3
+"""A delayed message is due so long after it was sent: RocketMQ holds it until then, the others carry the time along."""
+DELAYED = b"delayed"
+
+
+def corpus(largest: int) -> list[list[Message]]:
+    """What is sent, by partition."""
+    return [[*odd(largest), *ordinary(0)], list(ordinary(1))]
+
+
+async def send(source: Side, topic: str, partitions: Sequence[Sequence[Message]]) -> None:
+    async with opened(source.system, source.settings) as cluster:
+        outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
+        for partition, messages in enumerate(partitions):
+            assert [f.reason for f in (await outbound.send(partition, messages, None)).failures] == []
+        await outbound.close()
+
+
+async def everything(where: Side, topic: str) -> list[list[Message]]:
+    """All messages of a topic by partition."""
+    found: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+    async for partition, messages in read(where.system, where.settings, topic, f"judge_{time.time_ns()}"):
+        found[partition] += messages
+    return found
+
+
+def divide(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """The messages in order, and the delayed ones: when these come is for the system to say."""
+    return [m for m in messages if m.payload != DELAYED], [m for m in messages if m.payload == DELAYED]
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(SYSTEMS, SYSTEMS)))
+async def test_there_and_back(first: str, second: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    a, b = side(first, request), side(second, request)
+    here, there, back = [await asyncio.to_thread(each.take_topic, PARTITIONS) for each in (a, b, a)]
+    sent = corpus(min(a.max_payload, b.max_payload))
+    delayed = Message(DELAYED, deliver_at=int(time.time() + DUE_S) * 1000)
+    await send(a, here, [[*sent[0], delayed], sent[1]])
+
+    def gateway(source: Side, target: Side, topics: tuple[str, str], name: str) -> GatewayProcess:
+        env = source.environment | target.environment
+        env |= {"SOURCE_TOPIC": topics[0], "TARGET_TOPIC": topics[1], "GROUP": f"g_{time.time_ns()}", "START": "earliest"}
+        path = CONFIG / f"{source.system}-to-{target.system}.yaml"
+        return GatewayProcess(path, tmp_path / name, env=env)
+
+    total = sum(map(len, sent)) + 1
+    with gateway(a, b, (here, there), "there") as going, gateway(b, a, (there, back), "back") as coming:
+        for process in (going, coming):
+            await asyncio.to_thread(process.wait_stored, total)
+            assert await asyncio.to_thread(process.terminate) == 0, process.log
+
+    for where, topic, hops in ((b, there, 1), (a, back, 2)):
+        for partition, messages in enumerate(await everything(where, topic)):
+            got, late = divide(messages)
+            assert_same(sent[partition], got, f"{first} to {second}, {where.system}/{topic}/{partition}")
+            assert_same([delayed] if partition == 0 else [], late, f"{where.system}/{topic}/{partition}, delayed")
+            assert {message.hops for message in messages} == {hops}
+            came_from = here if hops == 1 else there
+            assert {split_origin(message.origin or "")[1] for message in messages} == {came_from}

@@ -1,0 +1,245 @@
+"""RocketMQ's mapping: what a record says, what a message becomes, and that the fast ways agree with the plain ones."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqbridge.errors import Failure
+from mqbridge.message import Message
+from mqbridge.rocketmq import fields
+from mqbridge.rocketmq.mapping import BROKER_BYTES, MAX_PROPERTIES_BYTES, Limits, Outgoing, decode, encode
+from mqbridge.rocketmq.native import write_ordinary
+from mqbridge.rocketmq.reading import read
+from mqbridge.rocketmq.wire.batch import decode_batch
+from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name
+from mqbridge.rocketmq.wire.properties import decode as decode_properties
+from mqbridge.rocketmq.wire.record import Record
+from mqbridge.rocketmq.writing import write
+from tests.strategies import any_messages, property_string, rocketmq_natives, said
+
+NOW = 1_800_000_000_000
+PREFIX = "c|t|b:0|"
+
+
+def record(*pairs: tuple[str, str], body: bytes = b"body", **fields: int) -> Record:
+    return Record("T", body, property_string(list(pairs)), **fields)  # type: ignore[arg-type]
+
+
+def sends(*messages: Message, origin: str | None = None, limits: Limits | None = None) -> list[Outgoing]:
+    made, failures = encode(messages, origin, limits or Limits(), NOW)
+    assert failures == []
+    return made
+
+
+def pairs_of(message: Message, origin: str | None = None) -> list[tuple[str, str]]:
+    """The pairs of the only element of the only batch."""
+    [outgoing] = sends(message, origin=origin)
+    assert (outgoing.is_batch, outgoing.properties) == (True, b"")
+    [(_, _, string)] = decode_batch(outgoing.body)
+    return decode_properties(string)
+
+
+def again(message: Message) -> Message:
+    [outgoing] = sends(message)
+    [(flag, body, string)] = decode_batch(outgoing.body)
+    return decode([Record("T", body, string, flag=flag)])[0]
+
+
+# --- in -----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_native_record_says() -> None:
+    [message] = decode(
+        [
+            record(
+                ("a", "1"), ("UNIQ_KEY", "U1"), ("TAGS", "t"), ("KEYS", "k1 k2"), ("CLUSTER", "c"), ("WAIT", "true"), ("b", "ü"),
+                queue_offset=7, born_timestamp=100, store_timestamp=200, reconsume_times=2, flag=5,
+            )
+        ]
+    )  # fmt: skip
+    assert message.properties == (("a", "1"), ("UNIQ_KEY", "U1"), ("b", "ü"), ("mqbridge.rocketmq.flag", "5"))
+    assert (message.msg_type, message.key, message.keys) == ("t", "k1", ("k1", "k2"))
+    assert (message.event_time, message.publish_time, message.delivery_count, message.position) == (100, 200, 2, (7,))
+    assert (message.origin, message.hops, message.attributes, message.deliver_at) == (None, 0, None, None)
+
+
+@settings(max_examples=500, deadline=None)
+@given(native=rocketmq_natives())
+def test_the_fast_way_reads_what_the_plain_way_reads(native: Record) -> None:
+    assert decode([native])[0].as_dict() == read(native).as_dict()
+
+
+@pytest.mark.parametrize("name", [*sorted(fields.IGNORED_NAMES - {"__RMQ.TRANSIENT.*"}), "__RMQ.TRANSIENT.x"])
+def test_the_systems_own_notes_are_never_copied(name: str) -> None:
+    [message] = decode([record(("a", "1"), (name, "3"))])
+    assert message.properties == (("a", "1"),)
+    assert name not in dict(pairs_of(message))
+
+
+@pytest.mark.parametrize("name", sorted(fields.KEPT_NAMES - fields.WRITTEN_NAMES))
+def test_what_a_copy_must_not_repeat_is_kept_but_not_in_force(name: str) -> None:
+    [message] = decode([record((name, "x"))])
+    assert message.properties == ((name, "x"),)
+    written = pairs_of(message)
+    assert name not in dict(written)
+    assert again(message).properties == ((name, "x"),)
+
+
+def test_damage_is_a_defect_of_one_message() -> None:
+    first, second = decode([Record("T", b"x", b"a\x01\xff\x02", defect="its properties are not UTF-8"), record(("a", "1"))])
+    assert (first.defect, first.payload) == ("its properties are not UTF-8", b"x")
+    assert second.defect is None
+    made, failures = encode([second, first, second], None, Limits(), NOW)
+    assert [list(outgoing.indexes) for outgoing in made] == [[0], [2]]
+    assert [(failure.index, failure.kind) for failure in failures] == [(1, Failure.REFUSED)]
+
+
+def test_a_unique_key_that_the_broker_made_is_not_the_messages() -> None:
+    [outgoing] = sends(Message(b"x", (("a", "1"),)))
+    [(_, body, string)] = decode_batch(outgoing.body)
+    [message] = decode([Record("T", body, string + b"UNIQ_KEY\x01made\x02")])
+    assert message.properties == (("a", "1"),)
+    [message] = decode([record(("UNIQ_KEY", "own"), ("UNIQ_KEY", "of the batch"))])
+    assert message.properties == (("UNIQ_KEY", "own"),)
+
+
+# --- out ----------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=500, deadline=None)
+@given(message=any_messages(), stamp=st.sampled_from([None, PREFIX + "1"]), hops=st.integers(0, 3))
+def test_the_fast_way_writes_what_the_plain_way_writes(message: Message, stamp: str | None, hops: int) -> None:
+    message.origin, message.hops = ("o", hops) if hops else (None, 0)
+    plain = write(message, stamp, alone=False, delayed=False)
+    assert write_ordinary(message, stamp) == (plain.encoded(), plain.flag)
+
+
+def test_what_a_rocketmq_consumer_sees() -> None:
+    message = Message(
+        b"x", (("a", "1"),), key="k", keys=("i", "j"), msg_type="t", event_time=5, attributes=b"a=1", position=(3, 1)
+    )
+    assert pairs_of(message, PREFIX) == [
+        ("a", "1"),
+        ("TAGS", "t"),
+        ("KEYS", "i j"),
+        ("__SHARDINGKEY", "k"),
+        ("mqbridge.attributes", "a=1"),
+        ("mqbridge.event_time", "5"),
+        ("mqbridge.origin", "c|t|b:0|3:1"),
+    ]
+    [outgoing] = sends(message)
+    assert outgoing.born == 5
+    assert pairs_of(Message(b"x")) == [("mqbridge.v", "1")]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "written"),
+    [
+        ((("a", "1"), ("a", "2")), [("mqbridge.x.0.a", "1"), ("a", "2")]),
+        ((("", ""),), [("mqbridge.x.0.%", "%")]),
+        ((("a\x01", "\x02%"),), [("mqbridge.x.0.a%01", "%02%25")]),
+        ((("TAGS", "t"), ("DELAY", "3")), [("mqbridge.x.0.TAGS", "t"), ("mqbridge.x.1.DELAY", "3")]),
+        ((("mqbridge.key", "k"),), [("mqbridge.u.mqbridge.key", "k")]),
+        ((("mqbridge.x.0.a", "k"),), [("mqbridge.x.0.mqbridge.x.0.a", "k")]),
+    ],
+)
+def test_what_the_property_string_cannot_hold_is_escaped(
+    pairs: tuple[tuple[str, str], ...], written: list[tuple[str, str]]
+) -> None:
+    message = Message(b"x", pairs)
+    assert pairs_of(message) == [*written, ("mqbridge.v", "1")]
+    assert again(message).properties == pairs
+
+
+@pytest.mark.parametrize("payload", [None, b"", b"\x00"])
+def test_a_payload_of_nothing(payload: bytes | None) -> None:
+    [outgoing] = sends(Message(payload))
+    [(_, body, string)] = decode_batch(outgoing.body)
+    assert body == b"\x00"
+    assert decode([Record("T", body, string)])[0].payload == payload
+    # The placeholder is only believed where it still stands.
+    assert decode([Record("T", b"changed", string)])[0].payload == b"changed"
+
+
+@pytest.mark.parametrize("keys", [("a",), ("a", "b"), ("a b",), ("",), ("", ""), ("a", ""), ("\x01",)])
+@pytest.mark.parametrize("key", [None, "a", "", "x", b"a"])
+def test_keys_and_key(keys: tuple[str, ...], key: str | bytes | None) -> None:
+    message = again(Message(b"x", keys=keys, key=key))
+    assert (message.keys, message.key) == (keys, key)
+
+
+def test_a_sharding_key_that_keys_say_too_returns_natively() -> None:
+    [message] = decode([record(("KEYS", "k"), ("__SHARDINGKEY", "k"))])
+    assert (message.key, message.properties) == ("k", (("mqbridge.rocketmq.sharded", "1"),))
+    assert pairs_of(message)[:2] == [("KEYS", "k"), ("__SHARDINGKEY", "k")]
+
+
+def test_a_delayed_message_travels_alone_with_a_timer() -> None:
+    one, late, two = sends(Message(b"a"), Message(b"b", (("z", "1"), ("a", "2")), deliver_at=NOW + 5), Message(b"c"))
+    assert [list(outgoing.indexes) for outgoing in (one, late, two)] == [[0], [1], [2]]
+    assert (late.is_batch, late.body, late.count) == (False, b"b", 1)
+    pairs = decode_properties(late.properties)
+    assert ("TIMER_DELIVER_MS", str(NOW + 5)) in pairs
+    [message] = decode([Record("T", late.body, property_string(sorted(pairs)))])
+    assert (message.deliver_at, message.properties) == (NOW + 5, (("z", "1"), ("a", "2")))
+    # Once it was delivered, it is not delayed again.
+    assert ("mqbridge.deliver_at", "5") in pairs_of(Message(b"b", deliver_at=5))
+
+
+def test_what_the_broker_would_refuse_is_refused_with_the_limit() -> None:
+    limits = Limits(max_message_bytes=100, max_delay_ms=1000)
+    sent = [
+        Message(b"x" * 101),
+        Message(b"x", (("a", "b" * MAX_PROPERTIES_BYTES),)),
+        Message(b"x", deliver_at=NOW + 1001),
+        Message(b"x", (("a", "\ud800"),)),
+        Message(b"fine"),
+    ]
+    made, failures = encode(sent, None, limits, NOW)
+    assert [list(outgoing.indexes) for outgoing in made] == [[4]]
+    assert [(failure.index, failure.kind) for failure in failures] == [(index, Failure.REFUSED) for index in range(4)]
+    for failure, word in zip(failures, ["takes 100 ", f"{MAX_BYTES}", "1000 ms", "Unicode"], strict=True):
+        assert word in failure.reason
+
+
+def test_batches_keep_the_limits_and_the_order() -> None:
+    sent = [Message(bytes([n]) * 100) for n in range(50)]
+    assert [outgoing.count for outgoing in sends(*sent, limits=Limits(max_messages=7))] == [7] * 7 + [1]
+    made = sends(*sent, limits=Limits(max_bytes=1000))
+    assert all(len(outgoing.body) <= 1000 for outgoing in made)
+    assert [index for outgoing in made for index in outgoing.indexes] == list(range(50))
+    big = sends(Message(b"a"), Message(b"b" * 5000), Message(b"c"), limits=Limits(max_bytes=1000, max_message_bytes=5000))
+    assert [(outgoing.count, outgoing.is_batch) for outgoing in big] == [(1, True), (1, False), (1, True)]
+
+
+def test_hops_are_counted_from_the_second_gateway_on() -> None:
+    first = dict(pairs_of(Message(b"x", position=(1,)), PREFIX))
+    assert (first["mqbridge.origin"], "mqbridge.hops" in first) == (PREFIX + "1", False)
+    second = dict(pairs_of(Message(b"x", position=(1,), origin="o", hops=1), PREFIX))
+    assert second["mqbridge.hops"] == "2"
+    kept = dict(pairs_of(Message(b"x", origin="o", hops=4)))
+    assert (kept["mqbridge.origin"], kept["mqbridge.hops"]) == ("o", "4")
+
+
+def test_the_room_left_for_the_broker_is_enough_for_what_it_adds() -> None:
+    """A delayed message that fails and is sent back: the longest names and ids that brokers append."""
+    topic, added = "t" * 127, 0
+    for name in (Name.CLUSTER, Name.MSG_REGION, Name.REAL_TOPIC, Name.RETRY_TOPIC):
+        added += len(name) + len(topic) + 2
+    for name in (Name.UNIQ_KEY, Name.ORIGIN_MESSAGE_ID):
+        added += len(name) + 56 + 2
+    for name in (Name.TRACE_ON, Name.REAL_QID, Name.TIMER_OUT_MS, Name.TIMER_ENQUEUE_MS, Name.TIMER_DEQUEUE_MS):
+        added += len(name) + 13 + 2
+    assert added <= BROKER_BYTES
+
+
+@given(message=any_messages())
+@settings(deadline=None)
+def test_any_message_comes_back_whole(message: Message) -> None:
+    message.deliver_at = None
+    assert said(again(message)) == said(message)
+
+
+def test_every_system_name_has_a_row() -> None:
+    rows = {row.native for row in fields.SYSTEM}
+    assert rows - {"__RMQ.TRANSIENT.*"} == SYSTEM_NAMES

@@ -1,0 +1,101 @@
+"""What a real RocketMQ broker makes of what the mapping sends: batches in order, delayed and large messages alone."""
+
+import time
+
+import pytest
+
+from mqbridge.message import Message
+from mqbridge.rocketmq.mapping import Limits, Outgoing, decode, encode
+from mqbridge.rocketmq.wire.properties import decode as decode_properties
+from mqbridge.rocketmq.wire.record import Record, decode_records
+from tests.kit import rocketmq_remoting as remoting
+from tests.kit.rocketmq import RocketMQ
+from tests.strategies import said
+
+pytestmark = pytest.mark.cluster
+
+SEND_BATCH, SEND, PULL = 320, 310, 11
+LITE_WITH_SUBSCRIPTION = 4 | 16
+PATIENCE_S = 20.0
+ORIGIN = "c|t|1:0|"
+
+
+def send(broker: str, topic: str, outgoing: Outgoing) -> None:
+    fields = {
+        "a": "mapping", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": outgoing.sys_flag, "g": outgoing.born, "h": outgoing.flag,
+        "i": outgoing.properties.decode(), "j": 0, "k": False, "m": outgoing.is_batch,
+    }  # fmt: skip
+    remoting.call(broker, SEND_BATCH if outgoing.is_batch else SEND, fields, outgoing.body)
+
+
+def pull(broker: str, topic: str, count: int) -> list[Record]:
+    """The first `count` records of queue 0, once they are all there."""
+    records: list[Record] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(records) < count:
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records came"
+        fields = {
+            "consumerGroup": "mapping", "topic": topic, "queueId": 0, "queueOffset": len(records), "maxMsgNums": 32,
+            "sysFlag": LITE_WITH_SUBSCRIPTION, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+        }  # fmt: skip
+        answer = remoting.request(broker, PULL, fields)
+        if answer.status == remoting.SUCCESS:
+            records += decode_records(answer.body)
+        else:
+            time.sleep(0.1)
+    return records
+
+
+SENT = [
+    Message(b"plain"),
+    Message(b"", (("empty", ""), ("a", "1"), ("a", "2"), ("TAGS", "user"), ("x\x01", "\x02"), ("ü", "鍵🚚"))),
+    Message(None, key="k", keys=("i", "j"), msg_type="t", event_time=1_700_000_000_123),
+    Message(b"keys", keys=("only",), key="only", ordering_key=b"\x00\xff", attributes=b"$msgType$=t,a"),
+    Message(b"ours", (("UNIQ_KEY", "7F00000100010000000000000001"), ("b", "1"), ("mqbridge.rocketmq.flag", "7"))),
+    Message(b"many", tuple((f"name-{place}", str(place)) for place in range(200)), key=b"\xff", deliver_at=5),
+]
+
+
+def test_batches_come_back_whole_and_in_order(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.take_topic(1)
+    sends, failures = encode(SENT, ORIGIN, Limits(), int(time.time() * 1000))
+    assert (failures, [outgoing.count for outgoing in sends]) == ([], [len(SENT)])
+    send(rocketmq.broker_address, topic, sends[0])
+    records = pull(rocketmq.broker_address, topic, len(SENT))
+    got = decode(records)
+    assert [said(message) for message in got] == [said(message) for message in SENT]
+    assert [message.hops for message in got] == [1] * len(SENT)
+    # As the mapping expects of brokers: they append to what they were given.
+    names = [name for name, _ in decode_properties(records[0].properties)]
+    assert names[0] == "mqbridge.origin"
+    assert "CLUSTER" in names[1:]
+
+
+def test_a_message_sent_alone_is_put_in_order_again(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.take_topic(1)
+    limits = Limits(max_message_bytes=100_000)
+    large = Message(b"x" * 99_990, SENT[-1].properties + SENT[1].properties, key="k", msg_type="t")
+    unique = Message(b"x" * 99_990, SENT[4].properties)
+    for message in (large, unique):
+        [outgoing], _ = encode([message], None, limits, 1)
+        assert not outgoing.is_batch
+        send(rocketmq.broker_address, topic, outgoing)
+    records = pull(rocketmq.broker_address, topic, 2)
+    assert [said(message) for message in decode(records)] == [said(large), said(unique)]
+    stored = [name for name, _ in decode_properties(records[0].properties) if name.startswith("name-")]
+    assert stored != [name for name, _ in SENT[-1].properties], "this broker keeps the order: `mqbridge.order` is not needed"
+
+
+def test_a_delayed_message_comes_when_it_is_due_and_is_not_delayed_again(rocketmq: RocketMQ) -> None:
+    topic = rocketmq.take_topic(1)
+    now = int(time.time() * 1000)
+    late = Message(b"late", (("z", "1"), ("a", "2")), deliver_at=now + 2000)
+    [outgoing], _ = encode([late], None, Limits(), now)
+    send(rocketmq.broker_address, topic, outgoing)
+    [record] = pull(rocketmq.broker_address, topic, 1)
+    assert record.store_timestamp >= now + 1000, "the timer's precision is a second"
+    [message] = decode([record])
+    assert said(message) == said(late)
+    [again], _ = encode([message], None, Limits(), now + 60_000)
+    assert again.is_batch
+    assert b"TIMER" not in again.body

@@ -1,0 +1,169 @@
+"""A -> B -> A for every ordered pair of systems, through the real encoders and decoders: nothing that a message says is lost."""
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mqbridge.log.wire.records import decode_row, encode_record, encode_row
+from mqbridge.message import Message, format_position
+from mqbridge.pulsar import mapping as pulsar
+from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from mqbridge.rocketmq import mapping as rocketmq
+from mqbridge.rocketmq.fields import WRITTEN_NAMES
+from mqbridge.rocketmq.wire.batch import decode_batch
+from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
+from mqbridge.rocketmq.wire.properties import decode as decode_properties
+from mqbridge.rocketmq.wire.record import Record, decode_records
+from mqbridge.rocketmq.wire.record import encode_record as encode_rocketmq_record
+from mqbridge.tubemq import mapping as tubemq
+from tests import strategies
+from tests.strategies import any_messages, said, transferred
+
+NOW = 1 << 61
+"""Half of the generated delivery times lie after it."""
+LIMITS = rocketmq.Limits(max_delay_ms=1 << 63)
+BROKER = b"CLUSTER\x01c\x02MSG_REGION\x01r\x02TRACE_ON\x01true\x02"
+PREFIX = "cluster|topic|1:0|"
+
+
+@dataclass(frozen=True)
+class System:
+    """What the test needs of a system: native messages, how they are read, and a way through it for messages."""
+
+    natives: Callable[[], st.SearchStrategy[Any]]
+    read: Callable[[Any], list[Message]]
+    through: Callable[[Sequence[Message], str | None], list[Message]]
+
+
+def through_tubemq(messages: Sequence[Message], prefix: str | None) -> list[Message]:
+    pack = []
+    for message in messages:
+        stamp = message.origin if prefix is None else prefix + format_position(message.position)
+        encoded = tubemq.encode(message, stamp)
+        assert encoded.data
+        pack.append(transferred(encoded.data, encoded.flag))
+    return tubemq.decode(pack, 5)
+
+
+def through_pulsar(messages: Sequence[Message], prefix: str | None) -> list[Message]:
+    entries, failures = pulsar.encode(messages, prefix, pulsar.Limits(max_messages=3))
+    assert failures == []
+    got: list[Message] = []
+    for outgoing in entries:
+        outgoing.metadata.producer_name, outgoing.metadata.sequence_id, outgoing.metadata.publish_time = "p", 0, 1
+        metadata = MessageMetadata.FromString(outgoing.metadata.SerializeToString())
+        got += pulsar.decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
+    return got
+
+
+def stored(outgoing: rocketmq.Outgoing) -> list[Record]:
+    """What a broker makes of a send request: a batch keeps its strings, a single message loses its order; both grow."""
+    if outgoing.is_batch:
+        elements = [(flag, body, string + BROKER + b"UNIQ_KEY\x01made\x02") for flag, body, string in decode_batch(outgoing.body)]
+    else:
+        pairs = outgoing.properties.split(b"\x02")[:-1] + BROKER.split(b"\x02")[:-1]
+        assert len({pair.partition(b"\x01")[0] for pair in pairs}) == len(pairs), "a broker keeps one property of a name"
+        if not any(pair.startswith(b"UNIQ_KEY\x01") for pair in pairs):
+            pairs.append(b"UNIQ_KEY\x01made")
+        random.Random(len(pairs)).shuffle(pairs)
+        elements = [(outgoing.flag, outgoing.body, b"\x02".join(pairs) + b"\x02")]
+    assert all(body for _, body, _ in elements), "RocketMQ refuses empty bodies"
+    assert all(len(pair) > 1 for _, _, string in elements for pair in string.split(b"\x02")[:-1])
+    return [Record("T", body, string, flag=flag, born_timestamp=outgoing.born) for flag, body, string in elements]
+
+
+def through_rocketmq(messages: Sequence[Message], prefix: str | None) -> list[Message]:
+    sends, failures = rocketmq.encode(messages, prefix, LIMITS, NOW)
+    assert failures == []
+    assert [index for outgoing in sends for index in outgoing.indexes] == list(range(len(messages)))
+    data = b"".join(encode_rocketmq_record(record) for outgoing in sends for record in stored(outgoing))
+    return rocketmq.decode(decode_records(data))
+
+
+def through_log(messages: Sequence[Message], prefix: str | None) -> list[Message]:
+    records = [encode_record(m, m.origin if prefix is None else prefix + format_position(m.position)) for m in messages]
+    return decode_row(encode_row(records), len(records), 0)
+
+
+def through_wire(record: Record) -> list[Message]:
+    return rocketmq.decode(decode_records(encode_rocketmq_record(record)))
+
+
+SYSTEMS = {
+    "tubemq": System(strategies.tubemq_natives, lambda native: tubemq.decode([native], 3), through_tubemq),
+    "pulsar": System(strategies.pulsar_natives, pulsar.decode, through_pulsar),
+    "rocketmq": System(strategies.rocketmq_natives, through_wire, through_rocketmq),
+    "log": System(any_messages, lambda message: [message], through_log),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), list(product(SYSTEMS, SYSTEMS)))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_there_and_back(first: str, second: str, data: st.DataObject) -> None:
+    here, there = SYSTEMS[first], SYSTEMS[second]
+    natives = data.draw(st.lists(here.natives(), min_size=1, max_size=4))
+    stamped = data.draw(st.sampled_from([None, PREFIX]))
+    messages = [message for native in natives for message in here.read(native)]
+    # Reading is stable: what was written of a message is read as that message.
+    over = there.through(messages, stamped)
+    assert [said(message) for message in over] == [said(message) for message in messages]
+    back = here.through(over, stamped)
+    assert [said(message) for message in back] == [said(message) for message in messages]
+    if stamped is None:
+        assert [(message.origin, message.hops) for message in back] == [(m.origin, m.hops) for m in messages]
+    else:
+        assert [message.hops for message in back] == [message.hops + 2 for message in messages]
+        assert [message.origin for message in back] == [PREFIX + format_position(message.position) for message in over]
+
+
+@settings(max_examples=300, deadline=None)
+@given(native=strategies.tubemq_natives())
+@pytest.mark.parametrize("second", SYSTEMS)
+def test_a_tubemq_message_comes_back_byte_for_byte(second: str, native: Any) -> None:
+    """Unless it holds, unescaped, what only a gateway writes."""
+    [message] = SYSTEMS["tubemq"].read(native)
+    if message.attributes is None or b"mqbridge." in native.payLoadData:
+        return
+    [over] = SYSTEMS[second].through([message], None)
+    assert tubemq.encode(over, None).data == native.payLoadData
+    assert native.payLoadData[:4] == struct.pack(">i", len(message.attributes))
+
+
+@settings(max_examples=300, deadline=None)
+@given(native=strategies.rocketmq_natives())
+@pytest.mark.parametrize("second", SYSTEMS)
+def test_a_rocketmq_message_comes_back_natively(second: str, native: Record) -> None:
+    """Every property that is copied at all stands where it stood, under its own name; so do tag, keys, flag and body."""
+    stored = decode_properties(native.properties)
+    if b"mqbridge." in native.properties or any("\x01" in value for _, value in stored):
+        return
+    [message] = SYSTEMS["rocketmq"].read(native)
+    [over] = SYSTEMS[second].through([message], None)
+    [outgoing], failures = rocketmq.encode([over], None, LIMITS, 1 << 62)
+    assert failures == []
+    [(flag, body, string)] = decode_batch(outgoing.body)
+    assert (flag, body) == (native.flag, native.body)
+    written = decode_properties(string)
+    assert [pair for pair in written if is_users(pair[0])] == [pair for pair in unique(stored) if is_users(pair[0])]
+    for name in ("TAGS", "KEYS", "__SHARDINGKEY"):
+        assert dict(written).get(name) == dict(stored).get(name)
+
+
+def is_users(name: str) -> bool:
+    return name in WRITTEN_NAMES or not (name in SYSTEM_NAMES or name.startswith(("__RMQ.TRANSIENT.", "mqbridge.")))
+
+
+def unique(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What counts where a name is repeated: the last, and of UNIQ_KEY the first."""
+    last = {name: place for place, (name, _) in enumerate(pairs)}
+    first = next((place for place, (name, _) in enumerate(pairs) if name == "UNIQ_KEY"), -1)
+    return [pair for place, pair in enumerate(pairs) if place == (first if pair[0] == "UNIQ_KEY" else last.get(pair[0]))]

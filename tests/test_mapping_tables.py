@@ -1,0 +1,102 @@
+"""The tables have a row for everything that there is, and the mappings do what their rows say."""
+
+import pytest
+
+from mqbridge.cli import mapping_page
+from mqbridge.fates import CARRIED, DROPPED, NATIVE, RECOMPUTED, direction, preview_of, tables
+from mqbridge.message import Message
+from mqbridge.pulsar import fields as pulsar
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.rocketmq import fields as rocketmq
+from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
+from mqbridge.tubemq import fields as tubemq
+from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, TransferedMessage
+
+SYSTEMS = list(tables())
+FULL = Message(
+    b"body",
+    (("a", "1"), ("tag", "x")),
+    key="k",
+    ordering_key=b"\x01",
+    keys=("k", "l"),
+    msg_type="t",
+    attributes=b"free,text",
+    event_time=1_700_000_000_123,
+    deliver_at=5,
+    origin="c|t|0|1",
+    hops=2,
+    position=(7,),
+)
+
+
+def natives(kind: type) -> set[str]:
+    return {f"{kind.DESCRIPTOR.name}.{field.name}" for field in kind.DESCRIPTOR.fields}  # type: ignore[attr-defined]
+
+
+def test_there_is_a_table_for_every_system() -> None:
+    assert SYSTEMS == ["log", "memory", "pulsar", "rocketmq", "tubemq"]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_field_of_the_message_has_a_row(system: str) -> None:
+    table = tables()[system]
+    assert {row.field for row in table.rows} - {None} == set(Message.__slots__)
+    assert all(row.why for row in table.rows)
+    named = [row.native for row in table.rows if row.native]
+    assert len(named) == len(set(named)), "a native field has one row"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_has_no_field_is_nothing_that_is_said_natively(system: str) -> None:
+    for row in tables()[system].rows:
+        assert row.field is not None or row.fate is not NATIVE, row
+        assert row.field is None or row.field == "defect" or row.fate is not DROPPED, row
+        assert row.fate is not CARRIED or row.native.startswith("mqbridge.") or row.own, row
+
+
+def test_every_pulsar_field_has_a_row() -> None:
+    named = {row.native for row in (*pulsar.METADATA, *pulsar.SINGLE)}
+    later = {row.native for row in pulsar.SINCE_5}
+    known = natives(MessageMetadata) | natives(SingleMessageMetadata)
+    assert known <= named | later
+    assert named <= known
+
+
+def test_every_tubemq_field_has_a_row() -> None:
+    assert {row.native for row in tubemq.REQUEST} == natives(SendMessageRequestP2B)
+    assert {row.native for row in tubemq.TRANSFERED} == natives(TransferedMessage)
+
+
+def test_every_rocketmq_property_has_a_row() -> None:
+    assert {row.native for row in rocketmq.SYSTEM} == SYSTEM_NAMES | {"__RMQ.TRANSIENT.*"}
+    fields = (
+        "TOTALSIZE MAGIC BODYCRC QUEUEID FLAG QUEUEOFFSET PHYSICALOFFSET SYSFLAG BORNTIMESTAMP BORNHOST STORETIMESTAMP STOREHOST"
+    )
+    others = "RECONSUMETIMES PREPAREDTRANSACTIONOFFSET BODY TOPIC PROPERTIES"
+    assert [row.native for row in rocketmq.RECORD] == f"{fields} {others}".split()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_is_written_has_a_row_with_a_fate_that_says_so(system: str) -> None:
+    """Names of the gateway's that a full message is written with are among the rows that are carried."""
+    written = {name.removeprefix("property ").removeprefix("attribute ") for name, _ in preview_of(system)(FULL, "c|t|0|", 10)}
+    ours = {name for name in written if name.startswith("mqbridge.")}
+    assert ours <= tables()[system].natives(CARRIED)
+    recomputed = tables()[system].natives(RECOMPUTED, DROPPED)
+    assert not recomputed & written - {"position", "publish_time"}
+    carried = {f"mqbridge.{field}" for field in tables()[system].carried_fields()}
+    assert carried <= ours
+
+
+@pytest.mark.parametrize("first", SYSTEMS)
+@pytest.mark.parametrize("second", SYSTEMS)
+def test_a_direction_says_what_becomes_of_everything(first: str, second: str) -> None:
+    steps = direction(tables()[first], tables()[second])
+    own = {row.native for row in tables()[first].rows if row.native and not (row.native.startswith("mqbridge.") and row.field)}
+    assert {step.source for step in steps} == own
+    for step in steps:
+        assert bool(step.target) == (step.fate in {NATIVE, CARRIED} and step.field is not None), step
+
+
+def test_the_page_is_current() -> None:
+    assert mapping_page.main(["--check"]) == 0
