@@ -20,7 +20,7 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.deadletter import DeadLetters, describe
 from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
-from mqbridge.errors import DeliveryError, LaneRevoked
+from mqbridge.errors import DeliveryError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Position
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import Filter
@@ -131,12 +131,21 @@ class LaneDelivery:
         elif isinstance(error := future.exception(), Exception):
             self._fail(error)
         elif failures := future.result().failures:
-            task = spawn(self._park(ticket, target, share, failures), f"dead letters of {ticket.batch.partition}")
-            self._parking.add(task)
-            task.add_done_callback(self._parking.discard)
+            self._refused(ticket, target, share, failures)
         else:
             self._terms.counters.stored += len(share)
             self._tickets.settle(ticket)
+
+    def _refused(self, ticket: Ticket, target: Target, share: Sequence[Message], failures: list[MessageFailure]) -> None:
+        innocent = [failure for failure in failures if failure.kind is not Failure.REFUSED]
+        if innocent:
+            # As dead letters they would hide an outage. Unacknowledged they come again, once the route runs again.
+            count, why = len(innocent), innocent[0].reason
+            self._fail(DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {why}"))
+            return
+        task = spawn(self._park(ticket, target, share, failures), f"dead letters of {ticket.batch.partition}")
+        self._parking.add(task)
+        task.add_done_callback(self._parking.discard)
 
     async def _park(self, ticket: Ticket, target: Target, share: Sequence[Message], failures: list[MessageFailure]) -> None:
         source = ticket.batch.partition

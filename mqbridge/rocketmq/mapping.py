@@ -40,16 +40,26 @@ class Limits:
 class Outgoing:
     """What one send request carries: a batch, or one message with its properties.
 
-    `indexes` are the places of its messages among those to be sent, `born` is the header's timestamp (ms).
+    `indexes` are the places of its messages among those to be sent, `born` is the header's timestamp (ms). A `delayed` one is
+    first stored elsewhere: the offset in the broker's answer is not one of its queue.
     """
 
-    __slots__ = ("body", "born", "flag", "indexes", "is_batch", "properties", "sys_flag")
+    __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
 
     def __init__(
-        self, body: bytes, indexes: range, *, born: int, is_batch: bool, properties: bytes = b"", flag: int = 0, sys_flag: int = 0
+        self,
+        body: bytes,
+        indexes: range,
+        *,
+        born: int,
+        is_batch: bool,
+        properties: bytes = b"",
+        flag: int = 0,
+        sys_flag: int = 0,
+        delayed: bool = False,
     ) -> None:
         self.body, self.properties, self.flag, self.sys_flag = body, properties, flag, sys_flag
-        self.born, self.indexes, self.is_batch = born, indexes, is_batch
+        self.born, self.indexes, self.is_batch, self.delayed = born, indexes, is_batch, delayed
 
     @property
     def count(self) -> int:
@@ -176,6 +186,7 @@ class _Run:
                 is_batch=False,
                 properties=properties,
                 flag=written.flag,
+                delayed=delayed,
             )
         )
 

@@ -121,7 +121,8 @@ class _Gathering:
     def _done(self, out: Outgoing, sent: "asyncio.Future[SendResult]") -> None:
         error = sent.exception()
         if error is None:
-            self._position = max(self._position, (sent.result().offset + out.count - 1,))
+            if not out.delayed:
+                self._position = max(self._position, (sent.result().offset + out.count - 1,))
         elif isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
             self._failures += [MessageFailure(index, error.failure, str(error)) for index in out.indexes]
         else:

@@ -212,6 +212,18 @@ async def test_dead_letters_that_are_refused_too_stop_the_route(source: Broker, 
     assert "was refused by b/orders-copy (never) and by its dead-letter topic b/dead (never)" in (outcome.routes[0].error or "")
 
 
+async def test_what_could_not_be_stored_in_time_is_no_dead_letter(source: Broker, target: Broker, name: str) -> None:
+    target.create("orders-copy", 3)
+    source.create("dead", 1)
+    target.faults.transient = 1_000_000
+    letters = {"cluster": "a", "topic": "dead"}
+    outcome = await run(settings(source, name, delivery={"retry": {"max_elapsed": "50ms"}, "dead_letter": letters}))
+    assert "in the time allowed" in (outcome.routes[0].error or "")
+    assert "delivered again" in (outcome.routes[0].error or "")
+    assert stored(source, "dead") == [[]]
+    assert committed(source) == 0
+
+
 async def test_a_target_that_refuses_everything_stops_the_route(source: Broker, target: Broker, name: str) -> None:
     target.create("orders-copy", 3)
     target.faults.fatal = "no rights"

@@ -5,9 +5,9 @@ the mask of its messages that are still to be acknowledged. Without batch-index 
 off by default) an entry is only acknowledged when all its messages are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from mqbridge.pulsar.wire.ids import EntryId, full_mask, message_id, to_words
+from mqbridge.pulsar.wire.ids import EntryId, entry_id, from_words, full_mask, message_id, to_words
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageIdData
 
 IDS_PER_COMMAND = 1000
@@ -16,10 +16,12 @@ IDS_PER_COMMAND = 1000
 class Acks:
     """What is acknowledged and not yet told to the broker."""
 
-    __slots__ = ("_batch_index", "_cumulative", "_due", "_open")
+    __slots__ = ("_batch_index", "_cumulative", "_due", "_open", "generation")
 
     def __init__(self, batch_index: bool) -> None:
         self._batch_index = batch_index
+        self.generation = 0
+        """Counts how often everything was forgotten."""
         self._cumulative: tuple[EntryId, int] | None = None
         self._due: dict[EntryId, int] = {}
         self._open: dict[EntryId, int] = {}
@@ -29,6 +31,7 @@ class Acks:
 
     def clear(self) -> None:
         """Forget everything: the positions have been set otherwise."""
+        self.generation += 1
         self._cumulative = None
         self._due.clear()
         self._open.clear()
@@ -38,15 +41,16 @@ class Acks:
         self._open.pop(place, None)
         self._due[place] = 0
 
-    def message(self, place: EntryId, index: int, count: int) -> None:
-        """One message of a batch of `count`."""
+    def message(self, place: EntryId, index: int, count: int) -> bool:
+        """One message of a batch of `count`; whether it was the last one of them."""
         mask = self._open.get(place, full_mask(count)) & ~(1 << index)
         if not mask:
             self.entry(place)
-            return
+            return True
         self._open[place] = mask
         if self._batch_index:
             self._due[place] = mask
+        return False
 
     def cumulative(self, place: EntryId, index: int | None = None, count: int = 1) -> None:
         """Everything up to this entry, or up to and including message `index` of it.
@@ -70,3 +74,10 @@ class Acks:
         found = [message_id(*place, to_words(mask)) for place, mask in due.items()]
         for at in range(0, len(found), IDS_PER_COMMAND):
             yield found[at : at + IDS_PER_COMMAND]
+
+    def put_back(self, group: Iterable[MessageIdData]) -> None:
+        """Individual ones that the broker has not confirmed: send them again. Messages acknowledged since then stay so."""
+        for data in group:
+            place, mask = entry_id(data), from_words(data.ack_set)
+            known = self._due.get(place, mask)
+            self._due[place] = known & mask

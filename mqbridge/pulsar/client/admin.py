@@ -1,81 +1,159 @@
-"""The part of Pulsar's admin REST interface (base path /admin/v2) that the binary protocol has no commands for."""
+"""The part of Pulsar's admin REST interface (base path /admin/v2) that the binary protocol has no commands for.
 
-from collections.abc import Mapping
-from typing import Any
+Calls about subscriptions are in `admin_subscriptions`; both go through `AdminHttp`, which turns HTTP's errors into ours.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import httpx
-
-from mqbridge.errors import Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.errors import ServerRefused
+from mqbridge.pulsar.client.admin_http import MISSING, AdminHttp, path_of
+from mqbridge.pulsar.client.admin_subscriptions import AdminSubscriptions
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import TopicName
 
-_HTTP_FAILURES = {401: Failure.FATAL, 403: Failure.FATAL, 404: Failure.FATAL, 405: Failure.FATAL, 409: Failure.REFUSED}
-_HTTP_FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
-"""Every other status may pass."""
+
+class TopicStats(NamedTuple):
+    """Counts of a topic since its broker loaded it, all partitions together; `raw` is the whole answer."""
+
+    messages_in: int
+    bytes_in: int
+    storage_bytes: int
+    backlog: dict[str, int]
+    """Messages that are not acknowledged, by subscription."""
+    raw: dict[str, Any]
 
 
-class Admin:
-    """Calls of one cluster. Each raises ClusterError."""
+class Admin(AdminSubscriptions):
+    """Calls of one cluster. Each raises ClusterError; ServerRefused has HTTP's status as its code."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        self._url = url
-        self._http = httpx.AsyncClient(base_url=f"{url}/admin/v2", timeout=timeout_s)
+        self._http = AdminHttp(url, timeout_s)
+        super().__init__(self._http)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
-        """One call; the parsed answer, None when it is empty."""
-        try:
-            answer = await self._http.request(method, path, json=body)
-        except httpx.TimeoutException as error:
-            raise RequestTimeout(f"{self._url} did not answer {method} {path} in time") from error
-        except httpx.TransportError as error:
-            raise Unreachable(f"{self._url} cannot be reached: {error}") from error
-        if answer.status_code >= 300:
-            said = answer.text[:300]
-            failure = _HTTP_FAILURES.get(answer.status_code, Failure.RETRY)
-            raise ServerRefused(f"{method} {path}: HTTP {answer.status_code}: {said}", answer.status_code, failure)
-        return answer.json() if answer.content else None
+        """Any call, its path below /admin/v2; the parsed answer, None when it is empty."""
+        return await self._http.call(method, path, body)
+
+    # --- tenants and namespaces -------------------------------------------------------------------------------------
+
+    async def clusters(self) -> list[str]:
+        """The clusters that this one knows, itself included."""
+        return list(await self.call("GET", "/clusters"))
+
+    async def tenants(self) -> list[str]:
+        """All tenants."""
+        return list(await self.call("GET", "/tenants"))
+
+    async def create_tenant(self, tenant: str, clusters: Sequence[str]) -> None:
+        """Create a tenant that may use these clusters. Refused with code 409 when it exists."""
+        body = {"allowedClusters": list(clusters), "adminRoles": []}
+        await self.call("PUT", f"/tenants/{quote(tenant, safe='')}", body)
+
+    async def delete_tenant(self, tenant: str) -> None:
+        """Delete a tenant without namespaces."""
+        await self.call("DELETE", f"/tenants/{quote(tenant, safe='')}")
+
+    async def namespaces(self, tenant: str | None = None) -> list[str]:
+        """All `tenant/namespace`, or those of one tenant."""
+        found: list[str] = []
+        for each in [tenant] if tenant is not None else await self.tenants():
+            found += await self.call("GET", f"/namespaces/{quote(each, safe='')}")
+        return found
+
+    async def create_namespace(self, namespace: str) -> None:
+        """Create `tenant/namespace`. Refused with code 409 when it exists."""
+        await self.call("PUT", f"/namespaces/{namespace}")
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Delete a namespace without topics."""
+        await self.call("DELETE", f"/namespaces/{namespace}")
+
+    async def policies(self, namespace: str) -> dict[str, Any]:
+        """All policies of a namespace, by Pulsar's own names; those never set are left out or null."""
+        return dict(await self.call("GET", f"/namespaces/{namespace}"))
+
+    async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
+        """Set one by the name of its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
+        method = "PUT" if policy in _PUT_POLICIES else "POST"
+        await self.call(method, f"/namespaces/{namespace}/{policy}", value)
+
+    async def set_retention(self, namespace: str, minutes: int, megabytes: int) -> None:
+        """How long and how much is kept beyond acknowledgement; -1 is without limit."""
+        body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+        await self.set_policy(namespace, "retention", body)
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    async def namespaces(self) -> list[str]:
-        """All `tenant/namespace`."""
-        found: list[str] = []
-        for tenant in await self.call("GET", "/tenants"):
-            found += await self.call("GET", f"/namespaces/{quote(tenant, safe='')}")
-        return found
+    async def topics(self, namespace: str) -> list[str]:
+        """Full names of the persistent topics, each partition by its own name."""
+        return list(await self.call("GET", f"/persistent/{namespace}"))
+
+    async def partitioned_topics(self, namespace: str) -> list[str]:
+        """Full names of the partitioned topics."""
+        return list(await self.call("GET", f"/persistent/{namespace}/partitioned"))
 
     async def create(self, topic: TopicName, partitions: int) -> None:
         """Create a partitioned topic, or one without partitions for 0. Refused with code 409 when it exists."""
         if partitions:
-            await self.call("PUT", f"{_path(topic)}/partitions", partitions)
+            await self.call("PUT", f"{path_of(topic)}/partitions", partitions)
         else:
-            await self.call("PUT", _path(topic))
+            await self.call("PUT", path_of(topic))
 
     async def grow(self, topic: TopicName, partitions: int) -> None:
         """Give a partitioned topic more partitions."""
-        await self.call("POST", f"{_path(topic)}/partitions", partitions)
+        await self.call("POST", f"{path_of(topic)}/partitions", partitions)
 
-    # --- subscriptions ----------------------------------------------------------------------------------------------
+    async def delete(self, topic: TopicName, *, force: bool = False) -> bool:
+        """Delete a topic, partitioned or not; by force also with subscriptions and producers. Whether there was one."""
+        try:
+            partitions = (await self.call("GET", f"{path_of(topic)}/partitions"))["partitions"]
+            path = f"{path_of(topic)}{'/partitions' if partitions else ''}?force={str(force).lower()}"
+            await self.call("DELETE", path)
+        except ServerRefused as error:
+            if error.code == MISSING:
+                return False
+            raise
+        return True
 
-    async def subscriptions(self, topic: TopicName) -> list[str]:
-        """The names of the subscriptions of a topic, partitioned or not."""
-        return sorted(await self.call("GET", f"{_path(topic)}/subscriptions"))
+    async def unload(self, topic: TopicName) -> None:
+        """Have the broker let go of it: producers and consumers are closed, and open it again where it is then."""
+        await self.call("PUT", f"{path_of(topic)}/unload")
 
-    async def mark_delete_positions(self, topic: TopicName) -> Mapping[str, EntryId]:
-        """By subscription the last entry up to which everything is acknowledged; of a partition, or a topic without."""
-        stats = await self.call("GET", f"{_path(topic)}/internalStats")
-        return {quoted: _entry_id(cursor["markDeletePosition"]) for quoted, cursor in stats["cursors"].items()}
+    async def terminate(self, topic: TopicName) -> None:
+        """Let the topic, or a partition, take no more messages."""
+        await self.call("POST", f"{path_of(topic)}/terminate")
+
+    async def set_topic_policy(self, topic: TopicName, policy: str, value: Any) -> None:
+        """Set one of a topic's own policies by the name of its path, such as `deduplicationEnabled` (true)."""
+        await self.call("POST", f"{path_of(topic)}/{policy}", value)
+
+    async def stats(self, topic: TopicName, partitions: int = 0) -> TopicStats:
+        """Counts of a topic; `partitions` is how many it has, 0 for one without, or for a single partition."""
+        path = f"{path_of(topic)}/{'partitioned-stats?perPartition=false' if partitions else 'stats'}"
+        said = await self.call("GET", path)
+        backlog = {name: int(each["msgBacklog"]) for name, each in said["subscriptions"].items()}
+        return TopicStats(int(said["msgInCounter"]), int(said["bytesInCounter"]), int(said["storageSize"]), backlog, said)
+
+    async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
+        """Ledgers and cursors of a partition, or of a topic without."""
+        return dict(await self.call("GET", f"{path_of(topic)}/internalStats"))
+
+    async def last_id(self, topic: TopicName) -> EntryId:
+        """The newest entry of a partition, or of a topic without; entry -1 when there is none."""
+        said = await self.call("GET", f"{path_of(topic)}/lastMessageId")
+        return int(said["ledgerId"]), int(said["entryId"])
+
+    async def id_at(self, topic: TopicName, publish_time: int) -> EntryId:
+        """The first entry of a partition that was published at this time (ms) or later."""
+        said = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
+        return int(said["ledgerId"]), int(said["entryId"])
 
 
-def _path(topic: TopicName) -> str:
-    return f"/{topic.domain}/{topic.tenant}/{topic.namespace}/{quote(topic.local, safe='')}"
-
-
-def _entry_id(text: str) -> EntryId:
-    ledger, entry = text.split(":")
-    return int(ledger), int(entry)
+_PUT_POLICIES = frozenset({"schemaCompatibilityStrategy"})
+"""Policies that are set by PUT; all others by POST."""

@@ -1,18 +1,30 @@
-"""A client of one Pulsar cluster: it owns the connections and hands out producers and consumers."""
+"""A client of one Pulsar cluster: it owns the connections and hands out producers, consumers and watches.
+
+A producer and a consumer are of one concrete topic, a partition or a topic without, and move entries. For partitioned topics,
+patterns of topics and single messages there are `topic_producer` and `topic_consumer`.
+"""
 
 import itertools
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mqbridge.pulsar.client import schemas
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
 from mqbridge.pulsar.client.pool import Address, Pool
 from mqbridge.pulsar.client.producer import OPEN_TIMEOUT_S, Producer
+from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.schemas import RegisteredSchema
 from mqbridge.pulsar.client.subscription import Subscription
+from mqbridge.pulsar.client.topic_watch import TopicWatch
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.schemas import Schema
+
+REFRESH_S = 60.0
+"""Between looks for new partitions and topics; where the broker reports topics itself, it is only asked whether that is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +72,45 @@ class PulsarClient:
         """
         return await retrying(lambda: self._lookup.partitions(topic, create=create), self._timing.operation)
 
-    async def topics(self, namespace: str) -> list[str]:
-        """The full names of a namespace's persistent topics, each partition by its own name. Raises ClusterError."""
-        return await retrying(lambda: self._lookup.topics(namespace), self._timing.operation)
+    async def topics(self, namespace: str, pattern: str | None = None) -> list[str]:
+        """The full names of a namespace's persistent topics, each partition by its own name. Raises ClusterError.
+
+        With a pattern (see `wire.topic_lists`) brokers leave out most of what does not match.
+        """
+        found = await retrying(lambda: self._lookup.topics(namespace, pattern), self._timing.operation)
+        return found.names or []
+
+    def watch_topics(self, namespace: str, pattern: str, refresh_s: float = REFRESH_S) -> TopicWatch:
+        """The topics that match, as they come and go; begins when it is first asked for."""
+        return TopicWatch(self._lookup, next(self._ids), namespace, pattern, refresh_s, self._timing.request)
+
+    # --- schemas ----------------------------------------------------------------------------------------------------
+
+    async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
+        """The schema of a topic, the latest without a version; None when it has none. Raises ClusterError."""
+        return await retrying(lambda: schemas.fetch(self._lookup, topic, version, self._timing.request), self._timing.operation)
+
+    async def register_schema(self, topic: str, schema: Schema) -> bytes:
+        """Add a schema to an existing topic, unless it is there; its version. Raises ClusterError, FATAL when incompatible."""
+        return await retrying(lambda: schemas.register(self._lookup, topic, schema, self._timing.request), self._timing.operation)
+
+    # --- ends -------------------------------------------------------------------------------------------------------
 
     def producer(
-        self, topic: str, *, name: str | None = None, codec: int = pb.NONE, max_elapsed_s: float | None = None
+        self,
+        topic: str,
+        publication: Publication | None = None,
+        *,
+        name: str | None = None,
+        codec: int = pb.NONE,
+        max_elapsed_s: float | None = None,
     ) -> Producer:
-        """A producer of a concrete topic; it opens itself, and takes entries at once."""
+        """A producer of a concrete topic; it opens itself, and takes entries at once. The short settings make a `Publication`."""
         return Producer(
             self._lookup,
             next(self._ids),
             topic,
-            name=name,
-            codec=codec,
-            max_elapsed_s=max_elapsed_s,
+            publication or Publication(name, codec, max_elapsed_s=max_elapsed_s),
             open_timeout_s=self._timing.operation,
             request_timeout_s=self._timing.request,
         )
@@ -82,7 +118,11 @@ class PulsarClient:
     async def consumer(self, topic: str, subscription: Subscription) -> Consumer:
         """A subscribed consumer of a concrete topic. Raises ClusterError."""
         consumer = Consumer(self._lookup, next(self._ids), topic, subscription, request_timeout_s=self._timing.request)
-        await consumer.open(self._timing.operation)
+        try:
+            await consumer.open(self._timing.operation)
+        except BaseException:
+            await consumer.close()
+            raise
         return consumer
 
     async def close(self) -> None:

@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import logging
 import ssl
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,42 +17,18 @@ from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.dispatch import CLOSES, CONSUMER_PUSHES, PRODUCER_PUSHES, RESPONSES, is_for_producer
+from mqbridge.pulsar.client.window import SendWindow
 from mqbridge.pulsar.wire import codes, commands
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, Frame, FrameMeter, parse_frame
 from mqbridge.pulsar.wire.ids import NO_REQUEST
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandProducerSuccess
 
 log = logging.getLogger(__name__)
 
 CLIENT_VERSION = f"mqbridge-{__version__}"
 KEEP_ALIVE_S = 30.0
 HANDSHAKE_TIMEOUT_S = 10.0
-MAX_SENDS_IN_FLIGHT = 500
-"""Per connection. At 1000 a broker stops reading the socket, and with it the pings and acknowledgements of everybody on it."""
-MAX_BYTES_IN_FLIGHT = 32 << 20
-"""Per connection; what a broker on a fast network has on the way to disk is far less."""
-
-_RESPONSES: dict[int, Callable[[BaseCommand], Any]] = {
-    BaseCommand.SUCCESS: lambda command: command.success,
-    BaseCommand.PRODUCER_SUCCESS: lambda command: command.producer_success,
-    BaseCommand.PARTITIONED_METADATA_RESPONSE: lambda command: command.partitionMetadataResponse,
-    BaseCommand.LOOKUP_RESPONSE: lambda command: command.lookupTopicResponse,
-    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: lambda command: command.getLastMessageIdResponse,
-    BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE: lambda command: command.getTopicsOfNamespaceResponse,
-    BaseCommand.ACK_RESPONSE: lambda command: command.ackResponse,
-}
-_PRODUCER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
-    BaseCommand.SEND_RECEIPT: lambda command: command.send_receipt.producer_id,
-    BaseCommand.SEND_ERROR: lambda command: command.send_error.producer_id,
-    BaseCommand.CLOSE_PRODUCER: lambda command: command.close_producer.producer_id,
-}
-_CONSUMER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
-    BaseCommand.MESSAGE: lambda command: command.message.consumer_id,
-    BaseCommand.CLOSE_CONSUMER: lambda command: command.close_consumer.consumer_id,
-    BaseCommand.ACTIVE_CONSUMER_CHANGE: lambda command: command.active_consumer_change.consumer_id,
-    BaseCommand.REACHED_END_OF_TOPIC: lambda command: command.reachedEndOfTopic.consumer_id,
-}
-_CLOSES = frozenset({BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER})
 
 
 class Session(Protocol):
@@ -76,11 +51,16 @@ class Connection:
         self.endpoint = Endpoint(self._meter.measure, self._on_frames, self._on_lost)
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
         self.server_version = ""
+        self.watches_topics = False
+        """Whether the broker announced that it can watch the list of topics."""
         self.producers: dict[int, Session] = {}
         self.consumers: dict[int, Session] = {}
+        self.watchers: dict[int, Session] = {}
         self.window = SendWindow()
         self._request_ids = itertools.count(1)
         self._pending: Pending[int, BaseCommand] = Pending("the broker")
+        self._queued: dict[int, asyncio.Future[CommandProducerSuccess]] = {}
+        """Producers that wait for exclusive access, by the request that they were answered."""
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tick: asyncio.TimerHandle | None = None
         self._pinged_at = 0.0
@@ -116,9 +96,12 @@ class Connection:
             self._connected.exception()  # whoever waited may have gone
         lost = error if isinstance(error, ClusterError) else ConnectionLost(f"the connection to {self.endpoint.peer}: {error}")
         self._pending.fail_all(lost)
-        sessions = [*self.producers.values(), *self.consumers.values()]
+        for request_id in list(self._queued):
+            self.stop_queueing(request_id, lost)
+        sessions = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
         self.producers.clear()
         self.consumers.clear()
+        self.watchers.clear()
         for session in sessions:
             session.on_lost(lost)
 
@@ -155,7 +138,14 @@ class Connection:
             wrong = RemoteProtocolError(f"{self.endpoint.peer} answered {what} by a command of type {command.type}")
             self.endpoint.abort(wrong)
             raise ConnectionLost(str(wrong))
-        return _RESPONSES[expect](command)
+        return RESPONSES[expect](command)
+
+    async def exclusive_access(self, request_id: int) -> CommandProducerSuccess:
+        """Wait, without a deadline, until a producer that was answered "not ready" is; raises ClusterError."""
+        try:
+            return await self._queued[request_id]
+        finally:
+            self._queued.pop(request_id, None)
 
     # --- what arrives -----------------------------------------------------------------------------------------------
 
@@ -163,23 +153,42 @@ class Connection:
         for data in frames:
             frame = parse_frame(data)
             kind, command = frame.type, frame.command
-            if kind in _PRODUCER_PUSHES:
-                self._push(self.producers, _PRODUCER_PUSHES[kind](command), frame)
-            elif kind in _CONSUMER_PUSHES:
-                self._push(self.consumers, _CONSUMER_PUSHES[kind](command), frame)
-            elif kind in _RESPONSES:
-                self._pending.resolve(_RESPONSES[kind](command).request_id, command)
+            if kind in PRODUCER_PUSHES:
+                self._push(self.producers, PRODUCER_PUSHES[kind](command), frame)
+            elif kind in CONSUMER_PUSHES:
+                self._push(self.consumers, CONSUMER_PUSHES[kind](command), frame)
+            elif kind in RESPONSES:
+                awaited = self._pending.resolve(RESPONSES[kind](command).request_id, command)
+                if kind == BaseCommand.PRODUCER_SUCCESS:
+                    self._on_producer_success(command.producer_success, awaited)
             else:
-                self._on_control(kind, command)
+                self._on_control(kind, frame)
 
     @staticmethod
     def _push(sessions: dict[int, Session], key: int, frame: Frame) -> None:
         """A session that was closed a moment ago may still be spoken to; that is not an error."""
-        session = sessions.pop(key, None) if frame.type in _CLOSES else sessions.get(key)
+        session = sessions.pop(key, None) if frame.type in CLOSES else sessions.get(key)
         if session is not None:
             session.on_push(frame)
 
-    def _on_control(self, kind: int, command: BaseCommand) -> None:
+    def _on_producer_success(self, said: CommandProducerSuccess, awaited: bool) -> None:
+        """The first of two, where the producer has to wait, or the second: by then nobody waits for an answer."""
+        queued = self._queued.get(said.request_id)
+        if queued is None:
+            if awaited and not said.producer_ready:
+                self._queued[said.request_id] = asyncio.get_running_loop().create_future()
+        elif said.producer_ready and not queued.done():
+            queued.set_result(said)
+
+    def stop_queueing(self, request_id: int, error: ClusterError) -> None:
+        """Whoever waits for exclusive access by this request gets the error instead."""
+        queued = self._queued.get(request_id)
+        if queued is not None and not queued.done():
+            queued.set_exception(error)
+            queued.exception()  # whoever waited may have gone
+
+    def _on_control(self, kind: int, frame: Frame) -> None:
+        command = frame.command
         match kind:
             case BaseCommand.PING:
                 self.endpoint.send(commands.PONG)
@@ -189,6 +198,11 @@ class Connection:
                 self._on_connected(command)
             case BaseCommand.ERROR:
                 self._on_error(command)
+            case BaseCommand.WATCH_TOPIC_UPDATE:
+                self._push(self.watchers, command.watchTopicUpdate.watcher_id, frame)
+            case BaseCommand.TOPIC_MIGRATED:
+                migrated = command.topicMigrated
+                self._push(self.producers if is_for_producer(migrated) else self.consumers, migrated.resource_id, frame)
             case BaseCommand.AUTH_CHALLENGE:
                 credentials = self._auth.credentials()
                 self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, credentials))
@@ -199,6 +213,7 @@ class Connection:
         if self._connected.done():
             raise RemoteProtocolError(f"{self.endpoint.peer} sent CONNECTED twice")
         self.server_version = command.connected.server_version
+        self.watches_topics = command.connected.feature_flags.supports_topic_watchers
         if command.connected.max_message_size > 0:
             self.max_message_size = command.connected.max_message_size
             self._meter.allow(self.max_message_size)
@@ -207,38 +222,11 @@ class Connection:
     def _on_error(self, command: BaseCommand) -> None:
         said = command.error
         if said.request_id != NO_REQUEST:
-            self._pending.reject(said.request_id, codes.refused(said.error, said.message, self.endpoint.peer))
+            error = codes.refused(said.error, said.message, self.endpoint.peer)
+            self._pending.reject(said.request_id, error)
+            self.stop_queueing(said.request_id, error)
             return
         self.endpoint.abort(codes.refused(said.error, said.message, f"{self.endpoint.peer} refused the connection"))
-
-
-class SendWindow:
-    """How much may be on the way to the broker over one connection; producers that find it full are woken in turn."""
-
-    __slots__ = ("_bytes", "_sends", "_waiting")
-
-    def __init__(self) -> None:
-        self._sends = self._bytes = 0
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    def take(self, size: int, wake: Callable[[], None]) -> bool:
-        """Reserve a SEND of `size` bytes; when there is no room `wake` is called as soon as there is."""
-        if self._sends and (self._sends >= MAX_SENDS_IN_FLIGHT or self._bytes + size > MAX_BYTES_IN_FLIGHT):
-            if wake not in self._waiting:
-                self._waiting.append(wake)
-            return False
-        self._sends += 1
-        self._bytes += size
-        return True
-
-    def give(self, sends: int, size: int) -> None:
-        """SENDs that are answered or given up."""
-        self._sends -= sends
-        self._bytes -= size
-        for _ in range(len(self._waiting)):
-            if self._sends >= MAX_SENDS_IN_FLIGHT:
-                return
-            self._waiting.popleft()()
 
 
 async def open_connection(

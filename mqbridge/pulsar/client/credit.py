@@ -43,6 +43,11 @@ class Credit:
         known = self._estimate
         self._estimate = each if each > known else known + (each - known) * _FORGET
 
+    def hold(self, size: int) -> None:
+        """A message was joined from chunks that were let go before; one of this size is no sign that too much is held."""
+        self.held += size
+        self._largest = max(self._largest, size)
+
     def handed_over(self, size: int) -> None:
         """An entry was taken, or dropped."""
         self.held -= size

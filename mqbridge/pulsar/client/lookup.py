@@ -5,14 +5,14 @@ makes the broker load it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.pool import Address, Pool, parse_service_url
-from mqbridge.pulsar.wire import codes, commands
+from mqbridge.pulsar.wire import codes, commands, topic_lists
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
@@ -39,6 +39,20 @@ async def retrying(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
         await asyncio.sleep(delay)
 
 
+class Owner(NamedTuple):
+    """A connection to the broker that serves a topic, and whether it goes through the service address, as behind a proxy."""
+
+    connection: Connection
+    proxied: bool
+
+
+class TopicList(NamedTuple):
+    """The topics of a namespace: full names, each partition by its own; None when they are as the hash said."""
+
+    names: list[str] | None
+    hash: str
+
+
 class Lookup:
     """Asks the brokers of one cluster. Each call asks once and raises ClusterError; see `retrying`."""
 
@@ -46,9 +60,12 @@ class Lookup:
         self._pool = pool
         self._timeout = request_timeout_s
 
-    async def owner(self, topic: str) -> Connection:
-        """A connection to the broker that serves this topic (a partition, or one without)."""
-        connection, service = await self._pool.service()
+    async def owner(self, topic: str, service: Sequence[Address] = ()) -> Owner:
+        """The broker that serves this topic (a partition, or one without).
+
+        `service` are the addresses to ask where the topic belongs to another cluster by now.
+        """
+        connection, asked = await (self._pool.reach(service) if service else self._pool.service())
         authoritative = False
         for _ in range(MAX_REDIRECTS):
             answer: pb.CommandLookupTopicResponse = await connection.request(
@@ -59,21 +76,32 @@ class Lookup:
             )
             if answer.response == answer.Failed or not answer.HasField("response"):
                 raise self._refused(answer.error, answer.message, f"looking up {topic}")
-            connection = await self._follow(answer, service)
+            proxied = answer.proxy_through_service_url
+            connection = await self._follow(answer.brokerServiceUrl, answer.brokerServiceUrlTls, asked if proxied else None)
             if answer.response == answer.Connect:
-                return connection
+                return Owner(connection, proxied)
             authoritative = answer.authoritative
         raise ClusterError(f"looking up {topic}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on its owner")
 
-    async def _follow(self, answer: pb.CommandLookupTopicResponse, service: Address) -> Connection:
-        """The connection that an answer points to."""
+    async def assigned(self, url: str, url_tls: str, proxied: bool) -> Connection:
+        """A connection to the broker that a closing broker named as the next owner. Raises ClusterError."""
+        service = (await self._pool.service())[1] if proxied else None
+        return await self._follow(url, url_tls, service)
+
+    def addresses(self, url: str, url_tls: str) -> list[Address]:
+        """Where a broker's pair of URLs points for this client. Raises ClusterError."""
         tls = self._pool.is_tls
-        url = answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl
         try:
-            (address,) = parse_service_url(url, tls)
+            return parse_service_url(url_tls if tls else url, tls)
         except ValueError as error:
-            raise ClusterError(f"the broker's address in a lookup answer is of no use: {error}") from error
-        if answer.proxy_through_service_url:
+            raise ClusterError(f"the broker names an address that is of no use: {error}") from error
+
+    async def _follow(self, url: str, url_tls: str, service: Address | None) -> Connection:
+        """The connection to the broker of these URLs, by way of `service` when given."""
+        address, *more = self.addresses(url, url_tls)
+        if more:
+            raise ClusterError(f"the broker names several addresses where one is due: {url or url_tls}")
+        if service is not None:
             return await self._pool.get(service, None if address == service else str(address))
         return await self._pool.get(address)
 
@@ -95,16 +123,20 @@ class Lookup:
             return None
         raise self._refused(answer.error, answer.message, f"asking for the partitions of {topic}")
 
-    async def topics(self, namespace: str) -> list[str]:
-        """The full names of a namespace's persistent topics, each partition by its own name."""
+    async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
+        """The persistent topics of a namespace. The broker may leave out what does not match the pattern, or not."""
         connection, _ = await self._pool.service()
         answer: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(
-            lambda request_id: commands.topics_of_namespace(request_id, namespace),
+            lambda request_id: topic_lists.topics_of_namespace(request_id, namespace, pattern, known_hash),
             BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
             f"the topics of {namespace}",
             self._timeout,
         )
-        return list(answer.topics)
+        return TopicList(list(answer.topics) if answer.changed else None, answer.topics_hash)
+
+    async def service(self) -> Connection:
+        """A connection for what any broker can answer."""
+        return (await self._pool.service())[0]
 
     def _refused(self, code: int, message: str, what: str) -> ServerRefused:
         if code == codes.SERVICE_NOT_READY:

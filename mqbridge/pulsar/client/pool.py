@@ -34,10 +34,10 @@ def parse_service_url(text: str, tls: bool) -> list[Address]:
     scheme = TLS_SCHEME if tls else SCHEME
     addresses = []
     for part in text.removeprefix(scheme).split(","):
-        rest = part.strip().removeprefix(scheme).rstrip("/")
+        rest = part.strip().removeprefix(scheme)
         if "://" in rest:
             raise ValueError(f"{part.strip()!r} does not begin with {scheme}")
-        addresses.append(Address(*split_address(rest, DEFAULT_PORT)))
+        addresses.append(Address(*split_address(rest.rstrip("/"), DEFAULT_PORT)))
     return addresses
 
 
@@ -77,6 +77,16 @@ class Pool:
                 self._turn += 1
                 failed = error
         assert failed is not None  # noqa: S101 - there is at least one address
+        raise failed
+
+    async def reach(self, addresses: Sequence[Address]) -> tuple[Connection, Address]:
+        """A connection to the first of these that answers, and which. Raises the last error."""
+        failed = ClusterError("no address is given", Failure.FATAL)
+        for address in addresses:
+            try:
+                return await self.get(address), address
+            except ClusterError as error:
+                failed = error
         raise failed
 
     def skip_service(self) -> None:

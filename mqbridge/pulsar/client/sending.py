@@ -1,12 +1,14 @@
-"""What a producer is asked to send: an entry that waits for its receipt."""
+"""What a producer is asked to send: an entry that waits for its receipt, or the chunks of one."""
 
 import asyncio
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.pulsar.wire.chunks import chunk_room, cut
 from mqbridge.pulsar.wire.compression import compress
 from mqbridge.pulsar.wire.entry import SendEncoder
 from mqbridge.pulsar.wire.frame import FRAME_PADDING
+from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 HEAD_RESERVE = 2 << 10
@@ -14,20 +16,25 @@ HEAD_RESERVE = 2 << 10
 
 
 class SendReceipt(NamedTuple):
-    """Where an entry was stored. A duplicate was stored before, and the broker does not say where: ledger and entry are -1."""
+    """Where an entry was stored. A duplicate was stored before, and the broker does not say where: ledger and entry are -1.
+
+    Of a message in chunks it is the place of the last one, which stands for the message; `first_chunk` is where it begins.
+    """
 
     ledger: int
     entry: int
     duplicate: bool
+    first_chunk: EntryId | None = None
 
 
 class Sending:
     """An entry on its way: waiting, in flight, or both again after a reconnection, with the same bytes each time.
 
-    Sequence ids are given when it is encoded, which happens once, before it is sent first.
+    Sequence ids are given when it is encoded, which happens once, before it is sent first. The chunks of a message share its
+    sequence id and its future.
     """
 
-    __slots__ = ("count", "future", "head", "highest", "metadata", "payload", "sequence", "since", "size")
+    __slots__ = ("chunked", "count", "future", "head", "highest", "metadata", "payload", "sequence", "since", "size")
 
     def __init__(
         self, metadata: MessageMetadata, payload: bytes, count: int, sequence: int | None, future: "asyncio.Future[SendReceipt]"
@@ -39,25 +46,58 @@ class Sending:
         self.size = len(payload)
         self.since = 0.0
         self.future = future
+        self.chunked: Chunked | None = None
 
-    def encode(self, encoder: SendEncoder, codec: int, max_message_size: int) -> None:
-        """Compress, and write the frame up to the payload. `metadata` has all but what concerns the payload.
-
-        Raises ClusterError (REFUSED) when the broker would not take it.
-        """
+    def compress(self, codec: int) -> None:
+        """The payload as it will be stored; as it was when compression does not make it smaller."""
         metadata, payload = self.metadata, self.payload
         if codec and payload and not metadata.compression:
             packed = compress(codec, payload)
             if len(packed) < len(payload):
                 metadata.compression = codec  # type: ignore[assignment]  # the enum's number
                 metadata.uncompressed_size = len(payload)
-                payload = packed
+                self.payload = packed
+
+    def encode(self, encoder: SendEncoder, max_message_size: int) -> None:
+        """Write the frame up to the payload. Raises ClusterError (REFUSED) when the broker would not take it."""
+        payload = self.payload
         if len(payload) > max_message_size:
             raise too_large(len(payload), max_message_size)
-        head = encoder.encode(self.sequence, self.highest, self.count, metadata, payload)
+        head = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, self.chunked is not None)
         if len(head) > FRAME_PADDING - HEAD_RESERVE and len(head) + len(payload) > max_message_size:
             raise too_large(len(head) + len(payload), max_message_size)
-        self.head, self.payload, self.size = head, payload, len(head) + len(payload)
+        self.head, self.size = head, len(head) + len(payload)
+
+    def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[Sending]":
+        """Itself, or as many as a broker with this limit takes it in. A batch is never cut."""
+        room = min(chunk_bytes or max_message_size, chunk_room(self.metadata, max_message_size))
+        if len(self.payload) <= room or self.metadata.HasField("num_messages_in_batch") or room <= 0:
+            return [self]
+        shared = Chunked()
+        parts = []
+        for metadata, piece in cut(self.metadata, self.payload, room):
+            part = Sending(metadata, piece, 1, self.sequence, self.future)
+            part.highest, part.since, part.chunked = self.highest, self.since, shared
+            parts.append(part)
+        shared.left = len(parts)
+        return parts
+
+    @property
+    def given_up(self) -> bool:
+        """A chunk of a message of which another chunk has failed."""
+        return self.chunked is not None and self.future.done() and not self.future.cancelled()
+
+    def stored(self, ledger: int, entry: int) -> None:
+        """Its receipt has come; that of a message in chunks is the one of its last chunk."""
+        duplicate = ledger == entry == -1
+        first = None
+        if self.chunked is not None:
+            first = self.chunked.first = self.chunked.first or (ledger, entry)
+            self.chunked.left -= 1
+            if self.chunked.left:
+                return
+        if not self.future.done():
+            self.future.set_result(SendReceipt(ledger, entry, duplicate, first))
 
     def fail(self, error: Exception) -> None:
         """It will not be stored."""
@@ -65,7 +105,17 @@ class Sending:
             self.future.set_exception(error)
 
 
+class Chunked:
+    """What the chunks of a message share."""
+
+    __slots__ = ("first", "left")
+
+    def __init__(self) -> None:
+        self.first: EntryId | None = None
+        self.left = 0
+
+
 def too_large(size: int, limit: int) -> ClusterError:
     """The failure of an entry beyond the broker's limit."""
-    hint = "raise maxMessageSize at the broker (and its bookies), or use compression"
+    hint = "raise maxMessageSize at the broker (and its bookies), use compression, or let the producer send chunks"
     return ClusterError(f"an entry of {size} bytes where the broker takes {limit}: {hint}", Failure.REFUSED)

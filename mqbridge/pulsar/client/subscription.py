@@ -4,11 +4,14 @@ import uuid
 from dataclasses import dataclass
 
 from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.chunks import ChunkLimits
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.schemas import Schema
 
 Types = pb.CommandSubscribe
 MAX_BYTES = 16 << 20
+DEFAULT_CHUNK_LIMITS = ChunkLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,25 @@ class Subscription:
     """Of entries that wait at the consumer."""
     batch_index_ack: bool = False
     """Acknowledge single messages of a batch; only with a broker that is configured for it."""
+    ack_timeout_s: float | None = None
+    """Have delivered again what is not acknowledged this long after it was handed over."""
+    chunk_limits: ChunkLimits = DEFAULT_CHUNK_LIMITS
+    """What may wait for the rest of its message, apart from `max_bytes`."""
+    rollback_s: int = 0
+    """Begin with what was published this many seconds ago."""
+    priority: int = 0
+    """Consumers with a lower number are served first (shared), or become the active one (failover)."""
+    read_compacted: bool = False
+    """Of each key only the newest message, where the topic is compacted; exclusive and failover only."""
+    key_ranges: tuple[tuple[int, int], ...] = ()
+    """Of a key_shared subscription: the ranges of hashes (0 to 65535, both ends included) that this consumer gets; all consumers
+    of the subscription must give theirs. Without, the broker divides."""
+    schema: Schema | None = None
+    """Checked against the topic's."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """Kept with the subscription."""
+    create_topic: bool = True
+    """The broker may create the topic by being asked, if it is set up so."""
 
     @property
     def ordered(self) -> bool:
@@ -39,14 +61,24 @@ class Subscription:
             subType=self.type,  # type: ignore[arg-type]  # the enum's number
             consumer_id=consumer_id,
             consumer_name=self.consumer_name or None,
+            priority_level=self.priority or None,
+            read_compacted=self.read_compacted or None,
             initialPosition=Types.Earliest if self.earliest else Types.Latest,
+            force_topic_creation=None if self.create_topic else False,
+            start_message_rollback_duration_sec=self.rollback_s or None,
+            schema=None if self.schema is None else self.schema.to_wire(),
             consumer_epoch=epoch if self.ordered else None,
         )
         if start is not None:
             command.durable = False
+            command.initialPosition = Types.Latest  # or the broker takes the latest place as "from the beginning"
             command.start_message_id.CopyFrom(ids.message_id(*start))
         if self.type == Types.Key_Shared:
-            command.keySharedMeta.keySharedMode = pb.AUTO_SPLIT
+            command.keySharedMeta.keySharedMode = pb.STICKY if self.key_ranges else pb.AUTO_SPLIT
+            for first, last in self.key_ranges:
+                command.keySharedMeta.hashRanges.add(start=first, end=last)
+        for key, value in self.properties:
+            command.subscription_properties.add(key=key, value=value)
         return command
 
 

@@ -53,25 +53,12 @@ def lookup(request_id: int, topic: str, authoritative: bool) -> bytes:
     return encode_command(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=command))
 
 
-def topics_of_namespace(request_id: int, namespace: str) -> bytes:
-    """GET_TOPICS_OF_NAMESPACE, persistent ones; partitions are listed one by one."""
-    command = pb.CommandGetTopicsOfNamespace(request_id=request_id, namespace=namespace)
-    return encode_command(BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=command))
-
-
 # --- producer ---------------------------------------------------------------------------------------------------------
 
 
-def producer(request_id: int, producer_id: int, topic: str, *, name: str | None, user_named: bool, epoch: int) -> bytes:
-    """PRODUCER; without a name the broker makes one."""
-    command = pb.CommandProducer(
-        topic=topic,
-        producer_id=producer_id,
-        request_id=request_id,
-        producer_name=name,
-        epoch=epoch,
-        user_provided_producer_name=user_named,
-    )
+def producer(request_id: int, command: pb.CommandProducer) -> bytes:
+    """PRODUCER; it has too many fields to repeat them here."""
+    command.request_id = request_id
     return encode_command(BaseCommand(type=BaseCommand.PRODUCER, producer=command))
 
 
@@ -132,9 +119,15 @@ def get_last_message_id(request_id: int, consumer_id: int) -> bytes:
     return encode_command(BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID, getLastMessageId=command))
 
 
-def unsubscribe(request_id: int, consumer_id: int) -> bytes:
-    """UNSUBSCRIBE: delete the subscription."""
-    command = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id)
+def consumer_stats(request_id: int, consumer_id: int) -> bytes:
+    """CONSUMER_STATS."""
+    command = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
+    return encode_command(BaseCommand(type=BaseCommand.CONSUMER_STATS, consumerStats=command))
+
+
+def unsubscribe(request_id: int, consumer_id: int, force: bool = False) -> bytes:
+    """UNSUBSCRIBE: delete the subscription; by force also while others are connected (4.0 and later)."""
+    command = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id, force=force or None)
     return encode_command(BaseCommand(type=BaseCommand.UNSUBSCRIBE, unsubscribe=command))
 
 

@@ -64,6 +64,11 @@ class Entry:
         """Presence decides: C++ and Go frame a single message as a batch of one, Java does not."""
         return self.metadata.HasField("num_messages_in_batch")
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Ledger and entry."""
+        return self.ledger, self.entry
+
     def unpack(self) -> None:
         """Decompress the payload; a failure becomes the `defect`. Calling it again does nothing."""
         if not self._packed:
@@ -75,7 +80,7 @@ class Entry:
             return
         if metadata.num_chunks_from_msg > 1:
             self.defect = (
-                f"it is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg} of a message, and these are not joined"
+                f"it is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg} of {metadata.uuid}, not joined with the rest"
             )
             return
         try:
@@ -131,7 +136,9 @@ class SendEncoder:
         self._send = self._command.send
         self._send.producer_id = producer_id
 
-    def encode(self, sequence_id: int, highest: int, count: int, metadata: MessageMetadata, payload: bytes) -> bytes:
+    def encode(
+        self, sequence_id: int, highest: int, count: int, metadata: MessageMetadata, payload: bytes, is_chunk: bool = False
+    ) -> bytes:
         """The frame up to its payload. `highest` equals `sequence_id` when the whole entry counts as one."""
         send = self._send
         send.sequence_id = sequence_id
@@ -140,5 +147,9 @@ class SendEncoder:
             send.highest_sequence_id = highest
         else:
             send.ClearField("highest_sequence_id")
+        if is_chunk:
+            send.is_chunk = True
+        else:
+            send.ClearField("is_chunk")
         head = encode_entry_head(metadata, payload)
         return encode_head(self._command, len(head) + len(payload)) + head

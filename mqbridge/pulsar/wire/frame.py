@@ -7,7 +7,7 @@ Everything outside of protobuf is big-endian. What follows the command is opaque
 
 import struct
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -21,6 +21,10 @@ _SIZE = struct.Struct(">I")
 _SIZES = struct.Struct(">II")
 _TYPE_TAG = 0x08
 """The tag of BaseCommand.type, which every known implementation writes first."""
+_WITHOUT_TEXT = frozenset(
+    {BaseCommand.MESSAGE, BaseCommand.SEND, BaseCommand.SEND_RECEIPT, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG}
+)
+"""The frequent commands, which have no field of text."""
 
 
 class FrameMeter:
@@ -70,10 +74,25 @@ def parse_frame(data: bytes) -> Frame:
     except DecodeError as error:
         raise RemoteProtocolError(f"a command of {size} bytes that is no BaseCommand: {error}") from error
     if data[8] == _TYPE_TAG and data[9] < 0x80:
-        return Frame(data[9], command, data, end)
-    if not command.HasField("type"):
+        number = int(data[9])
+    elif command.HasField("type"):
+        number = command.type
+    else:
         raise RemoteProtocolError("a command without a known type")
-    return Frame(command.type, command, data, end)
+    if number not in _WITHOUT_TEXT:
+        _check_text(command)
+    return Frame(number, command, data, end)
+
+
+def _check_text(message: Message) -> None:
+    """Text that is not UTF-8 would be read as bytes by the protobuf library, and fail much later."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            if isinstance(value, bytes) or (not isinstance(value, str) and any(isinstance(each, bytes) for each in value)):
+                raise RemoteProtocolError(f"a command whose {field.name} is not UTF-8")
+        elif field.type == field.TYPE_MESSAGE:
+            for each in [value] if isinstance(value, Message) else value:
+                _check_text(each)
 
 
 def encode_command(command: BaseCommand) -> bytes:

@@ -39,6 +39,7 @@ async def test_what_is_subscribed_is_said(broker: Broker, client):
     assert first.keySharedMeta.keySharedMode == pb.AUTO_SPLIT
     assert not first.HasField("consumer_epoch")
     assert (second.durable, ids.entry_id(second.start_message_id), second.consumer_epoch) == (False, (4, 2), 0)
+    assert second.initialPosition == Types.Latest, "with the latest place as its start, a broker goes by this"
     await shared.close()
     await reader.close()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import ProtocolError, RemoteProtocolError
-from mqbridge.pulsar.wire import commands, ids
+from mqbridge.pulsar.wire import commands, ids, schemas, topic_lists
 from mqbridge.pulsar.wire.frame import FRAME_PADDING, FrameMeter, encode_command, encode_head, parse_frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -70,6 +70,8 @@ def test_a_frame_beyond_the_limit_is_refused_before_its_body_comes():
         struct.pack(">II", 7, 2) + b"\x08\x12",  # more promised than there is
         struct.pack(">II", 7, 3) + b"\x08\x12\xff",  # no protobuf
         struct.pack(">II", 6, 2) + b"\x10\x01",  # no type
+        commands.lookup(1, "t", True).replace(b"t", b"\xff"),  # a name that is no text
+        topic_lists.watch_topic_list(1, 2, "a/b", "x", None).replace(b"a/b", b"a\xc3b"),
     ],
 )
 def test_what_is_no_frame_is_refused(data):
@@ -104,8 +106,13 @@ REQUESTS = {
     BaseCommand.CONNECT: commands.connect("x", "none", b"", "host:1"),
     BaseCommand.AUTH_RESPONSE: commands.auth_response("x", "token", b"secret"),
     BaseCommand.LOOKUP: commands.lookup(1, "t", True),
-    BaseCommand.GET_TOPICS_OF_NAMESPACE: commands.topics_of_namespace(1, "a/b"),
-    BaseCommand.PRODUCER: commands.producer(1, 2, "t", name=None, user_named=False, epoch=3),
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: topic_lists.topics_of_namespace(1, "a/b", "a/b/x.*", "00000000"),
+    BaseCommand.WATCH_TOPIC_LIST: topic_lists.watch_topic_list(1, 2, "a/b", "x", None),
+    BaseCommand.WATCH_TOPIC_LIST_CLOSE: topic_lists.watch_topic_list_close(1, 2),
+    BaseCommand.GET_SCHEMA: schemas.get_schema(1, "t", bytes(8)),
+    BaseCommand.GET_OR_CREATE_SCHEMA: schemas.get_or_create_schema(1, "t", schemas.STRING),
+    BaseCommand.PRODUCER: commands.producer(1, pb.CommandProducer(topic="t", producer_id=2)),
+    BaseCommand.CONSUMER_STATS: commands.consumer_stats(1, 2),
     BaseCommand.CLOSE_PRODUCER: commands.close_producer(1, 2),
     BaseCommand.SUBSCRIBE: commands.subscribe(
         2, pb.CommandSubscribe(topic="t", subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=1)

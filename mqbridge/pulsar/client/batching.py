@@ -1,0 +1,169 @@
+"""Messages one by one into batch entries of one producer: by number, bytes and time, in one run or one batch per key.
+
+Key_Shared subscriptions dispatch whole entries by the key of their first message, so they need batches of a single key. What must
+be delivered later, or has a sequence id of its own, travels alone, behind what came before it.
+"""
+
+import asyncio
+import base64
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mqbridge.pulsar.client.producer import Producer
+from mqbridge.pulsar.client.sending import SendReceipt
+from mqbridge.pulsar.wire.batch import frame_message
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """When a batch is sent. `max_messages=1` sends every message as an entry of its own, without a batch's framing."""
+
+    max_messages: int = 1000
+    max_bytes: int = 128 << 10
+    max_delay_s: float = 0.01
+    by_key: bool = False
+    """A batch for each key; the limits are those of all together."""
+
+
+class MessageId(NamedTuple):
+    """Where a message was stored; -1 for what does not apply: no partition, no batch, a duplicate's ledger and entry."""
+
+    ledger: int
+    entry: int
+    partition: int
+    batch_index: int
+
+
+class OutgoingMessage:
+    """A message to send. `payload` None is a tombstone; times are ms since the epoch."""
+
+    __slots__ = ("deliver_at", "event_time", "key", "ordering_key", "payload", "properties", "sequence_id")
+
+    def __init__(
+        self,
+        payload: bytes | None,
+        *,
+        key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
+        properties: tuple[tuple[str, str], ...] = (),
+        event_time: int = 0,
+        deliver_at: int | None = None,
+        sequence_id: int | None = None,
+    ) -> None:
+        self.payload, self.key, self.ordering_key, self.properties = payload, key, ordering_key, properties
+        self.event_time, self.deliver_at, self.sequence_id = event_time, deliver_at, sequence_id
+
+    @property
+    def alone(self) -> bool:
+        """It cannot be in a batch."""
+        return self.deliver_at is not None or self.sequence_id is not None
+
+    def describe(self, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+        """Write all but the payload."""
+        self.describe_keys(metadata)
+        for key, value in self.properties:
+            metadata.properties.add(key=key, value=value)
+        if self.event_time:
+            metadata.event_time = self.event_time
+        if self.payload is None:
+            metadata.null_value = True
+        if self.deliver_at is not None and isinstance(metadata, MessageMetadata):
+            metadata.deliver_at_time = self.deliver_at
+
+    def describe_keys(self, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+        """Write what brokers dispatch by."""
+        if isinstance(self.key, bytes):
+            metadata.partition_key = base64.b64encode(self.key).decode()
+            metadata.partition_key_b64_encoded = True
+        elif self.key is not None:
+            metadata.partition_key = self.key
+        if self.ordering_key is not None:
+            metadata.ordering_key = self.ordering_key
+
+
+class _Batch:
+    """Messages that will be an entry."""
+
+    __slots__ = ("first", "futures", "parts")
+
+    def __init__(self, first: OutgoingMessage) -> None:
+        self.first = first
+        self.parts: list[bytes] = []
+        self.futures: list[asyncio.Future[MessageId]] = []
+
+
+class Batcher:
+    """In front of one producer; `partition` is what its receipts say."""
+
+    def __init__(self, producer: Producer, batching: Batching, partition: int) -> None:
+        self._producer, self._batching, self._partition = producer, batching, partition
+        self._batches: dict[object, _Batch] = {}
+        self._messages = self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
+        """Send a message, perhaps a little later; the future is where it was stored, or fails with ClusterError."""
+        future: asyncio.Future[MessageId] = self._loop.create_future()
+        if message.alone or self._batching.max_messages <= 1:
+            self.flush()
+            self._send_alone(message, future)
+            return future
+        single = SingleMessageMetadata()
+        message.describe(single)
+        part = frame_message(single, message.payload or b"")
+        if self._messages and self._bytes + len(part) > self._batching.max_bytes:
+            self.flush()
+        self._put(message, part, future)
+        if self._messages >= self._batching.max_messages or self._bytes >= self._batching.max_bytes:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._batching.max_delay_s, self.flush)
+        return future
+
+    def _put(self, message: OutgoingMessage, part: bytes, future: "asyncio.Future[MessageId]") -> None:
+        key = (message.ordering_key, message.key) if self._batching.by_key else None
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = _Batch(message)
+        batch.parts.append(part)
+        batch.futures.append(future)
+        self._messages += 1
+        self._bytes += len(part)
+
+    def _send_alone(self, message: OutgoingMessage, future: "asyncio.Future[MessageId]") -> None:
+        metadata = MessageMetadata()
+        message.describe(metadata)
+        sent = self._producer.send(metadata, message.payload or b"", 1, message.sequence_id)
+        sent.add_done_callback(functools.partial(self._done, [future], False))
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batches, self._batches = self._batches, {}
+        self._messages = self._bytes = 0
+        for batch in batches.values():
+            metadata = MessageMetadata(num_messages_in_batch=len(batch.parts))
+            batch.first.describe_keys(metadata)
+            sent = self._producer.send(metadata, b"".join(batch.parts), len(batch.parts))
+            sent.add_done_callback(functools.partial(self._done, batch.futures, True))
+
+    def _done(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendReceipt]") -> None:
+        error = sent.exception()
+        for index, future in enumerate(futures):
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                receipt = sent.result()
+                future.set_result(MessageId(receipt.ledger, receipt.entry, self._partition, index if batched else -1))
+
+    async def close(self) -> None:
+        """Send what has gathered and close the producer."""
+        self.flush()
+        await self._producer.close()

@@ -1,0 +1,112 @@
+"""What a consumer has received and not yet handed over: the queue, its credit, chunks that wait for the rest of their message.
+
+Where one consumer has the whole topic in order, what was handed over already is skipped when it is delivered again. A message in
+chunks has the place of its last one, so other messages may lie between its chunks; until it is acknowledged, nothing from its
+first chunk on may be acknowledged cumulatively, and a reader that subscribes anew must begin there.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from mqbridge.pulsar.client.credit import Credit
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, Joined, is_chunk
+from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
+from mqbridge.pulsar.wire.ids import EntryId
+
+
+class Inbox:
+    """The books of one consumer. `ordered`: see above; `keeps_spans` is False for readers, which acknowledge nothing."""
+
+    def __init__(self, ordered: bool, keeps_spans: bool, max_bytes: int, chunk_limits: ChunkLimits) -> None:
+        self.credit = Credit(max_bytes, DEFAULT_MAX_MESSAGE_SIZE)
+        self.chunks = ChunkJoiner(chunk_limits)
+        self.handed: EntryId = ids.EARLIEST
+        """The last one of an ordered subscription that was handed over."""
+        self.dropped: EntryId = ids.EARLIEST
+        """The last one that was not handed over because it only repeated chunks."""
+        self.resume_at: EntryId = ids.EARLIEST
+        """Where a new session of a reader must begin."""
+        self._ordered, self._keeps_spans = ordered, keeps_spans
+        self._queue: deque[tuple[Entry, int]] = deque()
+        self._spans: dict[EntryId, tuple[EntryId, ...]] = {}
+        """By its last chunk, the chunks of each message in chunks that is queued or not acknowledged."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    # --- in and out -------------------------------------------------------------------------------------------------
+
+    def add(self, entry: Entry, size: int, now: float) -> tuple[EntryId, ...]:
+        """An entry that the credit has been charged with. Gives places to acknowledge, of chunks that nobody will see."""
+        if entry.defect is None and is_chunk(entry.metadata):
+            self.credit.handed_over(size)
+            return self.add_joined(self.chunks.add(entry, now))
+        if self._ordered and entry.place <= self.handed:
+            self.credit.handed_over(size)
+        else:
+            self._queue.append((entry, size))
+        return ()
+
+    def add_joined(self, joined: Iterable[Joined]) -> tuple[EntryId, ...]:
+        """Messages that were joined from chunks, or could not be."""
+        unseen: tuple[EntryId, ...] = ()
+        for entry, places in joined:
+            if entry is None:
+                unseen += places
+                self.dropped = max(self.dropped, places[-1])
+            elif not self._ordered or entry.place > self.handed:
+                self._spans[entry.place] = places
+                self.credit.hold(len(entry.payload))
+                self._queue.append((entry, len(entry.payload)))
+        return unseen
+
+    def take(self) -> Entry | None:
+        """The next entry, not unpacked, if there is one."""
+        if not self._queue:
+            return None
+        entry, size = self._queue.popleft()
+        self.credit.handed_over(size)
+        place = entry.place
+        self.handed = max(self.handed, place)
+        if not self._keeps_spans and self._spans:
+            self._spans.pop(place, None)
+        return entry
+
+    def drop(self) -> None:
+        """Everything here will be delivered again."""
+        self.resume_at = min(self.handed, self._first_open(self.handed))
+        for entry, size in self._queue:
+            self.credit.handed_over(size)
+            self._spans.pop(entry.place, None)
+        self._queue.clear()
+        self.chunks.clear()
+
+    def forget(self) -> None:
+        """The position was set anew: nothing was handed over."""
+        self.drop()
+        self._spans.clear()
+        self.handed = self.dropped = self.resume_at = ids.EARLIEST
+
+    # --- messages in chunks -----------------------------------------------------------------------------------------
+
+    def chunks_of(self, place: EntryId) -> tuple[EntryId, ...]:
+        """All entries that the message at this place consists of."""
+        return self._spans.get(place, (place,)) if self._spans else (place,)
+
+    def settle(self, place: EntryId) -> tuple[EntryId, ...]:
+        """The same, of a message that is acknowledged."""
+        return self._spans.pop(place, (place,)) if self._spans else (place,)
+
+    def settle_up_to(self, place: EntryId) -> EntryId:
+        """All up to this place are acknowledged; up to where that may be said without harm to a message in chunks."""
+        for last in [last for last in self._spans if last <= place]:
+            del self._spans[last]
+        ledger, entry = first = self._first_open(place)
+        return place if first > place else (ledger, entry - 1)
+
+    def _first_open(self, place: EntryId) -> EntryId:
+        """The first chunk of all messages that begin up to this place and end behind it; `LATEST` when there is none."""
+        firsts = [places[0] for last, places in self._spans.items() if places[0] <= place < last]
+        return min([each for each in self.chunks.firsts() if each <= place] + firsts, default=ids.LATEST)

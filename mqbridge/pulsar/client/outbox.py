@@ -1,0 +1,172 @@
+"""The entries of one producer on their way: numbered, encoded, in flight within the connection's window, matched with receipts.
+
+The order never changes: what waits in `_queue` moves to `_flight`, receipts come in the order of sending, and when a session ends
+what was in flight goes back to the front of the queue, with the same bytes under the same sequence ids.
+"""
+
+import asyncio
+from collections import deque
+
+from mqbridge.errors import ClusterError, RemoteProtocolError
+from mqbridge.pulsar.client.connection import Connection
+from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.sending import Sending
+from mqbridge.pulsar.wire.entry import SendEncoder
+from mqbridge.pulsar.wire.ids import signed
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+
+
+class Outbox:
+    """Holds whatever it is given: who adds bounds the bytes that wait."""
+
+    def __init__(self, topic: str, producer_id: int, publication: Publication) -> None:
+        self.name = publication.name or ""
+        self.schema_version = b""
+        self.next_sequence = 0
+        self.duplicates = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._topic, self._publication = topic, publication
+        self._encoder = SendEncoder(producer_id)
+        self._queue: deque[Sending] = deque()
+        self._flight: deque[Sending] = deque()
+        self._flight_bytes = 0
+        self._session: Connection | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._flight)
+
+    def add(self, sending: Sending) -> None:
+        """Send it behind all that is here."""
+        self._queue.append(sending)
+        self.idle.clear()
+        if self._session is not None:
+            self.pump()
+
+    def attach(self, session: Connection) -> None:
+        """Send over this connection from now on."""
+        self._session = session
+        self.pump()
+
+    def detach(self) -> None:
+        """The session is over: what was in flight comes first in the next one."""
+        session, self._session = self._session, None
+        if session is not None:
+            sends, size = len(self._flight), self._flight_bytes
+            self._queue.extendleft(reversed(self._flight))
+            self._flight.clear()
+            self._flight_bytes = 0
+            session.window.give(sends, size)
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Move from the queue to the flight what the connection has room for."""
+        session, queue = self._session, self._queue
+        while queue and session is not None and session.alive:
+            sending = queue[0]
+            if sending.given_up:
+                queue.popleft()
+                continue
+            if not sending.head and not self._prepare(session.max_message_size):
+                continue
+            if not session.window.take(sending.size, self.pump):
+                return
+            queue.popleft()
+            self._flight.append(sending)
+            self._flight_bytes += sending.size
+            session.endpoint.send(sending.head, sending.payload)
+        self._settle()
+
+    def _prepare(self, max_message_size: int) -> bool:
+        """Give the first of the queue its bytes; False when something else is the first now: its chunks, or what follows it."""
+        sending, publication = self._queue[0], self._publication
+        try:
+            if sending.chunked is None:
+                self._number(sending)
+                sending.compress(publication.codec)
+                chunks = sending.chunks(publication.chunk_bytes, max_message_size) if publication.chunking else []
+                if len(chunks) > 1:
+                    self._queue.popleft()
+                    self._queue.extendleft(reversed(chunks))
+                    return False
+            sending.encode(self._encoder, max_message_size)
+        except ClusterError as error:
+            self._queue.popleft().fail(error)
+            return False
+        self.next_sequence = sending.highest + 1
+        return True
+
+    def _number(self, sending: Sending) -> None:
+        """Give it its sequence ids, and what else the metadata says about its producer."""
+        if sending.sequence < 0:
+            sending.sequence = self.next_sequence
+        sending.highest = sending.sequence + sending.count - 1
+        metadata = sending.metadata
+        metadata.producer_name = self.name
+        metadata.sequence_id = sending.sequence
+        if sending.highest > sending.sequence:
+            metadata.highest_sequence_id = sending.highest
+        if self.schema_version and not metadata.HasField("schema_version"):
+            metadata.schema_version = self.schema_version
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> bool:
+        """The oldest one is stored; False for a receipt that nothing waits for.
+
+        Raises RemoteProtocolError for one out of turn.
+        """
+        flight = self._flight
+        if not flight or receipt.sequence_id < flight[0].sequence:
+            return False  # of something that was given up, or that was sent twice
+        if receipt.sequence_id != flight[0].sequence:
+            expected = flight[0].sequence
+            raise RemoteProtocolError(f"a receipt for sequence id {receipt.sequence_id} of {self._topic} where {expected} is due")
+        ledger, entry = signed(receipt.message_id.ledgerId), signed(receipt.message_id.entryId)
+        self.duplicates += ledger == entry == -1
+        self._land().stored(ledger, entry)
+        if not flight:
+            self._settle()
+        return True
+
+    def refuse(self, sequence: int, error: ClusterError) -> None:
+        """One entry will never be stored. The broker names it by its highest sequence id."""
+        for sending in self._flight:
+            if sequence in (sending.sequence, sending.highest):
+                self._flight.remove(sending)
+                self._release(sending)
+                sending.fail(error)
+                break
+        self._settle()
+
+    def _land(self) -> Sending:
+        """Take the oldest one out of the flight."""
+        sending = self._flight.popleft()
+        self._release(sending)
+        return sending
+
+    def _release(self, sending: Sending) -> None:
+        self._flight_bytes -= sending.size
+        if self._session is not None:
+            self._session.window.give(1, sending.size)
+
+    # --- giving up --------------------------------------------------------------------------------------------------
+
+    def expire(self, deadline: float, error: ClusterError) -> None:
+        """Fail what was given before this loop time, oldest first. It may be stored nevertheless, when it was in flight."""
+        while self._flight and self._flight[0].since <= deadline:
+            self._land().fail(error)
+        while not self._flight and self._queue and self._queue[0].since <= deadline:
+            self._queue.popleft().fail(error)
+        self._settle()
+
+    def fail_all(self, error: ClusterError) -> None:
+        """Nothing will be sent any more; after `detach`."""
+        while self._queue:
+            self._queue.popleft().fail(error)
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._queue and not self._flight:
+            self.idle.set()

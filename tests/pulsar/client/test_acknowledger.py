@@ -1,0 +1,263 @@
+"""Receipts for acknowledgements, negative acknowledgements, timeouts; and what can be asked about a consumer."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import ClusterError, ServerRefused
+from mqbridge.pulsar.client.due import TICK_S, Due
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.pulsar.wire.schemas import STRING
+from tests.pulsar.client.broker import Broker, in_turn, silent, success, until
+
+TOPIC = "persistent://public/default/t"
+
+
+def noted(link, frame):
+    asked = frame.command.ack
+    if asked.HasField("request_id"):
+        link.send(ackResponse=pb.CommandAckResponse(consumer_id=asked.consumer_id, request_id=asked.request_id))
+
+
+def not_noted(link, frame):
+    asked = frame.command.ack
+    if asked.HasField("request_id"):
+        said = pb.CommandAckResponse(
+            consumer_id=asked.consumer_id, request_id=asked.request_id, error=pb.MetadataError, message="no"
+        )
+        link.send(ackResponse=said)
+
+
+def acknowledged(broker: Broker) -> list[list[int]]:
+    return [[ids.entry_id(each)[1] for each in ack.message_id] for ack in broker.asked[BaseCommand.ACK]]
+
+
+def redelivered(broker: Broker) -> list[list[int]]:
+    asked = broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES]
+    return [[ids.entry_id(each)[1] for each in one.message_ids] for one in asked]
+
+
+async def deliver(broker: Broker, consumer, count: int):
+    for entry in range(count):
+        broker.link.message(0, 1, entry, b"x")
+    return [await consumer.receive() for _ in range(count)]
+
+
+# --- receipts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_acknowledgements_are_confirmed(broker: Broker, client):
+    broker.on[BaseCommand.ACK] = noted
+    shared = await client.consumer(TOPIC, Subscription("s", Types.Shared))
+    shared.acknowledge((1, 1))
+    shared.acknowledge((1, 2))
+    await shared.confirm_acks()
+    ordered = await client.consumer(TOPIC, Subscription("o"))
+    ordered.acknowledge_up_to((1, 7))
+    await ordered.confirm_acks()
+    assert acknowledged(broker) == [[1, 2], [7]]
+    assert all(ack.HasField("request_id") for ack in broker.asked[BaseCommand.ACK])
+    await shared.close()
+    await ordered.close()
+
+
+async def test_what_is_not_confirmed_is_sent_again(broker: Broker, client):
+    broker.on[BaseCommand.ACK] = in_turn(not_noted, noted)
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, batch_index_ack=True))
+    consumer.acknowledge((1, 1))
+    consumer.acknowledge_message((1, 2), 0, 3)
+    with pytest.raises(ServerRefused, match="MetadataError"):
+        await consumer.confirm_acks()
+    consumer.acknowledge_message((1, 2), 1, 3)
+    await consumer.confirm_acks()
+    again = broker.asked[BaseCommand.ACK][-1]
+    assert [(ids.entry_id(each)[1], list(each.ack_set)) for each in again.message_id] == [(1, []), (2, [4])]
+    await consumer.close()
+
+
+async def test_a_lost_confirmation_is_an_error_and_the_next_session_repeats(broker: Broker, client):
+    broker.on[BaseCommand.ACK] = in_turn(lambda link, _: link.drop(), noted)
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
+    consumer.acknowledge((1, 1))
+    with pytest.raises(ClusterError):
+        await consumer.confirm_acks()
+    await until(lambda: len(broker.asked[BaseCommand.ACK]) == 2)
+    assert acknowledged(broker) == [[1], [1]]
+    await consumer.close()
+
+
+async def test_after_a_seek_an_unconfirmed_acknowledgement_is_forgotten(broker: Broker, client):
+    broker.on[BaseCommand.ACK] = silent
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
+    consumer.acknowledge((1, 1))
+    confirming = asyncio.ensure_future(consumer.confirm_acks())
+    await until(lambda: broker.asked[BaseCommand.ACK])
+    await consumer.seek(ids.EARLIEST)
+    broker.link.drop()
+    with pytest.raises(ClusterError):
+        await confirming
+    await until(lambda: consumer.sessions >= 2)
+    await consumer.close()
+    assert acknowledged(broker) == [[1]]
+
+
+# --- again ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_negative_acknowledgement_asks_after_its_delay(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
+    entries = await deliver(broker, consumer, 4)
+    consumer.negative_acknowledge(entries[3].place, 30.0)
+    consumer.negative_acknowledge(entries[0].place, 0.0)
+    consumer.negative_acknowledge(entries[1].place, 0.0)
+    consumer.negative_acknowledge(entries[2].place, 0.0)
+    consumer.acknowledge(entries[2].place)
+    await until(lambda: redelivered(broker))
+    assert redelivered(broker) == [[0, 1]], "one that was acknowledged after all is not asked for"
+    await consumer.close()
+
+
+async def test_on_an_ordered_subscription_it_is_about_everything(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    entries = await deliver(broker, consumer, 3)
+    consumer.acknowledge_up_to(entries[0].place)
+    consumer.negative_acknowledge(entries[1].place, 0.0)
+    await until(lambda: redelivered(broker))
+    assert redelivered(broker) == [[]]
+    for entry in range(1, 3):
+        broker.link.message(0, 1, entry, b"again", consumer_epoch=1)
+    assert [(await consumer.receive()).entry for _ in range(2)] == [1, 2]
+    await consumer.close()
+
+
+async def test_what_is_never_acknowledged_comes_again(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, ack_timeout_s=0.05))
+    entries = await deliver(broker, consumer, 4)
+    consumer.acknowledge(entries[1].place)
+    consumer.acknowledge_message(entries[2].place, 0, 1)
+    await until(lambda: redelivered(broker))
+    assert redelivered(broker) == [[0, 3]]
+    broker.link.message(0, 1, 0, b"x", redelivery_count=1)
+    assert (await consumer.receive()).redelivery_count == 1
+    await until(lambda: len(redelivered(broker)) == 2)
+    assert redelivered(broker)[1] == [0]
+    await consumer.close()
+
+
+async def test_a_timeout_on_an_ordered_subscription_rewinds_it_once(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", ack_timeout_s=0.05))
+    entries = await deliver(broker, consumer, 3)
+    consumer.acknowledge_up_to(entries[1].place)
+    await until(lambda: redelivered(broker))
+    await asyncio.sleep(0.3)
+    assert redelivered(broker) == [[]]
+    await consumer.close()
+
+
+async def test_a_new_session_asks_for_nothing_again(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, ack_timeout_s=0.05))
+    await deliver(broker, consumer, 2)
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    await asyncio.sleep(0.3)
+    assert redelivered(broker) == []
+    await consumer.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100), st.booleans())))
+def test_everything_that_is_due_comes_once_and_not_too_early(steps):
+    due, expected = Due(), {}
+    for number, at, discard in steps:
+        if discard:
+            due.discard((0, number))
+            expected.pop((0, number), None)
+        else:
+            due.add((0, number), at)
+            expected[0, number] = at
+    now = 0.0
+    while (at := due.next_at()) is not None:
+        now = max(now, at)
+        for place in due.pop(now):
+            told = expected.pop(place)
+            assert told - 1e-9 <= now <= max(told + 2 * TICK_S, now)
+    assert (expected, len(due)) == ({}, 0)
+
+
+def test_what_is_acknowledged_up_to_a_place_is_not_due():
+    due = Due()
+    for entry in range(5):
+        due.add((1, entry), float(entry))
+    due.discard_up_to((1, 2))
+    assert due.pop(100.0) == [(1, 3), (1, 4)]
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+async def test_statistics(broker: Broker, client):
+    def answer(link, frame):
+        said = pb.CommandConsumerStatsResponse(
+            request_id=frame.command.consumerStats.request_id, consumerName="me", msgBacklog=5, unackedMessages=2, msgRateOut=1.5
+        )
+        link.send(consumerStatsResponse=said)
+
+    def refuse(link, frame):
+        said = pb.CommandConsumerStatsResponse(
+            request_id=frame.command.consumerStats.request_id, error_code=pb.AuthorizationError, error_message="no"
+        )
+        link.send(consumerStatsResponse=said)
+
+    broker.on[BaseCommand.CONSUMER_STATS] = in_turn(answer, refuse)
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    stats = await consumer.stats()
+    assert (stats.name, stats.backlog, stats.unacked_messages, stats.rate_out) == ("me", 5, 2, 1.5)
+    with pytest.raises(ServerRefused, match="AuthorizationError"):
+        await consumer.stats()
+    await consumer.close()
+
+
+async def test_unsubscribing_by_force_is_said(broker: Broker, client):
+    broker.on[BaseCommand.UNSUBSCRIBE] = success
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await consumer.unsubscribe()
+    await consumer.unsubscribe(force=True)
+    assert [asked.force for asked in broker.asked[BaseCommand.UNSUBSCRIBE]] == [False, True]
+    await consumer.close()
+
+
+async def test_the_last_message_names_its_place_in_the_batch(broker: Broker, client):
+    def answer(link, frame):
+        place = pb.MessageIdData(ledgerId=3, entryId=4, batch_index=9)
+        said = pb.CommandGetLastMessageIdResponse(last_message_id=place, request_id=frame.command.getLastMessageId.request_id)
+        link.send(getLastMessageIdResponse=said)
+
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = answer
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    assert await consumer.last_message() == (3, 4, 9)
+    assert await consumer.last_id() == (3, 4)
+    await consumer.close()
+
+
+async def test_all_that_a_subscription_says(broker: Broker, client):
+    said = Subscription(
+        "s",
+        Types.Key_Shared,
+        priority=3,
+        key_ranges=((0, 99), (200, 299)),
+        schema=STRING,
+        properties=(("a", "b"),),
+        create_topic=False,
+        rollback_s=60,
+    )
+    consumer = await client.consumer(TOPIC, said)
+    (asked,) = broker.asked[BaseCommand.SUBSCRIBE]
+    assert (asked.priority_level, asked.force_topic_creation, asked.start_message_rollback_duration_sec) == (3, False, 60)
+    assert [(each.start, each.end) for each in asked.keySharedMeta.hashRanges] == [(0, 99), (200, 299)]
+    assert (asked.keySharedMeta.keySharedMode, asked.schema.type) == (pb.STICKY, pb.Schema.String)
+    assert [(pair.key, pair.value) for pair in asked.subscription_properties] == [("a", "b")]
+    await consumer.close()

@@ -1,0 +1,271 @@
+"""Messages in chunks: what the producer makes of them, and what the consumer must not acknowledge, skip or hold too early."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.chunks import ChunkLimits
+from mqbridge.pulsar.wire.compression import NAMES
+from mqbridge.pulsar.wire.entry import decode_entry
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.pulsar.client.broker import Broker, in_turn, silent, until
+
+TOPIC = "persistent://public/default/t"
+LIMIT = 1 << 20
+"""What the scripted broker takes."""
+LARGE = bytes(range(256)) * (10 * LIMIT // 1024)
+CHUNKED = Publication("me", chunking=True)
+
+
+@pytest.fixture
+def entries(broker: Broker):
+    """Every SEND as its command and its entry, in order."""
+    seen: list = []
+    receive = broker.receive
+
+    def note(link, frame):
+        if frame.type == BaseCommand.SEND:
+            seen.append((frame.command.send, decode_entry(frame.data, frame.rest)))
+        receive(link, frame)
+
+    broker.receive = note  # type: ignore[method-assign]
+    return seen
+
+
+# --- producing --------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_too_large_is_cut_and_has_one_receipt(broker: Broker, client, entries):
+    producer = client.producer(TOPIC, CHUNKED)
+    sent = [producer.send(MessageMetadata(), payload) for payload in (b"a", LARGE, b"b")]
+    receipts = await asyncio.gather(*sent)
+    parts = [entry for _, entry in entries[1:-1]]
+    assert [(entry.metadata.chunk_id, entry.metadata.num_chunks_from_msg) for entry in parts] == [(n, 3) for n in range(3)]
+    assert {(entry.metadata.uuid, entry.metadata.total_chunk_msg_size) for entry in parts} == {("me-1", len(LARGE))}
+    assert b"".join(entry.payload for entry in parts) == LARGE
+    assert [(asked.sequence_id, asked.is_chunk) for asked, _ in entries] == [(0, False), *[(1, True)] * 3, (2, False)]
+    assert all(len(entry.payload) + entry.metadata.ByteSize() <= LIMIT for entry in parts)
+    assert [(receipt.entry, receipt.first_chunk) for receipt in receipts] == [(0, None), (3, (1, 1)), (4, None)]
+    await producer.close()
+
+
+async def test_compression_comes_first(broker: Broker, client, entries):
+    producer = client.producer(TOPIC, Publication(codec=NAMES["zstd"], chunking=True, chunk_bytes=100))
+    await producer.send(MessageMetadata(), LARGE)
+    metadata = entries[0][1].metadata
+    assert (metadata.compression, metadata.uncompressed_size) == (pb.ZSTD, len(LARGE))
+    assert max(len(entry.payload) for _, entry in entries) == 100
+    assert sum(len(entry.payload) for _, entry in entries) == metadata.total_chunk_msg_size < len(LARGE)
+    await producer.close()
+
+
+async def test_a_batch_is_never_cut(broker: Broker, client):
+    producer = client.producer(TOPIC, CHUNKED)
+    with pytest.raises(ClusterError) as caught:
+        await producer.send(MessageMetadata(num_messages_in_batch=2), LARGE, 2)
+    assert caught.value.failure is Failure.REFUSED
+    await producer.close()
+
+
+async def test_a_cut_between_chunks_sends_the_rest_again(broker: Broker, client, entries):
+    broker.on[BaseCommand.SEND] = in_turn(broker.store, silent)
+    producer = client.producer(TOPIC, CHUNKED)
+    sent = producer.send(MessageMetadata(), LARGE)
+    await until(lambda: len(entries) == 3)
+    broker.on[BaseCommand.SEND] = broker.store
+    broker.link.drop()
+    receipt = await sent
+    assert [entry.metadata.chunk_id for _, entry in entries] == [0, 1, 2, 1, 2]
+    assert receipt.first_chunk == (1, 0)
+    await producer.close()
+
+
+async def test_a_chunk_that_is_refused_ends_its_message_and_no_other(broker: Broker, client, entries):
+    def refuse(link, frame):
+        asked = frame.command.send
+        said = pb.CommandSendError(producer_id=0, sequence_id=asked.sequence_id, error=pb.NotAllowedError, message="no")
+        link.send(send_error=said)
+
+    broker.on[BaseCommand.SEND] = in_turn(broker.store, refuse, broker.store)
+    producer = client.producer(TOPIC, CHUNKED)
+    done = await asyncio.gather(
+        *[producer.send(MessageMetadata(), payload) for payload in (LARGE, b"next")], return_exceptions=True
+    )
+    assert isinstance(done[0], ClusterError)
+    assert done[0].failure is Failure.REFUSED
+    assert not isinstance(done[1], BaseException)
+    await producer.close()
+
+
+# --- consuming --------------------------------------------------------------------------------------------------------
+
+
+class Sender:
+    """Delivers chunks of three-chunk messages to consumer 0, each as the next entry of ledger 1."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker, self.next = broker, 0
+
+    def chunk(self, uuid: str, number: int, place: int | None = None, **more) -> int:
+        at = self.next if place is None else place
+        self.next = max(self.next, at + 1)
+        metadata = {"uuid": uuid, "chunk_id": number, "num_chunks_from_msg": 3, "total_chunk_msg_size": 9}
+        self.broker.link.message(0, 1, at, f"{uuid}-{number}".encode(), metadata=metadata, **more)
+        return at
+
+    def plain(self, payload: bytes, place: int | None = None) -> None:
+        at = self.next if place is None else place
+        self.next = max(self.next, at + 1)
+        self.broker.link.message(0, 1, at, payload)
+
+
+def acknowledged(broker: Broker) -> list[tuple[bool, list[int]]]:
+    return [
+        (ack.ack_type == pb.CommandAck.Cumulative, [ids.entry_id(each)[1] for each in ack.message_id])
+        for ack in broker.asked[BaseCommand.ACK]
+    ]
+
+
+async def test_a_shared_consumer_acknowledges_every_chunk(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
+    sender = Sender(broker)
+    for number in range(3):
+        sender.chunk("a", number)
+    entry = await consumer.receive()
+    assert (entry.payload, entry.place) == (b"a-0a-1a-2", (1, 2))
+    consumer.redeliver([entry.place])
+    await until(lambda: broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES])
+    (asked,) = broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES]
+    assert [ids.entry_id(each)[1] for each in asked.message_ids] == [0, 1, 2]
+    for number in range(3):
+        sender.chunk("a", number, number, redelivery_count=1)
+    entry = await consumer.receive()
+    assert entry.redelivery_count == 1
+    consumer.acknowledge(entry.place)
+    await consumer.close()
+    assert acknowledged(broker) == [(False, [0, 1, 2])]
+
+
+async def test_a_cumulative_acknowledgement_stops_before_an_open_message(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    sender.plain(b"first")
+    for uuid, number in (("b", 0), ("a", 0), ("a", 1), ("a", 2)):
+        sender.chunk(uuid, number)
+    assert (await consumer.receive()).payload == b"first"
+    entry = await consumer.receive()
+    assert entry.payload == b"a-0a-1a-2"
+    consumer.acknowledge_up_to(entry.place)
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(True, [0])], "the chunk at 1 belongs to a message that nobody has seen"
+    sender.chunk("b", 1)
+    sender.chunk("b", 2)
+    consumer.acknowledge_up_to((await consumer.receive()).place)
+    await consumer.close()
+    assert acknowledged(broker)[-1] == (True, [6])
+
+
+async def test_after_a_reconnection_open_messages_are_joined_and_complete_ones_skipped(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    order = [("b", 0), ("a", 0), ("a", 1), ("b", 1), ("a", 2)]
+    for uuid, number in order:
+        sender.chunk(uuid, number)
+    assert (await consumer.receive()).payload == b"a-0a-1a-2"
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    for place, (uuid, number) in enumerate(order):
+        sender.chunk(uuid, number, place)
+    sender.chunk("b", 2)
+    assert (await consumer.receive()).payload == b"b-0b-1b-2"
+    assert consumer.waiting == 0
+    await consumer.close()
+
+
+async def test_a_reader_goes_on_where_the_oldest_open_message_begins(broker: Broker, client):
+    reader = await client.consumer(TOPIC, Subscription("r", reader_from=(1, 0)))
+    sender = Sender(broker)
+    sender.plain(b"0")
+    order = [("b", 0), ("a", 0), ("a", 1), ("a", 2), ("b", 1)]
+    for uuid, number in order:
+        sender.chunk(uuid, number)
+    assert [(await reader.receive()).payload for _ in range(2)] == [b"0", b"a-0a-1a-2"]
+    broker.link.drop()
+    await until(lambda: reader.sessions == 2)
+    asked = broker.asked[BaseCommand.SUBSCRIBE][-1]
+    assert ids.entry_id(asked.start_message_id) == (1, 1)
+    for place, (uuid, number) in enumerate(order, 1):
+        sender.chunk(uuid, number, place)
+    sender.chunk("b", 2)
+    assert (await reader.receive()).payload == b"b-0b-1b-2"
+    broker.link.drop()
+    await until(lambda: reader.sessions == 3)
+    assert ids.entry_id(broker.asked[BaseCommand.SUBSCRIBE][-1].start_message_id) == (1, 6)
+    await reader.close()
+
+
+async def test_chunks_that_were_complete_before_are_acknowledged_unseen(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    for number in (0, 1, 2, 0, 1):
+        sender.chunk("a", number)
+    entry = await consumer.receive()
+    assert (entry.place, consumer.waiting, consumer.held_bytes) == ((1, 2), 0, 0)
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(False, [3, 4])]
+
+    def last(link, frame):
+        request_id = frame.command.getLastMessageId.request_id
+        place = ids.message_id(1, 4)
+        link.send(getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(last_message_id=place, request_id=request_id))
+
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = last
+    assert not await consumer.has_more()
+    await consumer.close()
+
+
+async def test_a_message_without_its_end_becomes_a_defect(broker: Broker, client):
+    limits = ChunkLimits(expiry_s=0.05)
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, chunk_limits=limits))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.chunk("a", 1)
+    entry = await asyncio.wait_for(consumer.receive(), 5)
+    assert "only 2 of the 3" in str(entry.defect)
+    consumer.acknowledge(entry.place)
+    await consumer.close()
+    assert acknowledged(broker) == [(False, [0, 1])]
+
+
+async def test_chunks_do_not_expire_while_nothing_could_come(broker: Broker, client):
+    limits = ChunkLimits(expiry_s=0.02)
+    consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1, chunk_limits=limits))
+    sender = Sender(broker)
+    sender.plain(b"in the way")
+    sender.chunk("a", 0)
+    await asyncio.sleep(0.2)
+    assert (consumer.waiting, len(consumer._inbox.chunks)) == (1, 1)
+    assert consumer._inbox.credit.outstanding <= 0
+    await consumer.receive()
+    sender.chunk("a", 1)
+    sender.chunk("a", 2)
+    entry = await consumer.receive()
+    assert (entry.defect, entry.payload) == (None, b"a-0a-1a-2")
+    await consumer.close()
+
+
+async def test_a_message_larger_than_the_consumers_budget_still_comes(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1000))
+    for number in range(20):
+        metadata = {"uuid": "x", "chunk_id": number, "num_chunks_from_msg": 20, "total_chunk_msg_size": 20 << 20}
+        broker.link.message(0, 1, number, bytes(1 << 20), metadata=metadata)
+    entry = await consumer.receive()
+    assert (len(entry.payload), entry.defect, consumer.sessions) == (20 << 20, None, 1)
+    assert consumer.held_bytes == 0
+    await consumer.close()

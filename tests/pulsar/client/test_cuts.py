@@ -1,0 +1,101 @@
+"""The connection is cut at every step of a whole conversation: nothing hangs, nothing is lost, nothing is there twice."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import ClusterError
+from mqbridge.pulsar.client import attachment, lookup, producer
+from mqbridge.pulsar.client import connection as connections
+from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, is_chunk
+from mqbridge.pulsar.wire.entry import decode_entry
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from tests.pulsar.client.broker import scripted_client
+from tests.pulsar.client.store import Store
+
+TOPIC = "persistent://public/default/t"
+LARGE = bytes(range(256)) * 9
+PAYLOADS = [b"0", b"1", LARGE, b"3", LARGE + b"!", b"5"]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    store = Store(max_message_size=1000)
+    monkeypatch.setattr(connections, "dial", store.dial)
+    for module in (attachment, lookup, producer):
+        monkeypatch.setattr(module, "FIRST_DELAY_S", 0.001)
+    return store
+
+
+async def converse(kind: int) -> list[bytes]:
+    """Send all payloads and read them back, acknowledging each; what was read."""
+    client = scripted_client(operation=10.0)
+    sender = client.producer(TOPIC, Publication("me", chunking=True))
+    sent = [sender.send(MessageMetadata(), payload) for payload in PAYLOADS]
+    consumer = await client.consumer(TOPIC, Subscription("s", kind))
+    seen = []
+    while len(seen) < len(PAYLOADS):
+        entry = await consumer.receive()
+        assert entry.defect is None
+        if kind == Types.Shared and entry.payload in seen:
+            consumer.acknowledge(entry.place)  # on a shared subscription what was not acknowledged in time comes twice
+            continue
+        seen.append(entry.payload)
+        if kind == Types.Shared:
+            consumer.acknowledge(entry.place)
+        else:
+            consumer.acknowledge_up_to(entry.place)
+    await asyncio.gather(*sent)
+    while True:
+        try:
+            await consumer.confirm_acks()
+            break
+        except ClusterError:
+            await asyncio.sleep(0.001)
+    await sender.close()
+    await consumer.close()
+    await client.close()
+    return seen
+
+
+def stored(store: Store) -> list[bytes]:
+    """The messages that are complete in the log."""
+    joiner, found = ChunkJoiner(ChunkLimits()), []
+    for number, data in enumerate(store.logs[TOPIC]):
+        entry = decode_entry(data)
+        entry.entry = number
+        if is_chunk(entry.metadata):
+            found += [joined.entry.payload for joined in joiner.add(entry, 0.0) if joined.entry is not None]
+        else:
+            found.append(entry.payload)
+    return found
+
+
+async def steps(kind: int) -> int:
+    store = Store(max_message_size=1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "dial", store.dial)
+        await converse(kind)
+    return store.seen
+
+
+@pytest.mark.parametrize("answer_first", [False, True], ids=["unheard", "unanswered"])
+@pytest.mark.parametrize("kind", [Types.Exclusive, Types.Shared], ids=["exclusive", "shared"])
+async def test_a_cut_at_every_step(store: Store, kind: int, answer_first: bool, monkeypatch: pytest.MonkeyPatch):
+    total = await steps(kind)
+    assert total >= 15
+    for step in range(1, total + 1):
+        store = Store(max_message_size=1000)
+        store.cut_at, store.answer_first = step, answer_first
+        monkeypatch.setattr(connections, "dial", store.dial)
+        seen = await asyncio.wait_for(converse(kind), 30)
+        assert store.seen >= step, "or nothing was cut"
+        if kind == Types.Exclusive:
+            assert seen == PAYLOADS, f"cut at step {step}"
+        else:
+            assert sorted(seen) == sorted(PAYLOADS), f"cut at step {step}"
+        assert stored(store) == PAYLOADS, f"cut at step {step}"
+        cursor = store.cursors[TOPIC, "s"]
+        assert cursor.mark + len(cursor.acked) == len(store.logs[TOPIC]), f"cut at step {step}: acknowledged {cursor}"

@@ -1,0 +1,129 @@
+"""Messages larger than an entry, through a real broker."""
+
+import asyncio
+import os
+from uuid import uuid4
+
+import pytest
+
+from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.subscription import Types
+from mqbridge.pulsar.mapping import decode
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.chunks import ChunkLimits
+from mqbridge.pulsar.wire.compression import NAMES
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from tests.pulsar.conftest import client_of
+from tests.pulsar.entries import PATIENCE_S, take
+from tests.pulsar.proxy import CuttingProxy
+
+pytestmark = pytest.mark.cluster
+
+LARGE = os.urandom(12 << 20)
+
+
+def backlog(pulsar, topic: str, name: str) -> int:
+    return pulsar.admin("GET", f"{topic.replace('://', '/')}/stats")["subscriptions"][name]["msgBacklog"]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+async def test_a_large_message_comes_back_whole(pulsar, client, subscribe, codec):
+    topic = pulsar.take_topic()
+    producer = client.producer(topic, Publication(codec=NAMES[codec], chunking=True))
+    metadata = MessageMetadata(partition_key="k", event_time=5)
+    metadata.properties.add(key="a", value="b")
+    payload = LARGE if codec == "none" else LARGE[: 6 << 20] * 2
+    small, receipt, after = await asyncio.gather(
+        producer.send(MessageMetadata(), b"0"), producer.send(metadata, payload), producer.send(MessageMetadata(), b"1")
+    )
+    assert (receipt.first_chunk, receipt.entry) == ((small.ledger, 1), after.entry - 1)
+    consumer = await subscribe(topic)
+    first, large, last = await take(consumer, 3)
+    assert (first.payload, last.payload, large.place) == (b"0", b"1", (receipt.ledger, receipt.entry))
+    (message,) = decode(large)
+    assert message.payload == payload
+    assert (message.key, message.event_time, message.properties, message.defect) == ("k", 5, (("a", "b"),), None)
+    assert not await consumer.has_more()
+    await producer.close()
+
+
+async def test_messages_of_two_producers_lie_between_each_other(pulsar, client, subscribe):
+    topic = pulsar.take_topic()
+    said = [Publication(name, chunking=True, chunk_bytes=1000) for name in ("one", "two")]
+    producers = [client.producer(topic, each) for each in said]
+    other = client_of(pulsar.service_url)
+    producers.append(other.producer(topic, Publication("three", chunking=True, chunk_bytes=1000)))
+    payloads = [LARGE[number * 20_000 : (number + 1) * 20_000] for number in range(9)]
+    await asyncio.gather(*[producers[n % 3].send(MessageMetadata(), payload) for n, payload in enumerate(payloads)])
+    consumer = await subscribe(topic, "s")
+    entries = await take(consumer, 9)
+    assert sorted(entry.payload for entry in entries) == sorted(payloads)
+    for entry in entries[:5]:
+        consumer.acknowledge_up_to(entry.place)
+    await consumer.confirm_acks()
+    await consumer.close()
+    again = await subscribe(topic, "s")
+    left = await take(again, 4)
+    assert {entry.payload for entry in left} >= {entry.payload for entry in entries[5:]}, "no chunk was acknowledged too early"
+    await asyncio.gather(*(producer.close() for producer in producers))
+    await other.close()
+
+
+async def test_on_a_shared_subscription_all_chunks_are_acknowledged_or_come_again(pulsar, client, subscribe):
+    topic = pulsar.take_topic()
+    producer = client.producer(topic, Publication(chunking=True, chunk_bytes=100_000))
+    await asyncio.gather(*[producer.send(MessageMetadata(), LARGE[: 950_000 + number]) for number in range(2)])
+    consumer = await subscribe(topic, "s", type=Types.Shared)
+    first, second = await take(consumer, 2)
+    consumer.negative_acknowledge(first.place, 0.0)
+    (again,) = await take(consumer, 1)
+    assert (len(again.payload), again.redelivery_count) == (len(first.payload), 1)
+    consumer.acknowledge(second.place)
+    consumer.acknowledge(again.place)
+    await consumer.confirm_acks()
+    assert backlog(pulsar, topic, "s") == 0
+    await producer.close()
+
+
+async def test_cut_off_between_chunks_nothing_is_lost_and_nothing_comes_twice(pulsar, subscribe):
+    namespace = pulsar.create_namespace("acme", f"chunks-{uuid4().hex[:6]}")
+    pulsar.admin("POST", f"namespaces/{namespace}/deduplication", True)
+    topic = pulsar.create_topic("t", namespace=namespace)
+    async with CuttingProxy("127.0.0.1", pulsar.port) as proxy:
+        client = client_of(proxy.url)
+        producer = client.producer(topic, Publication("me", chunking=True, chunk_bytes=1000))
+        await producer.opened()
+        payloads = [LARGE[:10_000], b"small", LARGE[10_000:20_000]]
+        for number, answers in enumerate([False, True] * 4):
+            proxy.plan(3 + 2 * number, answers)
+            sent = [producer.send(MessageMetadata(), payload + b"%d" % number) for payload in payloads]
+            await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+        assert proxy.connections > 4
+        await producer.close()
+        await client.close()
+    consumer = await subscribe(topic, chunk_limits=ChunkLimits(expiry_s=2.0))
+    entries = []
+    async with asyncio.timeout(PATIENCE_S):
+        while await consumer.has_more():
+            if (entry := consumer.take()) is not None:
+                entries.append(entry)
+            await consumer.changed(0.1)
+    assert [entry.defect for entry in entries] == [None] * len(entries)
+    expected = [payload + b"%d" % number for number in range(8) for payload in payloads]
+    assert [entry.payload for entry in entries] == expected
+
+
+async def test_a_message_whose_beginning_is_gone_is_a_defect(pulsar, client, subscribe):
+    topic = pulsar.take_topic()
+    producer = client.producer(topic, Publication(chunking=True, chunk_bytes=1000))
+    receipt = await producer.send(MessageMetadata(), LARGE[:5000])
+    await producer.send(MessageMetadata(), b"next")
+    consumer = await subscribe(topic)
+    await consumer.seek((receipt.ledger, receipt.first_chunk[1] + 2))
+    broken, whole = await take(consumer, 2)
+    assert "missing" in str(broken.defect)
+    assert [message.defect for message in decode(broken)] == [broken.defect]
+    assert whole.payload == b"next"
+    await consumer.seek(ids.EARLIEST)
+    assert (await take(consumer, 1))[0].payload == LARGE[:5000]
+    await producer.close()
