@@ -30,3 +30,9 @@ async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
     for task in live:
         task.cancel()
     await asyncio.gather(*live, return_exceptions=True)
+
+
+def is_cancelled() -> bool:
+    """Whether the running task itself is being cancelled, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

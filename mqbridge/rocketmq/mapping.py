@@ -4,7 +4,7 @@ Messages travel in batches, whose elements keep their property strings as writte
 batch, is sent alone. What becomes of which field is in `fields`; `reading` and `writing` do it in the plain way, `native` fast.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mqbridge.adapter import MessageFailure
 from mqbridge.errors import Failure
@@ -12,7 +12,7 @@ from mqbridge.message import Message, format_position
 from mqbridge.rocketmq.native import RecordMessage, read_stamped, write_ordinary
 from mqbridge.rocketmq.reading import PLACEHOLDER, read
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, encode_element
-from mqbridge.rocketmq.wire.properties import MAX_BYTES
+from mqbridge.rocketmq.wire.properties import MAX_BYTES, Name
 from mqbridge.rocketmq.wire.record import Record
 from mqbridge.rocketmq.writing import write
 
@@ -88,14 +88,15 @@ def decode(records: Sequence[Record]) -> list[Message]:
 
 
 def encode(
-    messages: Sequence[Message], origin: str | None, limits: Limits, now: int
+    messages: Sequence[Message], origin: str | None, limits: Limits, now: int, unique_id: Callable[[], str] | None = None
 ) -> tuple[list[Outgoing], list[MessageFailure]]:
     """Batches and single sends that hold the messages in order, and a failure for each that RocketMQ cannot hold.
 
     `origin` is what every stamp begins with, None for no stamps. A message whose `deliver_at` lies after `now` (ms) is sent
-    alone, with a timer.
+    alone, with a timer. `unique_id` makes ids for messages without one: to Java consumers a message has the same id each time that
+    it is delivered only by its UNIQ_KEY. Such an id stands behind what is ours, where readers take it for a broker's.
     """
-    run = _Run(limits, now)
+    run = _Run(limits, now, unique_id)
     room = min(limits.max_bytes, limits.max_message_bytes)
     for index, message in enumerate(messages):
         if message.defect is not None:
@@ -111,11 +112,12 @@ def encode(
             run.refuse(index, f"its texts are no Unicode text: {error}")
             continue
         body = message.payload or PLACEHOLDER
-        size = len(body) + len(properties) + OVERHEAD_BYTES
+        identified = run.identified(properties)
+        size = len(body) + len(identified) + OVERHEAD_BYTES
         if size > room or len(properties) > MAX_PROPERTIES_BYTES:
             run.add_large(index, message, stamp, properties, flag)
         else:
-            run.add(index, message, encode_element(body, properties, flag))
+            run.add(index, message, encode_element(body, identified, flag))
     run.flush(len(messages))
     return run.sends, run.failures
 
@@ -123,15 +125,21 @@ def encode(
 class _Run:
     """Messages on their way into batches."""
 
-    __slots__ = ("_born", "_limits", "_now", "_parts", "_size", "_start", "failures", "sends")
+    __slots__ = ("_born", "_limits", "_now", "_parts", "_size", "_start", "_unique_id", "failures", "sends")
 
-    def __init__(self, limits: Limits, now: int) -> None:
-        self._limits, self._now = limits, now
+    def __init__(self, limits: Limits, now: int, unique_id: Callable[[], str] | None) -> None:
+        self._limits, self._now, self._unique_id = limits, now, unique_id
         self.sends: list[Outgoing] = []
         self.failures: list[MessageFailure] = []
         self._parts: list[bytes] = []
         self._start = self._size = 0
         self._born = now
+
+    def identified(self, properties: bytes) -> bytes:
+        """The property string with a UNIQ_KEY; of several the last is what Java shows, so there must not be two."""
+        if self._unique_id is None or properties.startswith(_ID_FIRST) or _ID_LATER in properties:
+            return properties
+        return properties + f"{Name.UNIQ_KEY}\x01{self._unique_id()}\x02".encode()
 
     def refuse(self, index: int, reason: str) -> None:
         """Not to be sent, ever."""
@@ -151,13 +159,13 @@ class _Run:
 
     def add_large(self, index: int, message: Message, stamp: str | None, properties: bytes, flag: int) -> None:
         """A batch of its own, which keeps its properties in order, or alone where the broker's limit leaves no room for that."""
-        body = message.payload or PLACEHOLDER
+        body, identified = message.payload or PLACEHOLDER, self.identified(properties)
         if len(properties) > MAX_PROPERTIES_BYTES:
             self.refuse(index, _too_many(properties))
-        elif len(body) + len(properties) + OVERHEAD_BYTES > self._limits.max_message_bytes:
+        elif len(body) + len(identified) + OVERHEAD_BYTES > self._limits.max_message_bytes:
             self._add_alone(index, message, stamp, delayed=False)
         else:
-            self.add(index, message, encode_element(body, properties, flag))
+            self.add(index, message, encode_element(body, identified, flag))
 
     def add_delayed(self, index: int, message: Message, stamp: str | None) -> None:
         """Alone, with a timer."""
@@ -184,7 +192,7 @@ class _Run:
                 range(index, index + 1),
                 born=self._time_of(message),
                 is_batch=False,
-                properties=properties,
+                properties=self.identified(properties),
                 flag=written.flag,
                 delayed=delayed,
             )
@@ -203,6 +211,8 @@ class _Run:
 
 
 _INT64 = (1 << 63) - 1
+_ID_FIRST = f"{Name.UNIQ_KEY}\x01".encode()
+_ID_LATER = b"\x02" + _ID_FIRST
 
 
 def _too_many(properties: bytes) -> str:

@@ -65,7 +65,7 @@ class RocketMQOutbound:
             future.set_exception(ClusterError(f"the outbound to {self._spec.topic!r} is closed", Failure.FATAL))
             return future
         prefix = self._prefix(source) if source is not None and self._spec.stamp_origin else None
-        outgoing, failures = encode(messages, prefix, self._limits, int(time.time() * 1000))
+        outgoing, failures = encode(messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.unique_id)
         _Gathering(future, failures).start(self._producer, self._queues[partition], outgoing)
         return future
 

@@ -88,7 +88,7 @@ def test_a_bridge_loses_nothing(tubemq: TubeMQ, pulsar: Pulsar, rocketmq: Rocket
     topic, target = kinds[source].take_topic(PARTITIONS), kinds[sink].take_topic(PARTITIONS)
     _fill(source, topic, places[source])
     threads = None if source == "pulsar" else PARTITIONS
-    ends = {"source": source, "sink": sink, "topic": topic, "target": target, **places[source], **places[sink]}
+    ends: dict[str, Any] = {"source": source, "sink": sink, "topic": topic, "target": target, **places[source], **places[sink]}
     last = java.run("JavaBridge", flags=java.BRIDGE_FLAGS, group=f"g_{sink}", messages=BRIDGED, threads=threads, **ends)[-1]
     assert last["messages"] == BRIDGED
     arrived = _read(sink, target, places[sink])

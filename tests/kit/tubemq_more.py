@@ -12,6 +12,9 @@ from tests.kit.process import HOST, JavaProcess, accepts, free_ports
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_admin import STORE_SETTINGS, TLS_PORT
 
+SECOND_HOST = "127.0.0.2"
+"""A Master knows Brokers by their addresses: one for each."""
+
 
 def _changed(text: str, **values: object) -> str:
     """Settings with other values; each must be there already."""
@@ -36,6 +39,7 @@ class SecondBroker:
                 first.read_text(), brokerId=number, port=self.port, webPort=self._web, primaryPath=store, promHttpPort=metrics
             )
         )
+        settings.write_text(_changed(settings.read_text(), hostName=SECOND_HOST))
         argv = [*cluster.broker.argv[:-1], str(settings)]
         self.process = JavaProcess(f"tubemq-broker{number}", argv, cluster.folder, self._ready)
 
@@ -44,7 +48,7 @@ class SecondBroker:
         self._cluster.admin(
             "admin_add_broker_configure",
             brokerId=self.id,
-            brokerIp=HOST,
+            brokerIp=SECOND_HOST,
             brokerPort=self.port,
             brokerTLSPort=TLS_PORT,
             brokerWebPort=self._web,

@@ -16,9 +16,9 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtoco
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
+from mqbridge.net.window import SendWindow
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.dispatch import CLOSES, CONSUMER_PUSHES, PRODUCER_PUSHES, RESPONSES, is_for_producer
-from mqbridge.pulsar.client.window import SendWindow
 from mqbridge.pulsar.wire import codes, commands
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, Frame, FrameMeter, parse_frame
 from mqbridge.pulsar.wire.ids import NO_REQUEST
@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 CLIENT_VERSION = f"mqbridge-{__version__}"
 KEEP_ALIVE_S = 30.0
 HANDSHAKE_TIMEOUT_S = 10.0
+MAX_SENDS_IN_FLIGHT = 500
+"""Per connection. At 1000 a broker stops reading the socket, and with it the pings and acknowledgements of everybody on it."""
+MAX_BYTES_IN_FLIGHT = 32 << 20
+"""Per connection; what a broker on a fast network has on the way to disk is far less."""
 
 
 class Session(Protocol):
@@ -56,7 +60,7 @@ class Connection:
         self.producers: dict[int, Session] = {}
         self.consumers: dict[int, Session] = {}
         self.watchers: dict[int, Session] = {}
-        self.window = SendWindow()
+        self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
         self._request_ids = itertools.count(1)
         self._pending: Pending[int, BaseCommand] = Pending("the broker")
         self._queued: dict[int, asyncio.Future[CommandProducerSuccess]] = {}

@@ -56,7 +56,7 @@ class Outbox:
             self._queue.extendleft(reversed(self._flight))
             self._flight.clear()
             self._flight_bytes = 0
-            session.window.give(sends, size)
+            session.window.give(size, sends)
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Outbox:
     def _release(self, sending: Sending) -> None:
         self._flight_bytes -= sending.size
         if self._session is not None:
-            self._session.window.give(1, sending.size)
+            self._session.window.give(sending.size)
 
     # --- giving up --------------------------------------------------------------------------------------------------
 

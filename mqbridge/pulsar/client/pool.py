@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.dial import split_address
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, open_connection
 
@@ -111,7 +111,7 @@ class Pool:
         try:
             return await asyncio.shield(dialing)
         except asyncio.CancelledError:
-            if dialing.cancelled():  # by `close`; whoever asked was not
+            if dialing.cancelled() and not is_cancelled():  # by `close`; whoever asked was not
                 raise ClusterError("the client is closed", Failure.FATAL) from None
             raise
 

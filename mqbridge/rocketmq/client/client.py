@@ -17,6 +17,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 
 from mqbridge.errors import Failure, LocalProtocolError, MqbridgeError
+from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection, Sign
 from mqbridge.rocketmq.client.groupadmin import GroupAdmin
@@ -28,7 +29,6 @@ from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES, ORDERED, Produc
 from mqbridge.rocketmq.client.query import Query
 from mqbridge.rocketmq.client.routes import REFRESH_S, Routes
 from mqbridge.rocketmq.client.transactions import Check, Listener, TransactionProducer
-from mqbridge.rocketmq.client.window import SendWindow
 from mqbridge.rocketmq.wire.bodies import ConsumerData
 from mqbridge.rocketmq.wire.codes import Status, name_of, refused
 from mqbridge.rocketmq.wire.command import Command
@@ -42,6 +42,10 @@ Handler = Callable[[str, Command], Command | None]
 None: there is none, or `answer` brings it later.
 """
 SUCCESS = frozenset({Status.SUCCESS})
+MAX_SENDS_IN_FLIGHT = 1000
+"""Of one client. A broker queues 10000 sends of all its producers, and drops those that waited for 200 ms."""
+MAX_BYTES_IN_FLIGHT = 64 << 20
+"""Of one client; a broker on a fast network has far less on the way to its log."""
 
 _instances = itertools.count()
 
@@ -77,7 +81,7 @@ class RocketmqClient:
         self.pool = Pool(self._on_request, self._on_lost, self._greet, tls=tls, sign=sign, connect_timeout_s=timing.connect)
         self.name_servers = NameServers(name_servers, self.pool, timing.request)
         self.routes = Routes(self.name_servers, timing.route)
-        self.window = SendWindow()
+        self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
         """What all producers of this client may have on the way together."""
         self._instance = instance or f"{os.getpid()}#{time.time_ns()}{next(_instances)}"
         self._client_id = ""

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, Sign, open_connection
 
 Greet = Callable[[Connection], Awaitable[None]]
@@ -110,9 +110,3 @@ class Pool:
 def closed() -> ClusterError:
     """What a request of a closed client fails with."""
     return ClusterError("the client is closed", Failure.FATAL)
-
-
-def is_cancelled() -> bool:
-    """Whether the running task itself is being cancelled, and not only what it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

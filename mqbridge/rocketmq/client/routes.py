@@ -9,9 +9,8 @@ import logging
 from collections.abc import Callable
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.rocketmq.client.nameservers import NameServers
-from mqbridge.rocketmq.client.pool import is_cancelled
 from mqbridge.rocketmq.client.route import TopicRoute, read_route
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.window import SendWindow
+from mqbridge.pulsar.client.connection import MAX_BYTES_IN_FLIGHT, MAX_SENDS_IN_FLIGHT
 from mqbridge.pulsar.client.pool import Address, parse_service_url
-from mqbridge.pulsar.client.window import MAX_BYTES_IN_FLIGHT, MAX_SENDS_IN_FLIGHT, SendWindow
 from mqbridge.pulsar.wire import commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -204,20 +205,36 @@ async def test_one_attempt_serves_all_who_ask(broker: Broker):
 
 
 def test_the_window_is_bounded_and_wakes_who_waits():
-    window, woken = SendWindow(), []
+    window, woken = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT), []
     for _ in range(MAX_SENDS_IN_FLIGHT):
         assert window.take(10, lambda: None)
     assert not window.take(10, lambda: woken.append(1))
-    window.give(1, 10)
+    window.give(10)
     assert woken == [1]
 
 
 def test_the_window_counts_bytes_and_always_takes_one():
-    window = SendWindow()
+    window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
     assert window.take(2 * MAX_BYTES_IN_FLIGHT, lambda: None)
     assert not window.take(1, lambda: None)
-    window.give(1, 2 * MAX_BYTES_IN_FLIGHT)
+    window.give(2 * MAX_BYTES_IN_FLIGHT)
     assert window.take(1, lambda: None)
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_who_is_cancelled_while_the_client_closes_stays_cancelled(broker: Broker, steps: int):
+    broker.on[BaseCommand.CONNECT] = silent
+    client = scripted_client()
+    connecting = asyncio.ensure_future(client.connect())
+    await until(lambda: broker.asked[BaseCommand.CONNECT])
+    closing = asyncio.ensure_future(client.close())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    was_over = connecting.done()
+    connecting.cancel()
+    await closing
+    with pytest.raises(asyncio.CancelledError if not was_over else ClusterError):
+        await connecting
 
 
 async def test_closing_while_dialling_leaves_nothing_open(broker: Broker):

@@ -7,11 +7,11 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, RequestTimeout, ServerRefused
+from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES, Producer
 from mqbridge.rocketmq.client.routes import Queue
-from mqbridge.rocketmq.client.window import SendWindow
 from mqbridge.rocketmq.wire import batch, compression, headers
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status

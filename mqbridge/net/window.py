@@ -1,12 +1,7 @@
-"""How much may be on the way to the brokers at once; those who find it full are woken in turn."""
+"""How many requests, and how many bytes of them, may be on the way at once; those who find it full are woken in turn."""
 
 from collections import deque
 from collections.abc import Callable
-
-MAX_SENDS_IN_FLIGHT = 1000
-"""Of one client. A broker queues 10000 sends of all its producers, and drops those that waited for 200 ms."""
-MAX_BYTES_IN_FLIGHT = 64 << 20
-"""Of one client; a broker on a fast network has far less on the way to its log."""
 
 
 class SendWindow:
@@ -14,7 +9,7 @@ class SendWindow:
 
     __slots__ = ("_bytes", "_max_bytes", "_max_sends", "_sends", "_waiting")
 
-    def __init__(self, max_sends: int = MAX_SENDS_IN_FLIGHT, max_bytes: int = MAX_BYTES_IN_FLIGHT) -> None:
+    def __init__(self, max_sends: int, max_bytes: int) -> None:
         self._max_sends, self._max_bytes = max_sends, max_bytes
         self._sends = self._bytes = 0
         self._waiting: deque[Callable[[], None]] = deque()
@@ -34,9 +29,9 @@ class SendWindow:
         self._bytes += size
         return True
 
-    def give(self, size: int) -> None:
-        """A request that is answered or given up."""
-        self._sends -= 1
+    def give(self, size: int, sends: int = 1) -> None:
+        """Requests that are answered or given up, and the bytes of all of them."""
+        self._sends -= sends
         self._bytes -= size
         for _ in range(len(self._waiting)):
             if self._sends >= self._max_sends:
