@@ -7,21 +7,32 @@ A pack is confirmed as a whole or read again, and the next one only comes after 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import tzinfo
 from functools import partial
+from typing import Protocol
 
 from mqbridge.errors import LocalProtocolError
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.partition import Pack, PartitionSession
+from mqbridge.tubemq.client.pack import Pack
+from mqbridge.tubemq.client.partition import PartitionSession
 from mqbridge.tubemq.mapping import decode
 
 IndexOf = Callable[[str, str], Awaitable[int]]
 """The index of a partition of a topic, by its name."""
 
 
+class Assigning(Protocol):
+    """Where partitions come from: `Consumer`, or a `TemporaryConsumer`."""
+
+    def assignments(self) -> AsyncIterator[PartitionSession]:
+        """Partitions as they become ours."""
+
+    async def close(self) -> None:
+        """Give everything back and leave."""
+
+
 class TubeMQInbound:
     """A member of a group."""
 
-    def __init__(self, cluster: str, consumer: Consumer, zone: tzinfo, index_of: IndexOf) -> None:
+    def __init__(self, cluster: str, consumer: Assigning, zone: tzinfo, index_of: IndexOf) -> None:
         self._cluster, self._consumer, self._zone, self._index_of = cluster, consumer, zone, index_of
         self._closed = False
 

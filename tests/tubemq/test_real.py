@@ -2,139 +2,37 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
-from mqbridge.errors import Failure, LaneRevoked, ServerRefused
-from mqbridge.net.dial import split_address
+from mqbridge.errors import Failure, ServerRefused
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.admin import Admin
 from mqbridge.tubemq.client.consumer import Consumer, From
-from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
-from mqbridge.tubemq.client.partition import Pack, PartitionSession
-from mqbridge.tubemq.client.producer import Producer, Sender, SendResult
-from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.session import Sessions
+from mqbridge.tubemq.client.pack import Pack
+from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.producer import Sender, SendResult
 from mqbridge.tubemq.client.tail import newest
-from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
+from mqbridge.tubemq.wire.payload import join_payload, split_payload
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
+from tests.tubemq.real import PATIENCE_S, Client, Reading, fresh_group, in_order, until
 
 pytestmark = pytest.mark.cluster
-
-PATIENCE_S = 60.0
-
-
-class Client:
-    """Everything that a process needs of a cluster, closed in order."""
-
-    def __init__(self, server: TubeMQ, stack: AsyncExitStack) -> None:
-        self.server, self.stack = server, stack
-        self.sessions = Sessions()
-        self.masters = Masters([split_address(server.masters, DEFAULT_PORT)], self.sessions)
-        self.routes = Routes(self.masters, heartbeat_s=1.0)
-        self.producer = Producer(self.routes, self.sessions)
-
-    async def sender(self, topic: str, **settings: Any) -> Sender:
-        sender = await self.producer.sender(topic, **settings)
-        self.stack.push_async_callback(sender.close)
-        return sender
-
-    async def consumer(self, topic: str, group: str = "", **settings: Any) -> "Reading":
-        consumer = Consumer(self.masters, group or fresh_group(), [topic], heartbeat_s=0.5, **settings)
-        await consumer.start()
-        self.stack.push_async_callback(consumer.close)
-        return Reading(consumer)
-
-
-class Reading:
-    """Reads all partitions of a consumer and notes what it got, by partition; `judge` says what becomes of a pack."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
-        self.got: dict[str, list[bytes]] = {}
-        self.offsets: dict[str, list[int]] = {}
-        self.held: set[str] = set()
-        self.judge: Callable[[PartitionSession, Pack], None] = lambda session, _: session.confirm()
-        self._task = spawn(self._run(), "test reading")
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def _run(self) -> None:
-        async for session in self.consumer.assignments():
-            self._tasks.append(spawn(self._read(session), f"test reading {session}"))
-
-    async def _read(self, session: PartitionSession) -> None:
-        name = session.ref.name
-        self.held.add(name)
-        try:
-            while True:
-                pack = await session.fetch()
-                assert all(checksum(message.payLoadData) == message.checkSum for message in pack.messages)
-                self.got.setdefault(name, []).extend(message.payLoadData for message in pack.messages)
-                self.offsets.setdefault(name, []).append(pack.offset)
-                self.judge(session, pack)
-        except LaneRevoked:
-            self.held.discard(name)
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.got.values()))
-
-
-async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    async with asyncio.timeout(patience_s):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-def fresh_group() -> str:
-    return f"group-{uuid4().hex[:8]}"
-
-
-@pytest_asyncio.fixture
-async def open_client() -> AsyncIterator[Callable[[TubeMQ], Awaitable[Client]]]:
-    async with AsyncExitStack() as stack:
-
-        async def make(server: TubeMQ) -> Client:
-            client = Client(server, stack)
-            stack.push_async_callback(client.sessions.close)
-            await client.routes.start()
-            stack.push_async_callback(client.routes.close)
-            return client
-
-        yield make
-
-
-@pytest_asyncio.fixture
-async def client(tubemq: TubeMQ, open_client: Callable[[TubeMQ], Awaitable[Client]]) -> Client:
-    return await open_client(tubemq)
-
-
-@pytest.fixture
-def own() -> Iterator[TubeMQ]:
-    """A cluster that a test may stop."""
-    with TubeMQ({"demo": 2}, pool={}) as server:
-        yield server
-
-
-def in_order(messages: list[bytes]) -> bool:
-    """Every first appearance comes in order: what is read again may repeat."""
-    seen = list(dict.fromkeys(messages))
-    return seen == sorted(seen)
 
 
 # --- producing and consuming ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "pipelined"])
-async def test_eight_partitions_back_in_order(client: Client, tubemq: TubeMQ, ordered: bool) -> None:
+@pytest.mark.parametrize(
+    ("ordered", "in_flight"), [(True, 1), (True, 16), (False, None)], ids=["ordered", "16 in flight", "any order"]
+)
+async def test_eight_partitions_back_in_order(client: Client, tubemq: TubeMQ, ordered: bool, in_flight: int | None) -> None:
     topic = tubemq.take_topic(8)
-    sender = await client.sender(topic, ordered=ordered)
+    sender = await client.sender(topic, ordered=ordered, in_flight=in_flight)
     names = list(sender.route.partitions)
     assert names == [f"1:{number}" for number in range(8)]
     count = 500
@@ -147,7 +45,10 @@ async def test_eight_partitions_back_in_order(client: Client, tubemq: TubeMQ, or
     assert reading.count == count * 8
     for name in names:
         expected = [b"%s %05d" % (name.encode(), n) for n in range(count)]
-        assert (reading.got[name] if ordered else sorted(reading.got[name])) == expected
+        # With more than one in flight order holds unless the Broker refused something, and then that is known.
+        in_order_for_sure = in_flight == 1 or sender.counters.overtaken == 0
+        assert (reading.got[name] if in_order_for_sure else sorted(reading.got[name])) == expected
+    assert in_flight != 1 or sender.counters.overtaken == 0
 
 
 async def test_sizes_and_attributes(client: Client, tubemq: TubeMQ) -> None:

@@ -5,7 +5,8 @@ The rules are a JSON array of objects with a type:
         beyond it, wait freqInMs. Java compares the unread bytes with dltInM itself, which must be a slip; we take MiB.
     1   after zeroCnt gets in a row that found nothing: wait freqInMs
     3   after a get that found something: wait normFreqInMs, or filterFreqInMs with a filter, minDataFilterFreqInMs near its end
-Type 2 means nothing any more. Time is an argument throughout.
+Type 2 means nothing any more. A group's own rules come first, kind by kind: where it has none of a kind that fit, everybody's do.
+Time is an argument throughout.
 """
 
 import json
@@ -86,6 +87,10 @@ def _size_limit(rule: dict[str, Any]) -> SizeLimit:
     return SizeLimit(_minute(rule["start"]), _minute(rule["end"]), lag, limit, wait_ms / 1000)
 
 
+def _fitting(limits: list[SizeLimit], minute: int, lag_bytes: int) -> SizeLimit | None:
+    return next((limit for limit in limits if limit.start <= minute <= limit.end and lag_bytes > limit.lag_bytes), None)
+
+
 def _minute(text: str) -> int:
     hours, _, minutes = text.partition(":")
     return int(hours) * 60 + int(minutes)
@@ -99,9 +104,23 @@ class FlowControl:
         self._default, self._group = FlowRules(), FlowRules()
 
     @property
-    def rules(self) -> FlowRules:
-        """What applies now."""
-        return self._group or self._default
+    def misses(self) -> list[tuple[int, float]]:
+        """The rules for gets in a row that found nothing."""
+        return self._group.misses or self._default.misses
+
+    @property
+    def waits(self) -> tuple[float, float, float] | None:
+        """The rule for gets that found something."""
+        return self._default.waits if self._group.waits is None else self._group.waits
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether there is any limit, be it in force now or not."""
+        return bool(self._group.limits or self._default.limits)
+
+    def limit(self, minute: int, lag_bytes: int) -> SizeLimit | None:
+        """What limits a reader with so much unread in this minute of the day."""
+        return _fitting(self._group.limits, minute, lag_bytes) or _fitting(self._default.limits, minute, lag_bytes)
 
     @property
     def group_in_force(self) -> bool:
@@ -130,29 +149,31 @@ class Meter:
         """Nothing was found: the wait."""
         self._misses += 1
         wait = NOT_FOUND_WAIT_S
-        for count, seconds in self._control.rules.misses:
+        for count, seconds in self._control.misses:
             if count <= self._misses:
                 wait = seconds
         return wait
 
-    def found(self, size: int, lag_bytes: int, now: float, wall: float, *, near_end: bool) -> float:
-        """`size` bytes were read and `lag_bytes` are left: the wait. `wall` is the time since the epoch."""
+    def found(self, size: int, lag_bytes: int, now: float, wall: float, *, near_end: bool, escaped: bool = False) -> float:
+        """`size` bytes were read and `lag_bytes` are left: the wait. `wall` is the time since the epoch.
+
+        `escaped`: the Broker lets this reader off.
+        """
         self._misses = 0
-        rules = self._control.rules
-        if rules.limits and (wait := self._over_limit(rules, size, lag_bytes, now, wall)):
-            return wait
-        if rules.waits is None:
+        control = self._control
+        wait = self._over_limit(size, lag_bytes, now, wall) if control.has_limits else 0.0
+        if escaped or wait:
+            return 0.0 if escaped else wait
+        if control.waits is None:
             return 0.0
-        normal, filtered, slow = rules.waits
+        normal, filtered, slow = control.waits
         wait = normal if not self._filtered else slow if near_end else filtered
         return wait if wait > IMMEDIATE_S else 0.0
 
-    def _over_limit(self, rules: FlowRules, size: int, lag_bytes: int, now: float, wall: float) -> float:
+    def _over_limit(self, size: int, lag_bytes: int, now: float, wall: float) -> float:
         if now >= self._minute_at + MINUTE_S:
             self._minute_at, self._minute_bytes = now, 0
-            minute = (int(wall) // 60 + GMT_8_MIN) % DAY_MIN
-            fitting = (limit for limit in rules.limits if limit.start <= minute <= limit.end and lag_bytes > limit.lag_bytes)
-            self._limit = next(fitting, None)
+            self._limit = self._control.limit((int(wall) // 60 + GMT_8_MIN) % DAY_MIN, lag_bytes)
         if now >= self._slice_at + SLICE_S:
             self._slice_at, self._slice_bytes = now, 0
         self._minute_bytes += size

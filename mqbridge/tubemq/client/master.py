@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
 from mqbridge.tubemq.client.session import Session, Sessions
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
-from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo
+from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo, MasterCertificateInfo
 from mqbridge.tubemq.wire.rpc import MASTER, Standby
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class Masters:
         self.addresses = list(addresses)
         self.sessions = sessions
         self.visit_token = NO_TOKEN
+        self.auth_token = ""
+        """What a Master that authenticates clients handed out; blank when it does not."""
         self._current = 0
 
     @property
@@ -69,12 +71,18 @@ class Masters:
         raise errors[0]
 
     def learn(self, info: MasterAuthorizedInfo) -> None:
-        """Keep the token of an answer."""
+        """Keep the tokens of an answer: each replaces the one before."""
         self.visit_token = info.visitAuthorizedToken
+        if info.authAuthorizedToken:
+            self.auth_token = info.authAuthorizedToken
 
     def authorized(self) -> AuthorizedInfo:
         """What goes with requests to Brokers."""
-        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
+        return AuthorizedInfo(visitAuthorizedToken=self.visit_token, authAuthorizedToken=self.auth_token or None)
+
+    def certificate(self) -> MasterCertificateInfo | None:
+        """What goes with requests to the Master once it has handed out a token."""
+        return MasterCertificateInfo(authorizedToken=self.auth_token) if self.auth_token else None
 
     async def local_host(self) -> str:
         """Our IPv4 address as the Master sees it, or loopback. Raises Unreachable when there is no Master."""

@@ -7,8 +7,9 @@ with all that the consumer then holds; the Master believes that list and nothing
 import time
 from collections.abc import Mapping, Sequence
 
-from mqbridge.tubemq.client.flow import FlowControl
+from mqbridge.tubemq.client.bound import Bound
 from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.member import UNSET, Member
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     CloseRequestC2M,
@@ -19,26 +20,33 @@ from mqbridge.tubemq.wire.pb.master_pb2 import (
     RegisterRequestC2M,
     RegisterResponseM2C,
 )
-from mqbridge.tubemq.wire.text import PartitionRef, format_condition, format_subscription
+from mqbridge.tubemq.wire.text import PartitionRef, format_required, format_subscription
 
 DONE = 2
 """EventProto.status of an event that was carried out."""
-UNSET = -2
+CONNECTS, DISCONNECTS, STOP = (1, 10), (2, 20), 5
+"""opType of events: take partitions, give them back, nothing; the others ask for nothing but an echo."""
 
 
-class Membership:
+class Membership(Member):
     """What one consumer tells the Master. Errors are ClusterError; refusals carry the Master's code."""
 
-    def __init__(self, masters: Masters, group: str, topics: Sequence[str], filters: Mapping[str, frozenset[str]]) -> None:
-        self.masters = masters
-        self.group = group
-        self.client_id = ""
-        self.host = ""
-        self.flow = FlowControl()
-        self.priority = UNSET
-        """qryPriorityId: which of a Broker's stores the group may read."""
-        self._topics = list(topics)
-        self._filters = filters
+    def __init__(
+        self,
+        masters: Masters,
+        group: str,
+        topics: Sequence[str],
+        filters: Mapping[str, frozenset[str]],
+        *,
+        priority: int | None = None,
+        bound: Bound | None = None,
+    ) -> None:
+        super().__init__(masters, group, topics, filters, priority=priority)
+        self.bound = bound
+        self.unallocated = True
+        """The Master has not yet said that a bound group's first round is over."""
+        self.first_round: int | None = None
+        """rebalanceId of the event that hands out what a bound group's members listed."""
         self._joined_ms = time.time_ns() // 1_000_000
 
     async def register(self, held: Sequence[PartitionRef]) -> None:
@@ -47,18 +55,21 @@ class Membership:
             clientId=self.client_id,
             groupName=self.group,
             hostName=self.host,
-            topicList=self._topics,
+            topicList=self.topics,
             subscribeInfo=self._report(held),
-            topicCondition=[format_condition(topic, types) for topic, types in sorted(self._filters.items()) if types],
-            requireBound=False,
+            topicCondition=self.conditions(),
+            requireBound=self.bound is not None,
             sessionTime=self._joined_ms,
             defFlowCheckId=UNSET,
             groupFlowCheckId=UNSET,
             qryPriorityId=self.priority,
+            authInfo=self.masters.certificate(),
         )
+        if self.bound is not None:
+            self._bind(request, self.bound)
         answer = await self.masters.call(rpc.CONSUMER_REGISTER, request, RegisterResponseM2C)
         if not answer.success:
-            topics = ", ".join(self._topics)
+            topics = ", ".join(self.topics)
             raise codes.refused(f"joining group {self.group} for {topics}", answer.errCode, answer.errMsg)
         self._learn(answer)
 
@@ -73,26 +84,42 @@ class Membership:
             defFlowCheckId=self.flow.default_id,
             groupFlowCheckId=self.flow.group_id,
             qryPriorityId=self.priority,
+            authInfo=self.masters.certificate(),
         )
         answer = await self.masters.call(rpc.CONSUMER_HEARTBEAT, request, HeartResponseM2C)
         if not answer.success:
             raise codes.refused(f"a heartbeat of group {self.group}", answer.errCode, answer.errMsg)
+        was_unallocated = self.unallocated
         self._learn(answer)
-        return answer.event if answer.HasField("event") and answer.event.rebalanceId > 0 else None
+        if not answer.HasField("event") or answer.event.rebalanceId <= 0:
+            return None
+        # The echo of any member ends the first round for all: ours may come with the answer that says so.
+        if was_unallocated and self.first_round is None and answer.event.opType in CONNECTS:
+            self.first_round = answer.event.rebalanceId
+        return answer.event
 
     async def leave(self) -> None:
         """Tell the Master that this consumer goes."""
-        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group)
+        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self.masters.certificate())
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
+
+    def _bind(self, request: RegisterRequestC2M, bound: Bound) -> None:
+        request.sessionKey = bound.session_key
+        request.totalCount = bound.source_count
+        request.selectBig = bound.select_big
+        request.requiredPartition = format_required(bound.offsets)
+        request.notAllocated = self.unallocated
 
     def _report(self, held: Sequence[PartitionRef]) -> list[str]:
         return [format_subscription(self.client_id, self.group, ref) for ref in held]
 
     def _learn(self, answer: RegisterResponseM2C | HeartResponseM2C) -> None:
         if answer.HasField("authorizedInfo"):
-            self.masters.learn(answer.authorizedInfo)
+            self.learn_token(answer.authorizedInfo)
         default = (answer.defFlowCheckId if answer.HasField("defFlowCheckId") else UNSET, answer.defFlowControlInfo)
         group = (answer.groupFlowCheckId if answer.HasField("groupFlowCheckId") else UNSET, answer.groupFlowControlInfo)
         self.flow.learn(default, group)
         if answer.HasField("qryPriorityId"):
-            self.priority = answer.qryPriorityId
+            self.learn_priority(answer.qryPriorityId)
+        if answer.HasField("notAllocated") and not answer.notAllocated:
+            self.unallocated = False

@@ -3,11 +3,13 @@
 Nothing is remembered here; what the answers mean is the business of `mqbridge.tubemq.client.partition`.
 """
 
-from collections.abc import Sequence
+import asyncio
+import logging
 
-from mqbridge.tubemq.client.membership import Membership
+from mqbridge.errors import ClusterError, ServerRefused
+from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.session import Session
-from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import (
     CommitOffsetRequestC2B,
     CommitOffsetResponseB2C,
@@ -18,27 +20,55 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import (
 )
 from mqbridge.tubemq.wire.text import PartitionRef
 
+log = logging.getLogger(__name__)
+
+OCCUPIED_RETRY_S = 1.0
+REGISTER_TRIES = 5
+REGISTER_PAUSE_S = 1.0
+
 
 class PartitionCalls:
     """The calls of one member of a group about one partition. Each raises ClusterError when no answer comes."""
 
-    def __init__(self, membership: Membership, ref: PartitionRef, types: Sequence[str], session: Session) -> None:
-        self._membership, self._ref, self._types, self._session = membership, ref, types, session
+    def __init__(self, member: Member, ref: PartitionRef, session: Session) -> None:
+        self._member, self._ref, self._session = member, ref, session
         # One object for all gets: two fields change, and it is built once per partition instead of once per pack.
         self._get = GetMessageRequestC2B(
-            clientId=membership.client_id,
-            groupName=membership.group,
+            clientId=member.client_id,
+            groupName=member.group,
             topicName=ref.topic,
             partitionId=ref.partition,
             manualCommitOffset=False,
         )
 
-    async def take(self, read_status: int, offset: int) -> RegisterResponseB2C:
-        """Register; from `offset` when it is not negative."""
+    def __str__(self) -> str:
+        return f"{self._ref.topic} {self._ref.name} of group {self._member.group}"
+
+    async def take(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
+        """Register, from `offset` when there is one. Raises ServerRefused (410: another consumer has it)."""
         request = self._registration(rpc.TAKE, read_status)
-        if offset >= 0:
+        if offset is not None:
             request.currOffset = offset
-        return await self._session.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+        answer = await self._session.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+        if not answer.success:
+            raise codes.refused(f"taking {self}", answer.errCode, answer.errMsg)
+        return answer
+
+    async def take_patiently(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
+        """`take` up to five times; an occupied partition twice.
+
+        The first try against a dead owner's expired lease only removes that; the second succeeds.
+        """
+        for left in range(REGISTER_TRIES - 1, -1, -1):
+            try:
+                return await self.take(read_status, offset)
+            except ClusterError as error:
+                occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
+                if not left or (occupied and left < REGISTER_TRIES - 1):
+                    raise
+                log.info("taking %s failed, trying again: %s", self, error)
+                await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
+        raise AssertionError("unreachable")
 
     async def give_back(self, *, consumed: bool) -> RegisterResponseB2C:
         """Unregister, saying whether the last pack was consumed."""
@@ -49,12 +79,12 @@ class PartitionCalls:
         """Read; `consumed` confirms the pack before. The answer and its bytes."""
         request = self._get
         request.lastPackConsumed = consumed
-        request.escFlowCtrl = self._membership.flow.group_in_force
+        request.escFlowCtrl = self._member.flow.group_in_force
         data = await self._session.request(rpc.READ, rpc.GET, request.SerializeToString())
         return rpc.parse(GetMessageResponseB2C, data), len(data)
 
-    async def commit(self, *, consumed: bool) -> CommitOffsetResponseB2C:
-        """Confirm the last pack, or give it back to be read again."""
+    async def commit(self, *, consumed: bool) -> int:
+        """Confirm the last pack, or give it back to be read again. Returns where reading goes on. Raises ServerRefused."""
         request = CommitOffsetRequestC2B(
             clientId=self._get.clientId,
             groupName=self._get.groupName,
@@ -62,18 +92,21 @@ class PartitionCalls:
             partitionId=self._ref.partition,
             lastPackConsumed=consumed,
         )
-        return await self._session.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
+        answer = await self._session.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
+        if not answer.success:
+            raise codes.refused(f"a commit for {self}", answer.errCode, answer.errMsg)
+        return answer.currOffset
 
     def _registration(self, operation: int, read_status: int) -> RegisterRequestC2B:
-        membership = self._membership
+        member = self._member
         return RegisterRequestC2B(
             opType=operation,
-            clientId=membership.client_id,
-            groupName=membership.group,
+            clientId=member.client_id,
+            groupName=member.group,
             topicName=self._ref.topic,
             partitionId=self._ref.partition,
             readStatus=read_status,
-            filterCondStr=self._types,
-            qryPriorityId=membership.priority,
-            authInfo=membership.masters.authorized(),
+            filterCondStr=member.types_of(self._ref.topic),
+            qryPriorityId=member.priority,
+            authInfo=member.masters.authorized(),
         )

@@ -30,24 +30,33 @@ ASK_CONFIG = -2
 
 
 class TopicRoute:
-    """A topic's partitions by name (`broker:partition`), sorted by Broker and number."""
+    """A topic's partitions by name (`broker:partition`), sorted by Broker and number.
+
+    `partitions` are all that were ever seen, `listed` those that the Master named last: for whoever may choose.
+    """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.max_message_bytes: int | None = None
         self.partitions: dict[str, PartitionRef] = {}
+        self.listed: list[PartitionRef] = []
 
     def learn(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
         """Take in what a heartbeat said."""
         self.max_message_bytes = info.max_message_bytes
-        found = dict(self.partitions)
+        found: dict[str, PartitionRef] = {}
         for number, partitions, stores in info.deployments:
             broker = brokers.get(number)
             for partition in partition_ids(partitions, stores) if broker else ():
                 assert broker is not None  # noqa: S101 - for the type checker
                 ref = PartitionRef(broker, self.topic, partition)
                 found[ref.name] = ref
-        self.partitions = dict(sorted(found.items(), key=lambda item: (item[1].broker.id, item[1].partition)))
+        self.partitions = {ref.name: ref for ref in sorted((self.partitions | found).values(), key=_place)}
+        self.listed = sorted(found.values(), key=_place) or self.listed
+
+
+def _place(ref: PartitionRef) -> tuple[int, int]:
+    return ref.broker.id, ref.partition
 
 
 class Routes:
@@ -63,6 +72,7 @@ class Routes:
         self._topics: dict[str, TopicRoute] = {}
         self._task: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
+        self._refreshed = 0
 
     async def start(self) -> None:
         """Register with the Master. Raises ClusterError after five tries."""
@@ -75,15 +85,19 @@ class Routes:
         """Tell the Master that this producer goes."""
         await cancel(self._task)
         try:
-            await self.masters.call(rpc.PRODUCER_CLOSE, CloseRequestP2M(clientId=self.client_id), CloseResponseM2P)
-        except ClusterError as error:
+            request = CloseRequestP2M(clientId=self.client_id, authInfo=self.masters.certificate())
+            await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
+        except (ClusterError, ProtocolError) as error:
             log.info("the Master was not told that producer %s is gone: %s", self.client_id, error)
 
     async def topic(self, topic: str) -> TopicRoute:
-        """The route of a topic, from now on kept current. Raises ServerRefused (FATAL) when the Master knows no such topic."""
+        """The route of a topic, from now on kept current. Raises ServerRefused (FATAL) when the Master knows no such topic.
+
+        Other failures are tried five times.
+        """
         known = self._topics.get(topic)
         if known is None:
-            known = await self.look_up(topic)
+            known = await retried(f"looking up topic {topic}", lambda: self.look_up(topic))
             if known is None:
                 problem = f"TubeMQ knows no topic {topic!r} that accepts messages; create it, or correct the name"
                 raise ServerRefused(problem, codes.TOPIC_NOT_DEPLOYED, Failure.FATAL)
@@ -100,13 +114,15 @@ class Routes:
         return known if known.partitions else None
 
     async def refresh(self) -> None:
-        """Bring all routes up to date now. Raises ClusterError."""
+        """Bring all routes up to date now; all who ask at once share one answer. Raises ClusterError."""
+        known = self._refreshed
         async with self._refreshing:
-            if self._topics:
+            if self._topics and self._refreshed == known:
                 for text in (await self._ask(self._topics)).topicInfos:
                     info = parse_topic_info(text)
                     if info.topic in self._topics:
                         self._topics[info.topic].learn(info, self._brokers)
+                self._refreshed += 1
 
     async def _heartbeats(self) -> None:
         while True:
@@ -122,6 +138,7 @@ class Routes:
             hostName=self.host,
             brokerCheckSum=NO_BROKERS_KNOWN,
             topicList=self._topics,
+            authInfo=self.masters.certificate(),
             appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
         )
         answer = await self.masters.call(rpc.PRODUCER_REGISTER, request, RegisterResponseM2P)
@@ -147,6 +164,7 @@ class Routes:
             hostName=self.host,
             brokerCheckSum=self._check_sum,
             topicList=sorted(topics),
+            authInfo=self.masters.certificate(),
             appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
         )
         return await self.masters.call(rpc.PRODUCER_HEARTBEAT, request, HeartResponseM2P)

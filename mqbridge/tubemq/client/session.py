@@ -1,8 +1,10 @@
 """Calls to one server over one connection, shared by all producers and consumers and pipelined by serial number.
 
 The connection is made when it is needed and made again after it was lost; a lost one fails the calls that wait for answers, and
-retrying is the callers' business. An answer goes straight to its caller's function: producers have a call per message, and a
-future and a turn of the loop for each would cost as much as all the rest.
+retrying is the callers' business. One that nothing was sent over for a while is closed without a word.
+
+An answer goes straight to its caller's function: producers have a call per message, and a future and a turn of the loop for each
+would cost as much as all the rest.
 """
 
 import asyncio
@@ -17,6 +19,8 @@ from google.protobuf.message import Message
 from mqbridge.errors import ConnectionLost, RequestTimeout, ServerRefused
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.stats import CallCounters
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.rpc import METHOD_NAMES, decode_response, encode_request, parse
 
@@ -25,9 +29,15 @@ REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
 SWEEP_S = 0.25
 """How often deadlines are looked at, by one timer per connection."""
+IDLE_S = 180.0
+"""Consumers and registered producers speak to their servers every 13 s, so only Brokers that get no messages go idle."""
+IDLE_LOOKS = 4
+"""How often in that time it is looked at."""
 
 Answer = bytes | Exception
 OnAnswer = Callable[[Answer], None]
+Waiting = dict[int, tuple[OnAnswer, float, int]]
+"""What becomes of an answer, its deadline and its method, by serial number."""
 M = TypeVar("M", bound=Message)
 
 
@@ -42,12 +52,15 @@ class Session:
         self._timeout_s, self._tls = timeout_s, tls
         self._timeout_ms = max(1, round(timeout_s * 1000))
         self._endpoint: Endpoint | None = None
-        self._dialling = asyncio.Lock()
+        self._dialling: asyncio.Task[None] | None = None
         self._serials = count(1)
-        self._waiting: dict[int, tuple[OnAnswer, float, int]] = {}
+        self._waiting: Waiting = {}
+        """Of the connection that is up; a lost one fails its own."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
+        self._used_at = self._loop.time()
+        self.counters = CallCounters()
 
     @property
     def alive(self) -> bool:
@@ -55,16 +68,32 @@ class Session:
         return self._endpoint is not None and self._endpoint.alive
 
     async def connected(self) -> None:
-        """Make the connection if there is none. Raises Unreachable."""
-        async with self._dialling:
-            if self.alive:
-                return
-            if self._closed:
-                raise ConnectionLost(f"the session to {self.address} is closed")
-            make = partial(_Connection, measure, self._on_frames, self._on_lost)
-            endpoint = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S)
-            self.local_host = endpoint.local_host if isinstance(endpoint, _Connection) else ""
-            self._endpoint = endpoint
+        """Make the connection if there is none; all who ask at once share one attempt and its error. Raises Unreachable."""
+        if self.alive:
+            return
+        if self._dialling is None:
+            self._dialling = spawn(self._dial(), f"tubemq dialling {self.address}", quiet=True)
+            self._dialling.add_done_callback(self._dialled)
+        await asyncio.shield(self._dialling)
+
+    async def _dial(self) -> None:
+        if self._closed:
+            raise ConnectionLost(f"the session to {self.address} is closed")
+        waiting: Waiting = {}
+        make = partial(_Connection, measure, partial(self._on_frames, waiting), partial(self._on_lost, waiting))
+        endpoint = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S)
+        if self._closed:
+            await endpoint.close()
+            raise ConnectionLost(f"the session to {self.address} was closed")
+        self.local_host = endpoint.local_host if isinstance(endpoint, _Connection) else ""
+        self._endpoint, self._waiting = endpoint, waiting
+        self._used_at = self._loop.time()
+        self.counters.connections += 1
+
+    def _dialled(self, task: "asyncio.Task[None]") -> None:
+        self._dialling = None
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may be left who does
 
     def post(self, service: int, method: int, body: bytes, on_answer: OnAnswer) -> None:
         """Send a request now; `on_answer` gets the serialized answer or an exception, never within this call.
@@ -76,7 +105,9 @@ class Session:
             raise ConnectionLost(f"there is no connection to {self.address}")
         serial = next(self._serials) & 0xFFFFFFFF
         endpoint.send(encode_frame(serial, encode_request(service, method, self._timeout_ms, body)))
-        self._waiting[serial] = (on_answer, self._loop.time() + self._timeout_s, method)
+        self._used_at = now = self._loop.time()
+        self._waiting[serial] = (on_answer, now + self._timeout_s, method)
+        self.counters.requests += 1
         if self._timer is None:
             self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 
@@ -100,19 +131,27 @@ class Session:
         if self._endpoint is not None:
             await self._endpoint.drained()
 
+    async def reclaim(self, idle_s: float) -> None:
+        """Close a connection that nothing was sent over for `idle_s` seconds; the next call makes another."""
+        endpoint = self._endpoint
+        if endpoint is not None and not self._waiting and self._loop.time() - self._used_at >= idle_s:
+            self._endpoint = None
+            self.counters.reclaimed += 1
+            await endpoint.close()
+
     async def close(self) -> None:
         """Close the connection; calls that wait fail."""
         self._closed = True
         if self._endpoint is not None:
             await self._endpoint.close()
 
-    def _on_frames(self, frames: list[bytes]) -> None:
-        waiting = self._waiting
+    def _on_frames(self, waiting: Waiting, frames: list[bytes]) -> None:
         for frame in frames:
             serial, payload = split_frame(frame)
             entry = waiting.pop(serial, None)
             if entry is None:  # it came after its deadline
                 continue
+            self.counters.answers += 1
             try:
                 answer: Answer = decode_response(payload)[1]
             except ServerRefused as error:
@@ -122,14 +161,16 @@ class Session:
                 raise
             entry[0](answer)
 
-    def _on_lost(self, error: Exception) -> None:
-        if self._endpoint is not None and not self._endpoint.alive:
+    def _on_lost(self, waiting: Waiting, error: Exception) -> None:
+        if waiting is self._waiting:
             self._endpoint = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting, self._waiting = self._waiting, {}
-        for on_answer, _, method in waiting.values():
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        self.counters.lost += len(waiting)
+        late = list(waiting.values())
+        waiting.clear()
+        for on_answer, _, method in late:
             on_answer(ConnectionLost(f"{METHOD_NAMES[method]} at {self.address} has no answer: {error}"))
 
     def _sweep(self) -> None:
@@ -143,6 +184,7 @@ class Session:
             late.append(serial)
         for serial in late:
             on_answer, _, method = self._waiting.pop(serial)
+            self.counters.late += 1
             on_answer(RequestTimeout(f"{self.address} did not answer {METHOD_NAMES[method]} within {self._timeout_s:g} s"))
         if late and self._endpoint is not None and self._endpoint.received_at <= now - self._timeout_s:
             self._endpoint.abort(ConnectionLost(f"{self.address} has been silent for {self._timeout_s:g} s"))
@@ -170,20 +212,49 @@ def _settle(future: "asyncio.Future[bytes]", answer: Answer) -> None:
 
 
 class Sessions:
-    """The sessions of one cluster, one for each address."""
+    """The sessions of one cluster: one for each address, shared by all, or with `shared=False` one for each partition too.
 
-    def __init__(self, *, timeout_s: float = REQUEST_TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
-        self._timeout_s, self._tls = timeout_s, tls
-        self._sessions: dict[tuple[str, int], Session] = {}
+    A connection of its own keeps a partition's answers from queuing behind another's, at the price of as many connections.
+    """
 
-    def to(self, host: str, port: int) -> Session:
-        """The session of this address, connected or not."""
-        session = self._sessions.get((host, port))
+    def __init__(
+        self,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+        shared: bool = True,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._timeout_s, self._tls, self._shared, self._idle_s = timeout_s, tls, shared, idle_s
+        self._sessions: dict[tuple[str, int, str], Session] = {}
+        self._reclaiming: asyncio.Task[None] | None = None
+
+    def to(self, host: str, port: int, partition: str = "") -> Session:
+        """The session of this address, connected or not; `partition` names what it is for, where sessions are not shared."""
+        key = host, port, "" if self._shared else partition
+        session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[host, port] = Session(host, port, timeout_s=self._timeout_s, tls=self._tls)
+            session = self._sessions[key] = Session(host, port, timeout_s=self._timeout_s, tls=self._tls)
+            if self._reclaiming is None:
+                self._reclaiming = spawn(self._reclaim(), "tubemq idle connections")
         return session
+
+    def snapshot(self) -> dict[str, dict[str, int]]:
+        """The counters of every session, by address and by the partition that it is for."""
+        return {
+            f"{host}:{port}{' ' + partition if partition else ''}": session.counters.snapshot()
+            for (host, port, partition), session in self._sessions.items()
+        }
 
     async def close(self) -> None:
         """Close all of them."""
+        await cancel(self._reclaiming)
+        self._reclaiming = None
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.close() for session in sessions.values()))
+
+    async def _reclaim(self) -> None:
+        while True:
+            await asyncio.sleep(self._idle_s / IDLE_LOOKS)
+            for session in list(self._sessions.values()):
+                await session.reclaim(self._idle_s)

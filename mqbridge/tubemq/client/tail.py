@@ -8,7 +8,7 @@ import asyncio
 
 from mqbridge.errors import RequestTimeout, ServerRefused
 from mqbridge.tubemq.client.master import Masters, client_id
-from mqbridge.tubemq.client.membership import Membership
+from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import PartitionSession
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire import codes
@@ -30,9 +30,8 @@ class _Reader:
     """What a partition needs of a consumer, without a Master that assigned it."""
 
     def __init__(self, masters: Masters, topic: str, host: str) -> None:
-        self.membership = Membership(masters, GROUP, [topic], {})
+        self.membership = Member(masters, GROUP, [topic], {}, priority=ALL_STORES)
         self.membership.client_id = client_id(host, GROUP)
-        self.membership.priority = ALL_STORES
         self.gets = asyncio.Semaphore(1)
         self.seen_at = asyncio.get_running_loop().time()
 
@@ -53,7 +52,7 @@ async def newest(masters: Masters, ref: PartitionRef) -> TransferedMessage | Non
 
 
 async def _newest(masters: Masters, ref: PartitionRef) -> TransferedMessage | None:
-    session = PartitionSession(_Reader(masters, ref.topic, await masters.local_host()), ref, ())
+    session = PartitionSession(_Reader(masters, ref.topic, await masters.local_host()), ref)
     try:
         end = (await _when_free(session)).maxOffset
         window = FIRST_WINDOW

@@ -6,11 +6,15 @@
     subscription  consumer@group#id:host:port#topic:partition    of events and of what a consumer reports
     failure       code:partition
     condition     topic#type[,type]                              a filter, as the Master is told it
+    key           broker:topic:partition                         a partition without its Broker's address
+    required      key=offset[,key=offset]                        where a bound group wants to start
+    topic meta    topic#id:stores:partitions:status[,...]        a topic as members that balance themselves are told it
+    holding       topic#broker:partition[,broker:partition]      what such a member says it holds
 
 Whatever cannot be read raises RemoteProtocolError.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mqbridge.errors import RemoteProtocolError
@@ -47,9 +51,20 @@ class PartitionRef(NamedTuple):
         return f"{self.broker.id}:{self.partition}"
 
     @property
-    def key(self) -> tuple[int, str, int]:
+    def key(self) -> "Key":
         """What it is known by wherever its Broker may be reached."""
-        return self.broker.id, self.topic, self.partition
+        return Key(self.broker.id, self.topic, self.partition)
+
+
+class Key(NamedTuple):
+    """A partition of a cluster: what offsets are kept by."""
+
+    broker: int
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.broker}:{self.topic}:{self.partition}"
 
 
 class TopicInfo(NamedTuple):
@@ -58,6 +73,13 @@ class TopicInfo(NamedTuple):
     topic: str
     deployments: tuple[tuple[int, int, int], ...]
     max_message_bytes: int | None
+
+
+class TopicMeta(NamedTuple):
+    """A topic as members that balance themselves are told it: (broker id, stores, partitions per store, may be read)."""
+
+    topic: str
+    deployments: tuple[tuple[int, int, int, bool], ...]
 
 
 def _bad(kind: str, text: str) -> RemoteProtocolError:
@@ -129,6 +151,68 @@ def format_topic_info(info: TopicInfo) -> str:
     """The string that tells producers of a topic."""
     places = ",".join(":".join(map(str, deployment)) for deployment in info.deployments)
     return f"{info.topic}#{places}#{'' if info.max_message_bytes is None else info.max_message_bytes}"
+
+
+def parse_topic_meta(text: str) -> TopicMeta:
+    """Read `topic#id:stores:partitions:status[,...]`; `parse_topic_info` has stores and partitions the other way round."""
+    topic, found, rest = text.partition("#")
+    try:
+        if not found or not topic:
+            raise _bad("topic's metadata", text)
+        return TopicMeta(topic, tuple(_meta_deployment(place) for place in rest.split(",") if place))
+    except ValueError as error:
+        raise _bad("topic's metadata", text) from error
+
+
+def _meta_deployment(text: str) -> tuple[int, int, int, bool]:
+    broker, stores, partitions, status = text.split(":")
+    return int(broker), int(stores), int(partitions), int(status) == 1
+
+
+def format_topic_meta(meta: TopicMeta) -> str:
+    """The string that tells members that balance themselves of a topic."""
+    places = (f"{broker}:{stores}:{partitions}:{int(is_open)}" for broker, stores, partitions, is_open in meta.deployments)
+    return f"{meta.topic}#{','.join(places)}"
+
+
+def parse_key(text: str) -> Key:
+    """Read `broker:topic:partition`."""
+    try:
+        broker, topic, partition = text.split(":")
+        return Key(int(broker), topic, int(partition))
+    except ValueError as error:
+        raise _bad("partition key", text) from error
+
+
+def format_required(offsets: Mapping[Key, int]) -> str:
+    """Where a bound group wants to start."""
+    return ",".join(f"{key}={offset}" for key, offset in sorted(offsets.items()))
+
+
+def parse_required(text: str) -> dict[Key, int]:
+    """Read `key=offset[,key=offset]`; blank is none."""
+    try:
+        pairs = [item.split("=") for item in text.split(",") if item.strip()]
+        return {parse_key(key): int(offset) for key, offset in pairs}
+    except ValueError as error:
+        raise _bad("list of offsets", text) from error
+
+
+def format_holding(topic: str, refs: Sequence[PartitionRef]) -> str:
+    """What a member that balances itself holds of a topic."""
+    return f"{topic}#{','.join(ref.name for ref in refs)}"
+
+
+def parse_holding(text: str) -> list[Key]:
+    """Read `topic#broker:partition[,broker:partition]`."""
+    topic, found, rest = text.partition("#")
+    try:
+        if not found:
+            raise _bad("holding", text)
+        pairs = [place.split(":") for place in rest.split(",") if place]
+        return [Key(int(broker), topic, int(partition)) for broker, partition in pairs]
+    except ValueError as error:
+        raise _bad("holding", text) from error
 
 
 def format_condition(topic: str, types: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from mqbridge.tubemq.client.membership import Membership
+from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import PartitionSession
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as broker
@@ -22,6 +22,9 @@ REQUESTS = {
     rpc.CONSUMER_REGISTER: master.RegisterRequestC2M,
     rpc.CONSUMER_HEARTBEAT: master.HeartRequestC2M,
     rpc.CONSUMER_CLOSE: master.CloseRequestC2M,
+    rpc.BALANCED_REGISTER: master.RegisterRequestC2MV2,
+    rpc.BALANCED_HEARTBEAT: master.HeartRequestC2MV2,
+    rpc.PARTITION_META: master.GetPartMetaRequestC2M,
 }
 REF = PartitionRef(Broker(1, "10.0.0.5", 8123), "demo", 0)
 
@@ -36,7 +39,7 @@ class Script:
         self.visit_token = 77
         self.sessions = self
 
-    def to(self, host: str, port: int) -> "Script":
+    def to(self, host: str, port: int, partition: str = "") -> "Script":
         return self
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:
@@ -73,13 +76,16 @@ class MasterScript(Script):
     def authorized(self) -> broker.AuthorizedInfo:
         return broker.AuthorizedInfo(visitAuthorizedToken=self.visit_token)
 
+    def certificate(self) -> None:
+        return None
+
 
 class Owner:
     """A consumer, as far as a partition knows it."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.membership = Membership(MasterScript(), "g1", ["demo"], {})  # type: ignore[arg-type]
+        self.membership = Member(MasterScript(), "g1", ["demo"], {})  # type: ignore[arg-type]
         self.membership.client_id = "c1"
         self.gets = asyncio.Semaphore(4)
         self.seen_at = asyncio.get_running_loop().time()

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ServerRefused
+from mqbridge.net.tasks import cancel
 from mqbridge.tubemq.client import consumer as module
 from mqbridge.tubemq.client.consumer import Consumer, From
 from mqbridge.tubemq.client.membership import DONE
@@ -65,12 +66,10 @@ async def scenes() -> AsyncIterator[Any]:
         scene.master.silent.clear()
         scene.master.then(*[beat()] * 3)
         scene.broker.then(*[given_back()] * 8)
-        for task in scene.consumer._tasks:
-            task.cancel()
-        await asyncio.gather(*scene.consumer._tasks, return_exceptions=True)
+        await cancel(*scene.consumer._tasks, *scene.consumer.holding._tasks)
 
 
-@pytest.mark.parametrize("kind", [module.CONNECT, module.ONLY_CONNECT])
+@pytest.mark.parametrize("kind", [1, 10])
 async def test_connect_takes_reports_and_hands_out(scenes: Any, kind: int) -> None:
     scene = scenes(start=From.LATEST, filters={"demo": {"t2", "t1"}})
     scene.broker.then(registered(), registered())
@@ -88,21 +87,21 @@ async def test_connect_takes_reports_and_hands_out(scenes: Any, kind: int) -> No
 
 
 async def test_what_cannot_be_taken_is_not_reported(scenes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.tubemq.client.partition.OCCUPIED_RETRY_S", 0.0)
+    monkeypatch.setattr("mqbridge.tubemq.client.partition_calls.OCCUPIED_RETRY_S", 0.0)
     scene = scenes()
     occupied = given_back()
     occupied.success, occupied.errCode = False, 410
     scene.broker.then(occupied, occupied)
-    await scene.play(joined(), beat(event(module.CONNECT, 0)), beat())
+    await scene.play(joined(), beat(event(1, 0)), beat())
     assert scene.reports()[0] == []
-    assert not scene.consumer._held
+    assert not scene.consumer.holding.held
 
 
-@pytest.mark.parametrize("kind", [module.DISCONNECT, module.ONLY_DISCONNECT])
+@pytest.mark.parametrize("kind", [2, 20])
 async def test_disconnect_gives_back_and_reports_the_rest(scenes: Any, kind: int) -> None:
     scene = scenes()
     scene.broker.then(registered(), registered(), given_back())
-    await scene.play(joined(), beat(event(module.CONNECT, 0, 1)), beat(event(kind, 1, 5, number=10)), beat())
+    await scene.play(joined(), beat(event(1, 0, 1)), beat(event(kind, 1, 5, number=10)), beat())
     assert scene.broker.asked[2].partitionId == 1
     assert sorted(scene.reports()[0]) == ["0", "1"]
     assert scene.reports()[1] == ["0"]
@@ -111,7 +110,7 @@ async def test_disconnect_gives_back_and_reports_the_rest(scenes: Any, kind: int
 async def test_an_event_may_come_with_the_answer_to_the_echo(scenes: Any) -> None:
     scene = scenes()
     scene.broker.then(registered(), registered())
-    await scene.play(joined(), beat(event(module.CONNECT, 0)), beat(event(module.CONNECT, 1, number=11)), beat())
+    await scene.play(joined(), beat(event(1, 0)), beat(event(1, 1, number=11)), beat())
     echoes = [request.event.rebalanceId for request in scene.master.asked[1:] if request.HasField("event")]
     assert echoes == [9, 11]
 
@@ -120,7 +119,7 @@ async def test_a_second_assignment_of_a_partition_reads_on(scenes: Any) -> None:
     """LATEST counts only once: else what arrived between would be skipped."""
     scene = scenes(start=From.LATEST)
     scene.broker.then(registered(), given_back(), registered())
-    steps = [event(module.CONNECT, 0), event(module.DISCONNECT, 0, number=10), event(module.CONNECT, 0, number=11)]
+    steps = [event(1, 0), event(2, 0, number=10), event(1, 0, number=11)]
     await scene.play(joined(), *(beat(step) for step in steps), beat())
     said = [(request.opType, request.readStatus) for request in scene.broker.asked if hasattr(request, "opType")]
     assert said == [(TAKE, 1), (GIVE_BACK, 1), (TAKE, 0)]
@@ -129,10 +128,10 @@ async def test_a_second_assignment_of_a_partition_reads_on(scenes: Any) -> None:
 async def test_a_master_that_forgot_us_is_told_what_we_hold(scenes: Any) -> None:
     scene = scenes()
     scene.broker.then(registered())
-    await scene.play(joined(), beat(event(module.CONNECT, 2)), beat(), beat(code=411), joined(), beat())
+    await scene.play(joined(), beat(event(1, 2)), beat(), beat(code=411), joined(), beat())
     again = [request for request in scene.master.asked if hasattr(request, "topicList")][1]
     assert [info.split(HELD)[1] for info in again.subscribeInfo] == ["2"]
-    assert len(scene.consumer._held) == 1
+    assert len(scene.consumer.holding.held) == 1
 
 
 async def test_a_master_without_topics_yet_is_waited_for(scenes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +174,11 @@ async def test_broker_heartbeats_say_what_is_lost(scenes: Any) -> None:
             success=True, errCode=200, errMsg="", hasPartFailure=True, failureInfo=[f"412:{HELD[1:]}0", f"411:{HELD[1:]}1"]
         )
     )
-    await scene.play(joined(), beat(event(module.CONNECT, 0, 1)), beat())
+    await scene.play(joined(), beat(event(1, 0, 1)), beat())
     async with asyncio.timeout(5):
-        while len(scene.consumer._held) > 1:
+        while len(scene.consumer.holding.held) > 1:
             await asyncio.sleep(0.01)
-    ((key, left),) = scene.consumer._held.items()
+    ((key, left),) = scene.consumer.holding.held.items()
     assert key == (1, "demo", 1)
     assert not left.registered
     assert scene.broker.asked[2].authInfo.visitAuthorizedToken == 5

@@ -62,8 +62,39 @@ def test_a_groups_rules_come_first() -> None:
     assert control.group_in_force, "the same id says nothing new"
     control.learn((1, " "), (3, " "))
     assert not control.group_in_force
-    assert control.rules.misses, "the default rules are back"
+    assert control.misses[0] == (3, 0.3), "the default rules are back"
     assert (control.default_id, control.group_id) == (1, 3)
+
+
+def test_each_kind_of_rule_falls_back_by_itself() -> None:
+    """A group with a rule of its own for misses still obeys everybody's limits and waits."""
+    control = FlowControl()
+    control.learn((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
+    of = Meter(control, filtered=True)
+    assert of.missed() == 0.05
+    assert of.found(1, 0, 0.0, NOON_GMT_8, near_end=False) == 0.1
+    behind = Meter(control, filtered=False)
+    assert behind.found(3 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False) == 1.0
+
+
+def test_a_groups_limit_that_does_not_fit_leaves_everybodys() -> None:
+    night = '[{"type":0,"rule":[{"start":"23:00","end":"23:59","dltInM":30,"limitInM":1,"freqInMs":5000}]}]'
+    control = FlowControl()
+    control.learn((1, RULES), (2, night))
+    assert Meter(control, filtered=False).found(3 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False) == 1.0
+    late = 15.5 * 3600
+    assert Meter(control, filtered=False).found(3 * MIB, 31 * MIB, 0.0, late, near_end=False) == 5.0
+
+
+def test_a_reader_that_the_broker_lets_off() -> None:
+    of = meter(filtered=True)
+    assert of.found(100 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False, escaped=True) == 0.0
+    assert of.found(1, 1025 * MIB, 1.0, NOON_GMT_8, near_end=False) == 1.0, "what it read counts all the same"
+
+
+def test_no_bytes_at_all_are_a_limit_too() -> None:
+    stop = '[{"type":0,"rule":[{"start":"00:00","end":"23:59","dltInM":30,"limitInM":0,"freqInMs":100}]}]'
+    assert meter(stop).found(0, 31 * MIB, 0.0, NOON_GMT_8, near_end=False) == 0.2, "200 ms is the least"
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '[{"type":0,"rule":[{"start":"x"}]}]', '[{"type":1,"rule":{}}, 3]'])

@@ -1,15 +1,20 @@
 """Several Masters: each is tried once per call, and the one that answered stays."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
 from mqbridge.tubemq.client import master as module
+from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.master import Masters, client_id, retried
-from mqbridge.tubemq.wire.pb.master_pb2 import CloseRequestC2M, CloseResponseM2C
+from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
+from mqbridge.tubemq.wire.pb.master_pb2 import CloseRequestC2M, CloseResponseM2C, MasterAuthorizedInfo, MasterCertificateInfo
 from mqbridge.tubemq.wire.rpc import CONSUMER_CLOSE, RemoteError, Standby
 from tests.tubemq.client.fakes import Script
+from tests.tubemq.client.model import BROKER, Model, ModelSession
+from tests.tubemq.client.quick import hurry
 
 REQUEST = CloseRequestC2M(clientId="c", groupName="g")
 GOOD = CloseResponseM2C(success=True, errCode=200, errMsg="OK")
@@ -19,7 +24,7 @@ class Addresses:
     def __init__(self, *scripts: Script) -> None:
         self.scripts = {("m", port): script for port, script in enumerate(scripts)}
 
-    def to(self, host: str, port: int) -> Any:
+    def to(self, host: str, port: int, partition: str = "") -> Any:  # noqa: ARG002 - as the real one
         return self.scripts[host, port]
 
 
@@ -70,6 +75,55 @@ async def test_registrations_are_tried_five_times(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ClusterError):
         await retried("this", attempt)
     assert len(made) == tries
+
+
+async def test_tokens_of_answers_travel_on() -> None:
+    group = masters(Script())
+    assert group.certificate() is None
+    assert group.authorized() == AuthorizedInfo(visitAuthorizedToken=-2)
+    group.learn(MasterAuthorizedInfo(visitAuthorizedToken=5))
+    assert (group.authorized().visitAuthorizedToken, group.certificate()) == (5, None)
+    group.learn(MasterAuthorizedInfo(visitAuthorizedToken=6, authAuthorizedToken="abc"))
+    group.learn(MasterAuthorizedInfo(visitAuthorizedToken=7))
+    assert group.authorized() == AuthorizedInfo(visitAuthorizedToken=7, authAuthorizedToken="abc")
+    assert group.certificate() == MasterCertificateInfo(authorizedToken="abc")
+
+
+@pytest.mark.parametrize("how", ["stands by", "is gone", "is silent"])
+async def test_a_group_goes_on_when_the_active_master_changes(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Two Masters over one cluster; the one that leads falls silent, steps down or goes away, twice."""
+    hurry(monkeypatch)
+    model = Model({"demo": 2})
+    addresses = [("10.0.0.1", 8715), ("10.0.0.2", 8715)]
+    leading = 0
+    original = model.answer
+
+    class Side(ModelSession):
+        """One of the Masters, or the Broker."""
+
+        def post(self, service: int, method: int, body: bytes, on_answer: Any) -> None:
+            is_other = (self.host, self.port) in addresses and (self.host, self.port) != addresses[leading]
+            errors = {
+                "stands by": Standby("StandbyException", "not me", 1),
+                "is gone": ConnectionLost("gone"),
+                "is silent": RequestTimeout("silent"),
+            }
+            model.answer = (lambda *_: errors[how]) if is_other else original  # type: ignore[method-assign]
+            super().post(service, method, body, on_answer)
+
+    for host, port in [*addresses, (BROKER.host, BROKER.port)]:
+        model.sessions[host, port] = Side(model, host, port)
+    member = Consumer(Masters(addresses, model), "g", ["demo"], heartbeat_s=0.003)  # type: ignore[arg-type]
+    await member.start()
+    assignments = member.assignments()
+    held = [await asyncio.wait_for(anext(assignments), 5) for _ in range(2)]
+    for leading in (1, 0):
+        before = member.holding.seen_at
+        async with asyncio.timeout(5):
+            while member.holding.seen_at == before or member.membership.masters._current != leading:
+                await asyncio.sleep(0.003)
+    assert len(member.holding.held) == len(held) == 2
+    await member.close()
 
 
 def test_client_ids_can_stand_in_subscriptions() -> None:

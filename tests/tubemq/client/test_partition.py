@@ -7,6 +7,7 @@ import pytest
 
 from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused
 from mqbridge.tubemq.client import partition as module
+from mqbridge.tubemq.client import partition_calls, tenure
 from mqbridge.tubemq.client.partition import PartitionSession
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
 from tests.tubemq.client.fakes import REF, Owner, Script, committed, given_back, pack, refused, registered
@@ -14,15 +15,17 @@ from tests.tubemq.client.fakes import REF, Owner, Script, committed, given_back,
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WAIT_S", "REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
-        monkeypatch.setattr(module, name, 0.001)
+    monkeypatch.setattr(module, "WAIT_S", 0.001)
+    monkeypatch.setattr(tenure, "FORGOTTEN_PAUSE_S", 0.001)
+    for name in ("REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
+        monkeypatch.setattr(partition_calls, name, 0.001)
     monkeypatch.setattr(module, "WAITS_S", dict.fromkeys(module.WAITS_S, 0.001))
     monkeypatch.setattr(module, "NOT_FOUND_WAIT_S", 0.001)
     monkeypatch.setattr("mqbridge.tubemq.client.flow.NOT_FOUND_WAIT_S", 0.001)
 
 
 async def opened(script: Script, *, offset: int = 0) -> PartitionSession:
-    session = PartitionSession(Owner(script), REF, ())
+    session = PartitionSession(Owner(script), REF)
     script.answers.appendleft(registered(offset))
     await session.register(0)
     return session
@@ -152,11 +155,11 @@ async def test_another_owner_ends_it() -> None:
 async def test_an_occupied_partition_is_tried_twice() -> None:
     taken = registered()
     taken.success, taken.errCode = False, 410
-    session = PartitionSession(Owner(Script(taken, registered())), REF, ())
+    session = PartitionSession(Owner(Script(taken, registered())), REF)
     await session.register(1)
     assert session.registered
     script = Script(taken, taken, registered())
-    session = PartitionSession(Owner(script), REF, ())
+    session = PartitionSession(Owner(script), REF)
     with pytest.raises(ServerRefused) as caught:
         await session.register(0)
     assert caught.value.code == 410
@@ -164,11 +167,11 @@ async def test_an_occupied_partition_is_tried_twice() -> None:
 
 
 async def test_other_failures_to_register_are_tried_five_times() -> None:
-    session = PartitionSession(Owner(Script(*[ConnectionLost("x")] * 4, registered())), REF, ())
+    session = PartitionSession(Owner(Script(*[ConnectionLost("x")] * 4, registered())), REF)
     await session.register(0)
     script = Script(*[ConnectionLost("x")] * 6)
     with pytest.raises(ConnectionLost):
-        await PartitionSession(Owner(script), REF, ()).register(0)
+        await PartitionSession(Owner(script), REF).register(0)
     assert len(script.asked) == 5
 
 
@@ -237,7 +240,7 @@ async def test_taking_away_waits_for_the_pack_that_is_out() -> None:
 
 
 async def test_taking_away_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CONFIRM_WAIT_S", 0.01)
+    monkeypatch.setattr(tenure, "CONFIRM_WAIT_S", 0.01)
     script = Script(pack(0), given_back())
     session = await opened(script)
     await session.fetch()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mqbridge.errors import ConnectionLost, Failure, MqbridgeError, ServerRefused, Unreachable
-from mqbridge.tubemq.client import producer as module
+from mqbridge.errors import ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.tubemq.client import line, producer
 from mqbridge.tubemq.client.producer import Sender, SendResult
 from mqbridge.tubemq.client.routes import TopicRoute
-from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, SendMessageResponseB2P
+from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.text import Broker, TopicInfo
 
 
@@ -25,6 +25,9 @@ class FakeBroker:
         self.most = self.open = 0
         self.held: list[Callable[[], None]] | None = None
         self.unreachable = 0
+
+    alive = True
+    address = "10.0.0.5:8123"
 
     async def connected(self) -> None:
         if self.unreachable:
@@ -62,23 +65,29 @@ class FakeProducer:
         self.client_id, self.host, self.visit_token = "p1", "192.0.2.2", 7
         self.refreshed = 0
 
-    def to(self, host: str, port: int) -> Any:
+    def to(self, host: str, port: int, partition: str = "") -> Any:
         return self.broker
+
+    def authorized(self) -> AuthorizedInfo:
+        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
 
     async def refresh(self) -> None:
         self.refreshed += 1
 
 
-def sender_to(broker: FakeBroker, *, ordered: bool = True, max_elapsed_s: float | None = None) -> Sender:
+def sender_to(
+    broker: FakeBroker, *, ordered: bool = True, in_flight: int | None = None, max_elapsed_s: float | None = None
+) -> Sender:
     route = TopicRoute("demo")
     route.learn(TopicInfo("demo", ((1, 2, 1),), 1 << 20), {1: Broker(1, "10.0.0.5", 8123)})
-    return Sender(FakeProducer(broker), route, ordered=ordered, max_elapsed_s=max_elapsed_s)  # type: ignore[arg-type]
+    window = in_flight or (1 if ordered else producer.WINDOW_REQUESTS)
+    return Sender(FakeProducer(broker), route, window=window, max_elapsed_s=max_elapsed_s)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(module, "MOST_RETRY_S", 0.002)
+    monkeypatch.setattr(line, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(line, "MOST_RETRY_S", 0.002)
 
 
 def bodies(count: int) -> list[bytes]:
@@ -94,6 +103,86 @@ async def test_order_is_kept_across_retries(outcome: int | Exception) -> None:
     assert all(isinstance(result, SendResult) for result in results)
     assert broker.most == 1
     await sender.close()
+
+
+@pytest.mark.parametrize("outcome", [ConnectionLost("gone"), RequestTimeout("silent")], ids=str)
+async def test_many_in_flight_keep_order_when_all_of_them_fail(outcome: Exception) -> None:
+    """As with a lost connection: of those in flight a first part may be stored, which then comes twice, and no other."""
+    broker = FakeBroker(200, 200, outcome, outcome, outcome, 200)
+    sender = sender_to(broker, in_flight=3)
+    await asyncio.gather(*(sender.send("1:0", body) for body in bodies(12)))
+    assert broker.most == 3
+    assert broker.stored == bodies(12)
+    assert sender.counters.overtaken == 0
+    assert sender.counters.retried == 3
+    await sender.close()
+
+
+async def test_what_was_stored_ahead_of_its_turn_is_counted() -> None:
+    """A refusal concerns one request only; nothing is sent again before the answers of those behind it are in."""
+    broker = FakeBroker(200, 419, 200, 419, 200)
+    sender = sender_to(broker, in_flight=5)
+    await asyncio.gather(*(sender.send("1:0", body) for body in bodies(10)))
+    # 005 had gone out with the answer to 000, before there was any news of 001.
+    assert broker.stored == [b"000", b"002", b"004", b"005", b"001", b"003", *bodies(10)[6:]]
+    counters = sender.counters.snapshot()
+    assert counters == {
+        "failed": 0,
+        "overtaken": 3,
+        "retried": 2,
+        "stored": 10,
+        "stored_bytes": 30,
+    }
+    assert (sender.queued, sender.queued_bytes) == (0, 0)
+
+
+async def test_refusals_for_good_do_not_hold_up_the_others() -> None:
+    broker = FakeBroker(200, 400, 419, 200)
+    sender = sender_to(broker, in_flight=4)
+    results = await asyncio.gather(*(sender.send("1:0", body) for body in bodies(5)), return_exceptions=True)
+    assert [isinstance(result, SendResult) for result in results] == [True, False, True, True, True]
+    assert broker.stored == [b"000", b"003", b"004", b"002"]
+    assert (sender.counters.failed, sender.counters.overtaken) == (1, 2)
+
+
+async def test_waiting_for_room() -> None:
+    broker = FakeBroker()
+    sender = sender_to(broker)
+    await sender.room(0)
+    sent = [sender.send("1:0", b"x" * 10) for _ in range(10)]
+    assert sender.queued_bytes == 100
+    await sender.room(50)
+    assert sender.queued_bytes == 50
+    await sender.flush()
+    assert all(future.done() for future in sent)
+    with pytest.raises(KeyError):
+        sender.submit("1:7", b"x", 0, None, None, done=lambda _: None)
+
+
+async def test_nothing_is_taken_after_close() -> None:
+    sender = sender_to(FakeBroker())
+    await sender.close()
+    with pytest.raises(ConnectionLost, match="closed"):
+        await sender.send("1:0", b"x")
+
+
+async def test_a_server_that_closes_every_connection_is_not_dialled_without_pause() -> None:
+    broker = FakeBroker()
+    broker.alive = False
+    broker.unreachable = 1
+    connects = 0
+    connected = broker.connected
+
+    async def counted() -> None:
+        nonlocal connects
+        connects += 1
+        await connected()
+
+    broker.connected = counted  # type: ignore[method-assign]
+    sender = sender_to(broker, max_elapsed_s=0.05)
+    with pytest.raises(MqbridgeError):
+        await sender.send("1:0", b"x")
+    assert 1 < connects < 100
 
 
 async def test_partitions_do_not_wait_for_each_other() -> None:
@@ -123,8 +212,8 @@ async def test_what_a_request_says() -> None:
 
 
 async def test_the_window_bounds_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WINDOW_REQUESTS", 5)
-    monkeypatch.setattr(module, "WINDOW_BYTES", 40)
+    monkeypatch.setattr(producer, "WINDOW_REQUESTS", 5)
+    monkeypatch.setattr(line, "WINDOW_BYTES", 40)
     for body, most in ((b"x", 5), (b"x" * 15, 2), (b"x" * 50, 1)):
         broker = FakeBroker()
         sender = sender_to(broker, ordered=False)
@@ -144,7 +233,7 @@ async def test_a_refusal_is_reported_and_the_next_goes_on(code: int) -> None:
 async def test_too_large_for_any_broker() -> None:
     broker = FakeBroker()
     with pytest.raises(ServerRefused) as caught:
-        await sender_to(broker).send("1:0", bytes(module.MAX_MESSAGE_BYTES + 1))
+        await sender_to(broker).send("1:0", bytes(producer.MAX_MESSAGE_BYTES + 1))
     assert caught.value.failure is Failure.REFUSED
     assert not broker.asked
 

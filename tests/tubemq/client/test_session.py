@@ -11,6 +11,7 @@ from mqbridge.errors import ConnectionLost, RequestTimeout, Unreachable
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.tubemq.client import session as module
 from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.client.stats import difference, total
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.rpc import GET, READ, RemoteError, decode_request, encode_error, encode_response
 
@@ -124,3 +125,85 @@ async def test_post_needs_a_connection(session: Session) -> None:
     with pytest.raises(ConnectionLost):
         session.post(READ, GET, b"x", lambda _: None)
     assert not session.alive
+
+
+async def test_an_idle_connection_is_closed_and_made_again(server: Server) -> None:
+    sessions = Sessions(idle_s=0.05)
+    session = sessions.to("127.0.0.1", server.port)
+    assert await session.request(READ, GET, b"x") == b"x"
+    async with asyncio.timeout(5):
+        while session.alive:
+            await asyncio.sleep(0.005)
+    assert session.counters.snapshot() | {"reclaimed": 1} == session.counters.snapshot()
+    assert await session.request(READ, GET, b"y") == b"y"
+    assert len(server.connections) == 2
+    await sessions.close()
+
+
+async def test_a_connection_that_waits_for_an_answer_is_not_idle(server: Server) -> None:
+    sessions = Sessions(idle_s=0.02)
+    session = sessions.to("127.0.0.1", server.port)
+    server.answer = lambda _: None
+    waiting = asyncio.ensure_future(session.request(READ, GET, b"x"))
+    await asyncio.sleep(0.1)
+    assert session.alive
+    assert not waiting.done()
+    await sessions.close()
+    with pytest.raises(ConnectionLost):
+        await waiting
+
+
+async def test_a_connection_for_each_partition_or_one_for_all(server: Server) -> None:
+    for shared, count in ((True, 1), (False, 3)):
+        sessions = Sessions(shared=shared)
+        places = [sessions.to("127.0.0.1", server.port, name) for name in ("1:0", "1:1", "1:0", "")]
+        await asyncio.gather(*(session.request(READ, GET, b"x") for session in places))
+        assert len(sessions.snapshot()) == count
+        assert sum(counters["connections"] for counters in sessions.snapshot().values()) == count
+        assert sum(counters["answers"] for counters in sessions.snapshot().values()) == 4
+        await sessions.close()
+
+
+async def test_all_who_wait_for_a_connection_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a hundred partitions of a Broker that is gone would each wait for the time-outs of all before."""
+    dials = 0
+
+    async def dial(*_: Any, **__: Any) -> Endpoint:
+        nonlocal dials
+        dials += 1
+        await asyncio.sleep(0.01)
+        raise Unreachable("nobody there")
+
+    monkeypatch.setattr(module, "dial", dial)
+    session = Sessions().to("127.0.0.1", 1)
+    results = await asyncio.gather(*(session.connected() for _ in range(100)), return_exceptions=True)
+    assert [type(result) for result in results] == [Unreachable] * 100
+    assert dials == 1
+    with pytest.raises(Unreachable):
+        await session.connected()
+    assert dials == 2
+
+
+async def test_closed_while_it_is_dialled(server: Server) -> None:
+    sessions = Sessions()
+    session = sessions.to("127.0.0.1", server.port)
+    connecting = asyncio.ensure_future(session.connected())
+    await asyncio.sleep(0)
+    await session.close()
+    with pytest.raises(ConnectionLost):
+        await connecting
+    assert not session.alive
+    await sessions.close()
+
+
+async def test_what_is_counted(server: Server, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    await session.request(READ, GET, b"x")
+    server.answer = lambda _: None
+    waiting = asyncio.ensure_future(session.request(READ, GET, b"x"))
+    await asyncio.sleep(0.02)
+    before = session.counters.snapshot()
+    await server.close()
+    with pytest.raises(ConnectionLost):
+        await waiting
+    assert {name: count for name, count in difference(session.counters.snapshot(), before).items() if count} == {"lost": 1}
+    assert total([before, before])["requests"] == 2 * before["requests"] == 4

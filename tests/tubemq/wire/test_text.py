@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.tubemq.wire import text
-from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo
+from mqbridge.tubemq.wire.text import Broker, Key, PartitionRef, TopicInfo, TopicMeta
 
 BROKER = Broker(1, "10.0.0.5", 8123)
 PARTITION = PartitionRef(BROKER, "demo", 0)
@@ -80,3 +80,21 @@ def test_partitions_round_trip(ref: PartitionRef) -> None:
     assert text.parse_partition(str(ref)) == ref
     assert text.parse_subscription(text.format_subscription("c", "g", ref)) == ref
     assert text.parse_failure(f"412:{ref}") == (412, ref)
+
+
+def test_topic_metadata_has_stores_first() -> None:
+    meta = TopicMeta("demo", ((1, 2, 3, True), (2, 1, 3, False)))
+    assert text.parse_topic_meta("demo#1:2:3:1,2:1:3:0") == meta
+    assert text.format_topic_meta(meta) == "demo#1:2:3:1,2:1:3:0"
+
+
+@given(st.dictionaries(st.builds(Key, st.integers(0, 99), names, st.integers(0, 99_999)), st.integers(0, 1 << 60), max_size=5))
+def test_required_offsets_round_trip(offsets: dict[Key, int]) -> None:
+    assert text.parse_required(text.format_required(offsets)) == offsets
+
+
+def test_what_is_held() -> None:
+    refs = [PartitionRef(Broker(1, "h", 1), "demo", 0), PartitionRef(Broker(2, "h", 1), "demo", 10_000)]
+    assert text.format_holding("demo", refs) == "demo#1:0,2:10000"
+    assert text.parse_holding("demo#1:0,2:10000") == [ref.key for ref in refs]
+    assert text.parse_holding("demo#") == []

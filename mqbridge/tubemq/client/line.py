@@ -1,0 +1,279 @@
+"""One partition's messages on their way, in the order in which they were submitted.
+
+TubeMQ stores one message per request and knows no sequence numbers. A Broker takes the requests of a connection one after the
+other, so requests that are all accepted keep their order however many are in flight, and when a connection is lost the first of
+them are stored and the rest are not. But a refusal (419 when memory is full, 503) concerns one request only, and those behind it
+may still be stored: order holds across every failure only with one request in flight. With more, nothing is sent again before all
+answers are in, and `overtaken` counts what was stored ahead of its turn.
+
+A line runs on callbacks: a message costs one object and no task.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
+from typing import NamedTuple, Protocol
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError, ProtocolError
+from mqbridge.net.backoff import Backoff
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.session import Answer, Session
+from mqbridge.tubemq.client.stats import SendCounters
+from mqbridge.tubemq.wire import codes
+from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, SendMessageResponseB2P
+from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse
+
+log = logging.getLogger(__name__)
+
+WINDOW_BYTES = 8 << 20
+"""In flight on one partition: enough for any round trip, small beside a Broker's memory."""
+FIRST_RETRY_S = 0.02
+MOST_RETRY_S = 5.0
+"""A full memory store (419) is on disk within milliseconds; a Broker restarts within seconds."""
+
+
+class SendResult(NamedTuple):
+    """Where a message was stored: its id, its place in the store's index, and when, in ms."""
+
+    message_id: int
+    offset: int
+    append_time: int
+
+
+Done = Callable[[SendResult | MqbridgeError], None]
+"""Called once per message with what became of it, from the event loop; it must not raise."""
+
+
+class Way(Protocol):
+    """What a line needs of its sender."""
+
+    topic: str
+    routes: Routes
+    window: int
+    """Requests in flight at once on one partition."""
+    max_elapsed_s: float | None
+    closing: bool
+    counters: SendCounters
+    loop: asyncio.AbstractEventLoop
+
+    def request_for(self, name: str) -> SendMessageRequestP2B:
+        """What the requests of one partition have in common."""
+
+    def session_for(self, name: str) -> Session:
+        """The session of the partition's Broker."""
+
+    def settled(self, size: int) -> None:
+        """A message of so many bytes is decided."""
+
+
+class _Message:
+    """A message on its way. `number` is its turn; `failed_at` is when it failed first."""
+
+    __slots__ = ("data", "done", "failed_at", "flag", "line", "msg_time", "msg_type", "number")
+
+    def __init__(
+        self, line: "Line", number: int, data: bytes, flag: int, types: tuple[str | None, str | None], done: Done
+    ) -> None:
+        self.line, self.number, self.data, self.flag, self.done = line, number, data, flag, done
+        self.msg_type, self.msg_time = types
+        self.failed_at: float | None = None
+
+    def answered(self, answer: Answer) -> None:
+        """The session's callback."""
+        self.line.answered(self, answer)
+
+
+class Line:
+    """Those that wait, those whose answers are due, and those that were refused while others were in flight."""
+
+    def __init__(self, way: Way, name: str) -> None:
+        self._way, self._name = way, name
+        self._waiting: deque[_Message] = deque()
+        self._again: list[_Message] = []
+        self._again_for: MqbridgeError | None = None
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._submitted = 0
+        self._recovery: asyncio.Task[None] | None = None
+        self._backoff = Backoff(FIRST_RETRY_S, MOST_RETRY_S)
+        self._request = way.request_for(name)
+        self._token: int | None = None
+        self._msg_type: str | None = None
+        self._msg_time: str | None = None
+        """What `_request` says now: most messages change none of them, and clearing a field costs as much as sending."""
+        self._troubled = False
+        self._session = way.session_for(name)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is in flight."""
+        return not self._waiting and not self._in_flight and not self._again
+
+    def add(self, data: bytes, flag: int, types: tuple[str | None, str | None], done: Done) -> None:
+        """Send in turn."""
+        self._submitted += 1
+        self._waiting.append(_Message(self, self._submitted, data, flag, types, done))
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what the window allows."""
+        way, waiting = self._way, self._waiting
+        while waiting and self._recovery is None and not self._again and self._in_flight < way.window:
+            if self._in_flight and self._in_flight_bytes + len(waiting[0].data) > WINDOW_BYTES:
+                return
+            message = waiting.popleft()
+            try:
+                self._post(message)
+            except ConnectionLost:
+                waiting.appendleft(message)
+                self._recover(None)
+            except LocalProtocolError as error:
+                self._fail(message, error)
+
+    def _post(self, message: _Message) -> None:
+        request = self._request
+        request.data, request.flag = message.data, message.flag
+        if message.msg_type != self._msg_type:
+            _set(request, "msgType", message.msg_type)
+            self._msg_type = message.msg_type
+        if message.msg_time != self._msg_time:
+            _set(request, "msgTime", message.msg_time)
+            self._msg_time = message.msg_time
+        masters = self._way.routes.masters
+        if masters.visit_token != self._token:
+            self._token = masters.visit_token
+            request.authInfo.CopyFrom(masters.authorized())
+        self._session.post(WRITE, SEND, request.SerializeToString(), message.answered)
+        self._in_flight += 1
+        self._in_flight_bytes += len(message.data)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answered(self, message: _Message, answer: Answer) -> None:
+        """The session's callback for a message."""
+        self._in_flight -= 1
+        self._in_flight_bytes -= len(message.data)
+        try:
+            result = self._read(answer)
+        except MqbridgeError as error:
+            self._failed(message, error)
+        else:
+            way, size = self._way, len(message.data)
+            counters = way.counters
+            counters.stored += 1
+            counters.stored_bytes += size
+            if self._again:
+                counters.overtaken += 1
+            elif self._troubled:
+                self._troubled = False
+                self._backoff.reset()
+            message.done(result)
+            way.settled(size)
+        if self._again and not self._in_flight:
+            self._go_back()
+        self.pump()
+
+    def _read(self, answer: Answer) -> SendResult:
+        if isinstance(answer, Exception):
+            raise answer
+        response = parse(SendMessageResponseB2P, answer)
+        if response.errCode != codes.SUCCESS:
+            raise codes.refused(f"a message for {self._way.topic} partition {self._name}", response.errCode, response.errMsg)
+        return SendResult(response.messageId, response.appendOffset, response.appendTime)
+
+    def _fail(self, message: _Message, error: MqbridgeError) -> None:
+        self._way.counters.failed += 1
+        message.done(error)
+        self._way.settled(len(message.data))
+
+    def _failed(self, message: _Message, error: MqbridgeError) -> None:
+        failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
+        if self._is_over(message) or failure in (Failure.REFUSED, Failure.FATAL):
+            self._fail(message, error)
+            return
+        self._again.append(message)
+        self._again_for = self._again_for or error
+
+    def _is_over(self, message: _Message) -> bool:
+        """Whether a message that failed has been tried for long enough."""
+        now, limit = self._way.loop.time(), self._way.max_elapsed_s
+        if message.failed_at is None:
+            message.failed_at = now
+        return self._way.closing or (limit is not None and now - message.failed_at >= limit)
+
+    def _go_back(self) -> None:
+        """All answers are in: what failed is sent once more, in its old order."""
+        self._again.sort(key=attrgetter("number"))
+        self._waiting.extendleft(reversed(self._again))
+        self._way.counters.retried += len(self._again)
+        self._again.clear()
+        error, self._again_for = self._again_for, None
+        self._recover(error)
+
+    # --- recovery ---------------------------------------------------------------------------------------------------
+
+    def _recover(self, error: MqbridgeError | None) -> None:
+        if self._recovery is None:
+            self._recovery = spawn(self._recovered(error), f"tubemq send to {self._way.topic} {self._name}")
+
+    async def _recovered(self, error: MqbridgeError | None) -> None:
+        """Wait, look the partition up again where that helps, connect; then go on with what waits."""
+        while self._waiting:
+            if error is not None:
+                self._say(error)
+                await asyncio.sleep(self._backoff.delay())
+            try:
+                await self._reconnect(refresh=error is not None and not _only_full(error))
+            except (ClusterError, ProtocolError) as failed:
+                error = failed
+                self._give_up_late(failed)
+            else:
+                break
+        self._recovery = None
+        self.pump()
+
+    async def _reconnect(self, *, refresh: bool) -> None:
+        if refresh:
+            await self._way.routes.refresh()
+        self._session = self._way.session_for(self._name)
+        await self._session.connected()
+        if not self._session.alive:
+            raise ConnectionLost(f"{self._session.address} closes connections as soon as they are made")
+
+    def _say(self, error: MqbridgeError) -> None:
+        """Once per outage; a full memory store is no news."""
+        level = logging.DEBUG if self._troubled or _only_full(error) else logging.WARNING
+        self._troubled = True
+        log.log(level, "sending to %s partition %s goes on later: %s", self._way.topic, self._name, error)
+
+    def _give_up_late(self, error: MqbridgeError) -> None:
+        """Report what has waited longer than allowed while there was no connection."""
+        waiting, self._waiting = self._waiting, deque()
+        for message in waiting:
+            if self._is_over(message):
+                self._fail(message, error)
+            else:
+                self._waiting.append(message)
+
+    async def stop(self) -> None:
+        """Fail what still waits."""
+        await cancel(self._recovery)
+        waiting = [*self._again, *self._waiting]
+        self._again, self._waiting = [], deque()
+        for message in waiting:
+            self._fail(message, ConnectionLost(f"the sender to {self._way.topic} was closed before this message was sent"))
+
+
+def _set(request: SendMessageRequestP2B, field: str, value: str | None) -> None:
+    if value is None:
+        request.ClearField(field)
+    else:
+        setattr(request, field, value)
+
+
+def _only_full(error: MqbridgeError) -> bool:
+    """The Broker's memory store is full: normal under load, and gone in a moment."""
+    return getattr(error, "code", None) == codes.RECEIVE_OVERFLOW

@@ -1,0 +1,168 @@
+"""TDMsg (InLongMsg): several messages in the body of one, as InLong's agents and proxies send them through TubeMQ.
+
+TubeMQ itself stores one message per request and knows nothing of this. A body is `0F version`, a head, groups of messages that
+share an attribute text, and `0F version` once more; numbers are big-endian:
+
+    v0     int32 groups                                       group: text, int32 size, int8 snappy, (int32 length, data)*
+    v1     int64 ms, int32 groups                             the same
+    v2     int64 ms, int32 messages, int32 groups             group: text, int32 messages, int32 size, int8 snappy, ...
+    v3     the same head                                      inner: int32 all, (int32 length, data, int32 length, attributes)*
+    v4     one group: length, kind, ids, flags, s, count, ... body, attributes, EE01
+
+`text` is int16 length and bytes, `key=value` joined by `&`. `size` counts the snappy byte. We read all five and write v2, which
+every reader takes. Whatever cannot be read raises RemoteProtocolError, before anything is unpacked beyond MAX_UNPACKED_BYTES.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+import cramjam
+
+from mqbridge.errors import LocalProtocolError, RemoteProtocolError
+
+MAGIC = 0x0F
+WRITTEN = 2
+NEWEST = 4
+MAX_UNPACKED_BYTES = 64 << 20
+"""Three times the largest message of TubeMQ; snappy may claim four GiB in a few bytes."""
+MAX_TEXT_BYTES = 0x7FFF
+
+_INT16, _INT32, _INT64 = Struct(">H"), Struct(">I"), Struct(">q")
+_V4_HEAD = Struct(">IBHHHIHII")
+_V4_SNAPPY, _V4_OWN_ATTRIBUTES, _V4_NAMED = 1, 0x1, 0x4
+_V4_END = 0xEE01
+
+
+class Item(NamedTuple):
+    """One message: its data and the attribute text of its group."""
+
+    data: bytes
+    attributes: bytes
+
+
+class Packed(NamedTuple):
+    """What a body held. `created` is in ms since the epoch, None in version 0."""
+
+    version: int
+    created: int | None
+    items: list[Item]
+
+
+class _Reader:
+    """A place in bytes that are known to be whole up to `end`."""
+
+    __slots__ = ("at", "data", "end")
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self.data, self.at, self.end = data, at, end
+
+    def take(self, size: int) -> bytes:
+        if size > self.end - self.at:
+            raise RemoteProtocolError(f"a packed body ends {size - self.end + self.at} bytes too early, at {self.at}")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def number(self, kind: Struct) -> int:
+        value: int = kind.unpack(self.take(kind.size))[0]
+        return value
+
+    @property
+    def left(self) -> int:
+        return self.end - self.at
+
+
+def is_packed(body: bytes) -> bool:
+    """Whether a body looks like one; the two bytes at both ends are all there is to tell."""
+    return len(body) >= 8 and body[0] == MAGIC and body[1] <= NEWEST and body[-2:] == body[:2]
+
+
+def pack(items: Sequence[Item], created: int) -> bytes:
+    """One body of version 2. Messages with the same attributes are joined, in order. Raises LocalProtocolError."""
+    groups: dict[bytes, list[bytes]] = {}
+    for item in items:
+        if not item.data or not 0 < len(item.attributes) <= MAX_TEXT_BYTES:
+            raise LocalProtocolError(f"a packed message needs data and 1 to {MAX_TEXT_BYTES} bytes of attributes")
+        groups.setdefault(item.attributes, []).append(item.data)
+    ends = bytes((MAGIC, WRITTEN))
+    pieces = [ends, _INT64.pack(created), _INT32.pack(len(items)), _INT32.pack(len(groups))]
+    for attributes, messages in groups.items():
+        size = sum(map(len, messages)) + len(messages) * _INT32.size
+        pieces += (_INT16.pack(len(attributes)), attributes, _INT32.pack(len(messages)), _INT32.pack(size + 1), b"\0")
+        for data in messages:
+            pieces += (_INT32.pack(len(data)), data)
+    return b"".join((*pieces, ends))
+
+
+def unpack(body: bytes) -> Packed:
+    """Read a body of any version. Raises RemoteProtocolError."""
+    if not is_packed(body):
+        raise RemoteProtocolError(f"{len(body)} bytes that start with {body[:2].hex()} are no packed body; ask is_packed first")
+    version, reader = body[1], _Reader(body, 2, len(body) - 2)
+    if version == NEWEST:
+        return _unpack_binary(reader)
+    created = reader.number(_INT64) if version >= 1 else None
+    if version >= WRITTEN:
+        reader.number(_INT32)
+    items: list[Item] = []
+    room = MAX_UNPACKED_BYTES
+    for _ in range(reader.number(_INT32)):
+        attributes = reader.take(reader.number(_INT16))
+        if version == WRITTEN:
+            reader.number(_INT32)
+        size = reader.number(_INT32)
+        if not size:
+            raise RemoteProtocolError("a group of a packed body has no size")
+        packed = bool(reader.take(1)[0])
+        inner = _inflated(reader.take(size - 1), room) if packed else reader.take(size - 1)
+        room -= len(inner)
+        items.extend(_own(inner, attributes) if version == 3 else _plain(inner, attributes))
+    return Packed(version, created, items)
+
+
+def _plain(inner: bytes, attributes: bytes) -> Iterator[Item]:
+    reader = _Reader(inner, 0, len(inner))
+    while reader.left:
+        if size := reader.number(_INT32):
+            yield Item(reader.take(size), attributes)
+
+
+def _own(inner: bytes, attributes: bytes) -> Iterator[Item]:
+    """Each message has attributes of its own after it, the last one maybe none."""
+    reader = _Reader(inner, 0, len(inner))
+    reader.number(_INT32)
+    while reader.left:
+        data = reader.take(reader.number(_INT32))
+        own = reader.take(reader.number(_INT32)) if reader.left else b""
+        yield Item(data, attributes + b"&" + own if own else attributes)
+
+
+def _inflated(data: bytes, room: int) -> bytes:
+    try:
+        if cramjam.snappy.decompress_raw_len(data) > room:
+            raise RemoteProtocolError(f"a packed body that claims more than {MAX_UNPACKED_BYTES} bytes")
+        return bytes(cramjam.snappy.decompress_raw(data))
+    except cramjam.DecompressionError as error:
+        raise RemoteProtocolError(f"a group of {len(data)} bytes of a packed body is no snappy: {error}") from error
+
+
+def _unpack_binary(reader: _Reader) -> Packed:
+    _, kind, group, stream, flags, seconds, count, _, size = _V4_HEAD.unpack(reader.take(_V4_HEAD.size))
+    body = reader.take(size)
+    if kind >> 5 == _V4_SNAPPY:
+        body = _inflated(body, MAX_UNPACKED_BYTES)
+    shared = reader.take(reader.number(_INT16))
+    if reader.number(_INT16) != _V4_END:
+        raise RemoteProtocolError("a packed body of version 4 does not end with EE01")
+    ids = b"" if flags & _V4_NAMED else b"bid=%d&tid=%d" % (group, stream)
+    attributes = b"&".join(part for part in (shared, ids, b"dt=%d" % (seconds * 1000)) if part)
+    return Packed(NEWEST, seconds * 1000, list(_binary_items(body, count, attributes, own=bool(flags & _V4_OWN_ATTRIBUTES))))
+
+
+def _binary_items(body: bytes, count: int, attributes: bytes, *, own: bool) -> Iterator[Item]:
+    reader = _Reader(body, 0, len(body))
+    while reader.left and count > 0:
+        count -= 1
+        data = reader.take(reader.number(_INT32))
+        extra = reader.take(reader.number(_INT32)) if own else b""
+        yield Item(data, attributes + b"&" + extra if extra else attributes)

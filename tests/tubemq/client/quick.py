@@ -1,0 +1,25 @@
+"""No pauses, for tests whose servers answer at once."""
+
+import pytest
+
+from mqbridge.tubemq.client import balanced, consumer, flow, holding, line, master, partition, partition_calls, tenure
+
+PAUSES = {
+    balanced: ("RETRY_S", "LOOK_S"),
+    consumer: ("RETRY_S",),
+    flow: ("NOT_FOUND_WAIT_S",),
+    holding: ("COMMIT_AFTER_S",),
+    line: ("FIRST_RETRY_S", "MOST_RETRY_S"),
+    master: ("REGISTER_PAUSE_S",),
+    partition: ("WAIT_S", "NOT_FOUND_WAIT_S", "COMMIT_AFTER_S"),
+    partition_calls: ("OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
+    tenure: ("FORGOTTEN_PAUSE_S", "CONFIRM_WAIT_S"),
+}
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.002) -> None:
+    for module, names in PAUSES.items():
+        for name in names:
+            monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setattr(partition, "WAITS_S", dict.fromkeys(partition.WAITS_S, seconds))
+    monkeypatch.setattr("mqbridge.net.backoff.Backoff.delay", lambda _: seconds)

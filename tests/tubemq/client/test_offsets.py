@@ -1,0 +1,265 @@
+"""Exact offsets: starting where the caller's results end, so that each message has its effect once; gaps; bound groups."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import GapError, LaneRevoked, MqbridgeError
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.bound import Bound
+from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.payload import checksum
+from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
+from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, RegisterResponseM2C
+from mqbridge.tubemq.wire.text import Key, PartitionRef
+from tests.tubemq.client.fakes import REF, MasterScript, Owner, Script, pack, registered
+from tests.tubemq.client.model import STEP, Model
+from tests.tubemq.client.quick import hurry
+
+COUNT = 100
+KEYS = [Key(1, "demo", number) for number in range(2)]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+def filled() -> Model:
+    model = Model({"demo": 2})
+    for number in range(2):
+        for n in range(COUNT):
+            body = b"%03d" % n
+            message = TransferedMessage(messageId=n, checkSum=checksum(body), payLoadData=body, flag=0)
+            model.broker.stored["demo", number].append(message)
+    return model
+
+
+class Ledger:
+    """What a caller keeps: results and offsets, changed together or not at all."""
+
+    def __init__(self) -> None:
+        self.results: dict[Key, list[bytes]] = {key: [] for key in KEYS}
+        self.offsets: dict[Key, int] = {}
+
+    async def offset(self, ref: PartitionRef) -> int | None:
+        return self.offsets.get(ref.key)
+
+    def store(self, key: Key, bodies: list[bytes], end: int) -> None:
+        self.results[key] += bodies
+        self.offsets[key] = end
+
+    @property
+    def complete(self) -> bool:
+        return all(len(bodies) >= COUNT for bodies in self.results.values())
+
+
+class Life:
+    """One run of a consumer that may be killed between any two steps."""
+
+    def __init__(self, model: Model, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.member = Consumer(model.masters(), "g", ["demo"], offsets=ledger.offset, heartbeat_s=0.003)
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.member.start()
+        self.tasks.append(spawn(self._assigned(), "test assignments"))
+
+    async def _assigned(self) -> None:
+        async for session in self.member.assignments():
+            self.tasks.append(spawn(self._read(session), f"test reading {session}"))
+
+    async def _read(self, session: PartitionSession) -> None:
+        try:
+            while True:
+                found = await session.fetch()
+                bodies = [message.payLoadData for message in found.messages]
+                try:
+                    end = await session.commit(consumed=True)
+                except MqbridgeError:
+                    continue  # where the pack ends is not known: it is read again, and nothing was stored
+                self.ledger.store(session.ref.key, bodies, end)
+        except LaneRevoked:
+            return
+
+    async def kill(self) -> None:
+        """Without a word to anybody."""
+        await cancel(*self.tasks, *self.member._tasks, *self.member.holding._tasks)
+
+
+async def test_each_message_once_whatever_is_killed_or_cut() -> None:
+    model, ledger = filled(), Ledger()
+    chance = random.Random(7)
+    for method in (rpc.GET, rpc.COMMIT, rpc.PARTITION_REGISTER):
+        for number in range(5, 3000, 5):
+            model.faults.plan[method, number] = chance.choice(["before", "after"])
+    lives = 0
+    async with asyncio.timeout(30):
+        while not ledger.complete:
+            life = Life(model, ledger)
+            await life.start()
+            await asyncio.sleep(0.02)
+            await life.kill()
+            lives += 1
+            # What Master and Broker notice of it after their leases.
+            model.master.members.clear()
+            model.master.outstanding.clear()
+            model.broker.owners.clear()
+    assert lives > 1
+    for bodies in ledger.results.values():
+        assert bodies == [b"%03d" % n for n in range(COUNT)]
+
+
+async def test_the_brokers_own_position_does_not_matter() -> None:
+    model, ledger = filled(), Ledger()
+    ledger.offsets = {KEYS[0]: 10 * STEP, KEYS[1]: 99 * STEP}
+    model.broker.confirmed = {("g", "demo", 0): 90 * STEP, ("g", "demo", 1): 0}
+    life = Life(model, ledger)
+    await life.start()
+    async with asyncio.timeout(5):
+        while ledger.offsets != dict.fromkeys(KEYS, COUNT * STEP):
+            await asyncio.sleep(0.002)
+    await life.kill()
+    assert [len(ledger.results[key]) for key in KEYS] == [90, 1]
+
+
+async def test_an_offset_that_cannot_be_told_is_asked_again() -> None:
+    model, ledger = filled(), Ledger()
+    asked = 0
+
+    async def moody(ref: PartitionRef) -> int | None:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise OSError("the database is away")
+        return COUNT * STEP - STEP
+
+    ledger.offset = moody  # type: ignore[method-assign]
+    life = Life(model, ledger)
+    await life.start()
+    async with asyncio.timeout(5):
+        while any(len(bodies) != 1 for bodies in ledger.results.values()):
+            await asyncio.sleep(0.002)
+    await life.kill()
+    assert asked == 5
+
+
+async def test_what_the_broker_no_longer_holds_is_a_gap() -> None:
+    model, ledger = filled(), Ledger()
+    model.broker.deleted["demo", 0] = 50 * STEP
+    ledger.offsets = {KEYS[0]: 10 * STEP, KEYS[1]: 10 * STEP}
+    async with AsyncExitStack() as stack:
+        member = Consumer(model.masters(), "g", ["demo"], offsets=ledger.offset, heartbeat_s=0.003)
+        await member.start()
+        stack.push_async_callback(member.close)
+        sessions: dict[int, Any] = {}
+        async for session in member.assignments():
+            sessions[session.ref.partition] = session
+            if len(sessions) == 2:
+                break
+        with pytest.raises(GapError, match="offset 280, the Broker went on at 1400"):
+            await sessions[0].fetch()
+        assert (await sessions[1].fetch()).offset == 10 * STEP
+        with pytest.raises(GapError):
+            await sessions[0].fetch()
+        await sessions[0].seek(60 * STEP)
+        assert (await sessions[0].fetch()).offset == 60 * STEP, "whoever knows of the loss may go on"
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[PartitionSession]:
+    script = Script(registered(0))
+    session = PartitionSession(Owner(script), REF)
+    await session.register(0)
+    yield session
+
+
+async def test_seeking_forgets_the_pack_that_is_out(session: PartitionSession) -> None:
+    script = session._owner.script  # type: ignore[attr-defined]
+    script.then(pack(0), registered(560), pack(560))
+    found = await session.fetch()
+    await session.seek(560)
+    assert session.pack is None
+    session.confirm()
+    assert (await session.fetch()).offset == 560
+    assert script.asked[2].currOffset == 560
+    assert not script.asked[3].lastPackConsumed
+    assert found.offset == 0
+
+
+async def test_an_offset_beyond_the_end_becomes_the_end(session: PartitionSession, caplog: pytest.LogCaptureFixture) -> None:
+    script = session._owner.script  # type: ignore[attr-defined]
+    script.then(registered(280), pack(280))
+    await session.seek(56_000)
+    assert "starts at offset 280" in caplog.text
+    assert (await session.fetch()).offset == 280
+
+
+async def test_a_partition_that_was_given_back_cannot_be_moved(session: PartitionSession) -> None:
+    session.end(LaneRevoked("gone"))
+    with pytest.raises(LaneRevoked):
+        await session.seek(0)
+
+
+async def test_nothing_is_committed_while_a_get_is_in_doubt(session: PartitionSession) -> None:
+    """A get that was cancelled may have moved the Broker on: a commit would skip a pack that nobody saw."""
+    from tests.tubemq.client.fakes import committed
+
+    script = session._owner.script  # type: ignore[attr-defined]
+    fetching = asyncio.ensure_future(session.fetch())
+    await script.silent.wait()
+    fetching.cancel()
+    await asyncio.gather(fetching, return_exceptions=True)
+    script.then(committed(0))
+    await session.commit(consumed=True)
+    assert not script.asked[-1].lastPackConsumed
+
+
+# --- bound groups -----------------------------------------------------------------------------------------------------
+
+
+def event(number: int, *partitions: int) -> EventProto:
+    held = [f"c@g1#1:10.0.0.5:8123#demo:{partition}" for partition in partitions]
+    return EventProto(rebalanceId=number, opType=1, subscribeInfo=held)
+
+
+def beat(given: EventProto | None = None, *, unallocated: bool) -> HeartResponseM2C:
+    return HeartResponseM2C(success=True, errCode=200, errMsg="OK", event=given, notAllocated=unallocated)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["first", "after another member"])
+async def test_a_bound_group_starts_at_its_offsets_once(late: bool) -> None:
+    """Another member's echo may have ended the round before our event of it came."""
+    bound = Bound("key1", 2, {KEYS[0]: 2800, KEYS[1]: 56}, select_big=False)
+    master, broker = MasterScript(), Script(*[registered(0)] * 9)
+    master.sessions = broker
+    member = Consumer(master, "g1", ["demo"], bound=bound, heartbeat_s=0.1)  # type: ignore[arg-type]
+    joined = RegisterResponseM2C(success=True, errCode=200, errMsg="OK", notAllocated=True)
+    # Partition 2 is nobody's wish; 1 comes in a later round, when another member has read from it.
+    master.then(joined, beat(event(5, 0, 2), unallocated=not late), beat(unallocated=False), beat(event(6, 1), unallocated=False))
+    await member.start()
+
+    def taken() -> list[Any]:
+        return [request for request in broker.asked if hasattr(request, "partitionId")]
+
+    async with asyncio.timeout(5):
+        while len(taken()) < 3:
+            await asyncio.sleep(0.002)
+    join = master.asked[0]
+    assert (join.requireBound, join.sessionKey, join.totalCount, join.selectBig) == (True, "key1", 2, False)
+    assert join.requiredPartition == "1:demo:0=2800,1:demo:1=56"
+    assert join.notAllocated
+    assert {r.partitionId: (r.HasField("currOffset"), r.currOffset) for r in taken()} == {
+        0: (True, 2800),
+        1: (False, 0),
+        2: (False, 0),
+    }
+    await cancel(*member._tasks, *member.holding._tasks)

@@ -1,0 +1,272 @@
+"""Consuming from a real cluster in the ways that `test_real` leaves: exact offsets, bound groups, own balance, pull, push."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import LaneRevoked, ServerRefused
+from mqbridge.net.tasks import spawn
+from mqbridge.tubemq.client.balanced import BalancedConsumer
+from mqbridge.tubemq.client.bound import Bound
+from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.pack import Pack
+from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.reading import Puller, push
+from mqbridge.tubemq.client.session import Sessions
+from mqbridge.tubemq.wire.payload import join_payload, split_payload
+from mqbridge.tubemq.wire.text import Key, PartitionRef
+from tests.kit.tubemq import TubeMQ
+from tests.tubemq.real import PATIENCE_S, Client, Reading, fresh_group, until
+
+pytestmark = pytest.mark.cluster
+
+
+async def filled(client: Client, topic: str, count: int) -> dict[str, list[tuple[int, bytes]]]:
+    """`count` messages in each partition, in turn: (offset, body) by partition name."""
+    sender = await client.sender(topic)
+    names = list(sender.route.partitions)
+    stored: dict[str, list[tuple[int, bytes]]] = {name: [] for name in names}
+    for n in range(count):
+        for name in names:
+            body = b"%s %04d" % (name.encode(), n)
+            stored[name].append(((await sender.send(name, body)).offset, body))
+    return stored
+
+
+async def assigned(consumer: Consumer, count: int) -> dict[str, PartitionSession]:
+    found: dict[str, PartitionSession] = {}
+    async with asyncio.timeout(PATIENCE_S):
+        async for session in consumer.assignments():
+            found[session.ref.name] = session
+            if len(found) == count:
+                break
+    return found
+
+
+def bodies(pack: Pack) -> list[bytes]:
+    return [message.payLoadData for message in pack.messages]
+
+
+async def test_start_exactly_and_seek(client: Client, tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(3)
+    stored = await filled(client, topic, 30)
+    wanted = {name: places[7][0] for name, places in stored.items()}
+
+    async def known(ref: PartitionRef) -> int | None:
+        return wanted.get(ref.name)
+
+    consumer = Consumer(client.masters, fresh_group(), [topic], offsets=known, heartbeat_s=0.5)
+    await consumer.start()
+    client.stack.push_async_callback(consumer.close)
+    sessions = await assigned(consumer, 3)
+    async with asyncio.timeout(PATIENCE_S):
+        for name, session in sessions.items():
+            pack = await session.fetch()
+            assert pack.offset == wanted[name]
+            assert bodies(pack) == [body for _, body in stored[name][7:]]
+            await session.seek(stored[name][20][0])
+            assert bodies(await session.fetch()) == [body for _, body in stored[name][20:]]
+            end = await session.commit(consumed=True)
+            assert end > stored[name][-1][0]
+            await session.seek(0)
+            assert bodies(await session.fetch()) == [body for _, body in stored[name]]
+
+
+@pytest.mark.parametrize("select_big", [True, False], ids=["big", "small"])
+async def test_a_bound_group(client: Client, tubemq: TubeMQ, select_big: bool) -> None:
+    """Two members list offsets, one partition twice: the largest or the smallest wins; nothing starts before both are there."""
+    topic, group = tubemq.take_topic(3), fresh_group()
+    stored = await filled(client, topic, 10)
+    keys = {name: Key(1, topic, number) for number, name in enumerate(stored)}
+    wishes = [{"1:0": 2, "1:1": 3}, {"1:1": 6, "1:2": 8}]
+    readings = []
+    for wish in wishes:
+        offsets = {keys[name]: stored[name][place][0] for name, place in wish.items()}
+        bound = Bound("key-1", 2, offsets, select_big)
+        readings.append(await client.consumer(topic, group, bound=bound))
+    first, second = readings
+    starts = {"1:0": 2, "1:1": 6 if select_big else 3, "1:2": 8}
+    expected = {name: [body for _, body in stored[name][place:]] for name, place in starts.items()}
+    await until(lambda: {**first.got, **second.got} == expected)
+    assert (first.held, second.held) == (({"1:0"}, {"1:1", "1:2"}) if select_big else ({"1:0", "1:1"}, {"1:2"}))
+    stranger = Consumer(client.masters, group, [topic], bound=Bound("key-2", 2, {}), heartbeat_s=0.5)
+    with pytest.raises(ServerRefused, match="bound to another session") as caught:
+        await stranger.start()
+    assert caught.value.code == 427
+
+
+async def test_one_group_for_several_topics_with_a_filter_each(client: Client, tubemq: TubeMQ) -> None:
+    topics = [tubemq.take_topic(1) for _ in range(3)]
+    for topic in topics:
+        sender = await client.sender(topic)
+        for n in range(20):
+            kind = ("t1", "t2")[n % 2]
+            data, flag = join_payload(f"$msgType$={kind}".encode(), f"{topic} {n:02}".encode())
+            await sender.send("1:0", data, flag, kind)
+    group = fresh_group()
+    filters = {topics[0]: {"t1"}, topics[1]: {"t2", "t3"}}
+    reading = await client.consumer(",".join(topics), group, filters=filters, priority=303)
+    await until(lambda: reading.count >= 40)
+    got = sorted(split_payload(data, 1)[1].decode() for data in reading.got["1:0"])
+    wanted = [(topic, n) for place, topic in enumerate(topics) for n in range(20) if place == 2 or n % 2 == place]
+    assert got == sorted(f"{topic} {n:02}" for topic, n in wanted)
+    with pytest.raises(ServerRefused) as caught:
+        await client.consumer(",".join(topics), group, filters={topics[0]: {"other"}})
+    assert caught.value.code == 426
+    with pytest.raises(ServerRefused) as caught:
+        await client.consumer(topics[0], group)
+    assert caught.value.code == 425
+
+
+# --- members that balance themselves ----------------------------------------------------------------------------------
+
+
+async def balanced(client: Client, topic: str, group: str, **settings: Any) -> BalancedConsumer:
+    consumer = BalancedConsumer(client.masters, group, topic.split(","), heartbeat_s=0.5, **settings)
+    await consumer.start()
+    client.stack.push_async_callback(consumer.close)
+    return consumer
+
+
+async def test_members_that_balance_themselves(client: Client, tubemq: TubeMQ) -> None:
+    topic, other, group = tubemq.take_topic(3), tubemq.take_topic(1), fresh_group()
+    stored = await filled(client, topic, 20)
+    members = [await balanced(client, f"{topic},{other}", group, node=(number, 2)) for number in range(2)]
+    everything = await members[0].partitions()
+    assert {str(ref.key) for ref in everything} == {f"1:{topic}:0", f"1:{topic}:1", f"1:{topic}:2", f"1:{other}:0"}
+    assert set(everything.values()) == {True}
+    shares = [{ref.key for ref in await member.share()} for member in members]
+    assert not shares[0] & shares[1]
+    assert len(shares[0] | shares[1]) == 4
+    key = Key(1, topic, 1)
+    partition = await members[0].take(key, offset=stored["1:1"][5][0])
+    pack = await partition.fetch()
+    assert bodies(pack) == [body for _, body in stored["1:1"][5:]]
+    with pytest.raises(ServerRefused) as caught:
+        await members[1].take(key)
+    assert caught.value.code == 410
+    partition.confirm()
+    await members[0].give_back(key)
+    with pytest.raises(LaneRevoked):
+        await partition.fetch()
+    again = await members[1].take(key)
+    assert await again.poll() is None
+    assert again.caught_up
+    with pytest.raises(ServerRefused) as caught:
+        await members[1].take(Key(1, topic, 7))
+    assert caught.value.code == 403
+    with pytest.raises(ServerRefused) as caught:
+        await client.consumer(f"{topic},{other}", group)
+    assert caught.value.code == 424, "one group, one mode"
+    with pytest.raises(ServerRefused) as caught:
+        await balanced(client, f"{topic},{other}", group, node=(1, 2))
+    assert caught.value.code == 430
+
+
+# --- pull, push, flow control -----------------------------------------------------------------------------------------
+
+
+async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
+    topic, group = tubemq.take_topic(3), fresh_group()
+    stored = await filled(client, topic, 20)
+    expected = {name: [body for _, body in places] for name, places in stored.items()}
+    consumer = Consumer(client.masters, group, [topic], heartbeat_s=0.5)
+    await consumer.start()
+    puller = Puller(consumer)
+    got: dict[str, list[bytes]] = {}
+    async with asyncio.timeout(PATIENCE_S):
+        while got != expected:
+            delivery = await puller.pull(PATIENCE_S)
+            assert delivery is not None
+            got.setdefault(delivery.partition.ref.name, []).extend(bodies(delivery.pack))
+            delivery.confirm()
+    await puller.close()
+    await consumer.close()
+
+    again = Consumer(client.masters, fresh_group(), [topic], heartbeat_s=0.5)
+    await again.start()
+    pushed: dict[str, list[bytes]] = {}
+    failed = False
+
+    async def handle(partition: PartitionSession, pack: Pack) -> None:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise ValueError("not the first time")
+        pushed.setdefault(partition.ref.name, []).extend(bodies(pack))
+
+    pushing = spawn(push(again, handle, again_s=0.05), "test push", quiet=True)
+    await until(lambda: pushed == expected)
+    await again.close()
+    await asyncio.wait_for(pushing, PATIENCE_S)
+
+
+async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> None:
+    group, topic = fresh_group(), tubemq.take_topic(1)
+    rules = (
+        '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":1,"freqInMs":5000}]},'
+        '{"type":1,"rule":[{"zeroCnt":1,"freqInMs":150},{"zeroCnt":4,"freqInMs":250}]},'
+        '{"type":3,"rule":[{"normFreqInMs":50,"filterFreqInMs":100,"minDataFilterFreqInMs":400}]}]'
+    )
+    tubemq.admin(
+        "admin_set_group_flow_control_rule",
+        groupName=group,
+        statusId=1,
+        qryPriorityId=302,
+        flowCtrlInfo=rules,
+        createUser="tests",
+    )
+    sender = await client.sender(topic)
+    reading = await client.consumer(topic, group)
+    member = reading.consumer.membership
+    await until(lambda: member.flow.group_in_force)
+    assert (member.flow.misses, member.flow.waits, member.priority) == ([(1, 0.15), (4, 0.25)], (0.05, 0.1, 0.4), 302)
+    limit = member.flow.limit(12 * 60, 22 << 20)
+    assert limit is not None
+    assert (limit.minute_bytes, limit.wait_s) == (1 << 20, 5.0)
+    await sender.send("1:0", b"x")
+    await until(lambda: reading.count == 1)
+    (session,) = reading.consumer.holding.held.values()
+    await until(lambda: session.counters.misses > 4)
+    counters = reading.consumer.holding.snapshot()
+    assert (counters["packs"], counters["messages"], counters["registrations"]) == (1, 1, 1)
+
+
+async def test_a_connection_for_each_partition_and_idle_ones_closed(
+    tubemq: TubeMQ, open_client: Callable[..., Awaitable[Client]]
+) -> None:
+    topic = tubemq.take_topic(8)
+    client = await open_client(tubemq, sessions=Sessions(shared=False, idle_s=0.4))
+    sender = await client.sender(topic)
+    names = list(sender.route.partitions)
+    await asyncio.gather(*(sender.send(name, b"%d" % n) for n in range(20) for name in names))
+    counters = {place: count for place, count in client.sessions.snapshot().items() if topic in place}
+    assert len(counters) == 8
+    assert all(count["connections"] == 1 and count["answers"] == 20 for count in counters.values())
+    await until(lambda: sum(count["reclaimed"] for count in client.sessions.snapshot().values()) >= 8)
+    await asyncio.gather(*(sender.send(name, b"again") for name in names))
+    assert sender.counters.snapshot() | {"failed": 0, "overtaken": 0} == sender.counters.snapshot()
+    reading = await client.consumer(topic)
+    await until(lambda: reading.count == 8 * 21)
+    assert all(found == [b"%d" % n for n in range(20)] + [b"again"] for found in reading.got.values())
+
+
+async def test_partitions_that_are_closed_while_they_are_read(client: Client, tubemq: TubeMQ) -> None:
+    """The topic no longer accepts readers: the Master takes its partitions away, and hands them out when it does again."""
+    topic = tubemq.take_topic(3)
+    sender = await client.sender(topic)
+    reading: Reading = await client.consumer(topic)
+    await sender.send("1:0", b"before")
+    await until(lambda: reading.count == 1 and len(reading.held) == 3)
+
+    def accept(*, subscribe: bool) -> None:
+        tubemq.admin("admin_modify_topic_info", topicName=topic, brokerId=1, modifyUser="tests", acceptSubscribe=subscribe)
+        tubemq.admin("admin_reload_broker_configure", brokerId=1, modifyUser="tests")
+
+    await asyncio.to_thread(accept, subscribe=False)
+    await until(lambda: not reading.held)
+    await sender.send("1:0", b"meanwhile")
+    await asyncio.to_thread(accept, subscribe=True)
+    await until(lambda: reading.got["1:0"] == [b"before", b"meanwhile"])

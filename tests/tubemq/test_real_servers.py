@@ -1,0 +1,258 @@
+"""Servers that come, go and change roles: a second Broker, three Masters, and connections that are cut at every step."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from mqbridge.errors import ClusterError, ConnectionLost
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.tasks import spawn
+from mqbridge.tubemq.client.line import SendResult
+from mqbridge.tubemq.client.pack import Pack
+from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.client.spread import open_spread
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.frame import measure, split_frame
+from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_more import SecondBroker, StandbyMasters
+from tests.tubemq.real import PATIENCE_S, Client, in_order, until
+
+pytestmark = pytest.mark.cluster
+
+Open = Callable[..., Awaitable[Client]]
+
+
+async def test_a_broker_that_joins_and_one_that_dies(own: TubeMQ, open_client: Open) -> None:
+    """A producer and a consumer that run see the new Broker's partitions; what may go anywhere goes around a dead one."""
+    client = await open_client(own)
+    sender = await client.sender("demo")
+    reading = await client.consumer("demo")
+    spread = await open_spread(client.producer, "demo")
+    client.stack.push_async_callback(spread.close, 5.0)
+    await asyncio.gather(*(sender.send(f"1:{n % 2}", b"%04d" % n) for n in range(100)))
+    await until(lambda: reading.count == 100)
+
+    second = SecondBroker(own)
+    try:
+        await asyncio.to_thread(second.start)
+        await asyncio.to_thread(second.add_topic, "demo", 3)
+        await until(lambda: list(sender.route.partitions) == ["1:0", "1:1", "2:0", "2:1", "2:2"])
+        await asyncio.gather(*(sender.send(f"2:{n % 3}", b"%04d" % n) for n in range(100, 200)))
+        await until(lambda: reading.count == 200 and len(reading.held) == 5)
+
+        count, sent = 0, []
+
+        async def send() -> None:
+            nonlocal count
+            while count < 600:
+                sent.append(spread.send(b"any %04d" % count))
+                count += 1
+                await asyncio.sleep(0.002)
+
+        sending = spawn(send(), "test spread")
+        await until(lambda: count > 100)
+        # What is only in its memory dies with it: acknowledged, and yet not lost for what this test counts.
+        on_second = len([name for name in reading.got if name.startswith("2:")])
+        await asyncio.to_thread(second.kill)
+        await sending
+        results = await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+        assert all(isinstance(result, SendResult) for result in results)
+        assert on_second == 3
+        assert {ref.broker.id for ref in sender.route.listed} <= {1, 2}
+        assert [broker.id for broker in spread.shield.avoided(asyncio.get_running_loop().time())] in ([], [2])
+    finally:
+        second.kill()
+
+
+@pytest.fixture
+def three_masters() -> Iterator[tuple[TubeMQ, StandbyMasters]]:
+    cluster = TubeMQ({"demo": 2}, pool={})
+    standby = StandbyMasters(cluster)
+    try:
+        cluster.master.start()
+        standby.start()
+        cluster._admin.add_broker(cluster._store_settings)
+        cluster._admin.add_topics(cluster.topics)
+        cluster.broker.start()
+        yield cluster, standby
+    finally:
+        standby.kill()
+        cluster.kill()
+
+
+async def test_the_leading_master_dies(three_masters: tuple[TubeMQ, StandbyMasters], open_client: Open) -> None:
+    cluster, standby = three_masters
+    # A standby comes first in the list: the leading one has to be found.
+    client = await open_client(cluster, masters=",".join(reversed(standby.addresses)))
+    sender = await client.sender("demo")
+    reading = await client.consumer("demo")
+    await sender.send("1:0", b"000")
+    await until(lambda: reading.count == 1)
+    assert f"127.0.0.1:{client.masters.addresses[client.masters._current][1]}" == standby.addresses[0]
+    await asyncio.to_thread(cluster.master.kill)
+    seen_at = reading.consumer.holding.seen_at
+    number = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while reading.consumer.holding.seen_at == seen_at or number < 20:
+            number += 1
+            await sender.send("1:0", b"%03d" % number)
+            await asyncio.sleep(0.05)
+    assert client.masters._current != 2
+    await client.routes.refresh()
+    await until(lambda: reading.got["1:0"][-1] == b"%03d" % number)
+    assert set(reading.got["1:0"]) == {b"%03d" % n for n in range(number + 1)}
+    assert in_order(reading.got["1:0"])
+
+
+# --- connections that are cut -----------------------------------------------------------------------------------------
+
+CUT_METHODS = [
+    rpc.PRODUCER_HEARTBEAT,
+    rpc.SEND,
+    rpc.CONSUMER_REGISTER,
+    rpc.CONSUMER_HEARTBEAT,
+    rpc.PARTITION_REGISTER,
+    rpc.PARTITION_HEARTBEAT,
+    rpc.GET,
+    rpc.COMMIT,
+]
+
+
+class Cutter:
+    """A proxy before every server: it cuts the connection before the nth request of a method arrives, or before its answer."""
+
+    def __init__(self) -> None:
+        self.plan: dict[tuple[int, int], str] = {}
+        self.done: list[tuple[int, str]] = []
+        self._counts: dict[int, int] = {}
+        self._servers: list[asyncio.Server] = []
+        self._ports: dict[int, int] = {}
+
+    async def port_for(self, target: int) -> int:
+        if target not in self._ports:
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(lambda: _Side(self, target).client, "127.0.0.1", 0)
+            self._servers.append(server)
+            self._ports[target] = server.sockets[0].getsockname()[1]
+        return self._ports[target]
+
+    def fault(self, method: int) -> str | None:
+        number = self._counts[method] = self._counts.get(method, 0) + 1
+        step = self.plan.get((method, number))
+        if step is not None:
+            self.done.append((method, step))
+        return step
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+class _Side:
+    """One connection through the proxy."""
+
+    def __init__(self, cutter: Cutter, target: int) -> None:
+        self._cutter, self._target = cutter, target
+        self.client = Endpoint(measure, self._asked, self._lost)
+        self._server: Endpoint | None = None
+        self._queued: list[bytes] = []
+        self._cut_at: set[int] = set()
+        spawn(self._dial(), "test proxy")
+
+    async def _dial(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            _, server = await loop.create_connection(
+                lambda: Endpoint(measure, self._answered, self._lost), "127.0.0.1", self._target
+            )
+        except OSError as error:
+            self._lost(error)
+            return
+        self._server = server
+        queued, self._queued = self._queued, []
+        self._asked(queued)
+
+    def _asked(self, frames: list[bytes]) -> None:
+        if self._server is None:
+            self._queued += frames
+            return
+        for frame in frames:
+            serial, payload = split_frame(frame)
+            step = self._cutter.fault(rpc.decode_request(payload).method)
+            if step == "before":
+                self._lost(ConnectionLost("cut by the proxy"))
+                return
+            if step == "after":
+                self._cut_at.add(serial)
+            if self._server.alive:
+                self._server.send(frame)
+
+    def _answered(self, frames: list[bytes]) -> None:
+        for frame in frames:
+            if split_frame(frame)[0] in self._cut_at:
+                self._lost(ConnectionLost("cut by the proxy"))
+                return
+            if self.client.alive:
+                self.client.send(frame)
+
+    def _lost(self, error: Exception) -> None:
+        for end in (self.client, self._server):
+            if end is not None:
+                end.abort(error)
+
+
+class CutSessions(Sessions):
+    """Sessions through the proxy."""
+
+    def __init__(self, ports: dict[int, int]) -> None:
+        super().__init__(timeout_s=3.0)
+        self._through = ports
+
+    def to(self, host: str, port: int, partition: str = "") -> Session:
+        return super().to(host, self._through[port], partition)
+
+
+async def committed(session: PartitionSession, _: Pack) -> None:
+    """A commit of its own; one that fails leaves the pack to come again."""
+    with contextlib.suppress(ClusterError):
+        await session.commit(consumed=True)
+
+
+async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
+    cutter = Cutter()
+    ports = [int(tubemq.masters.rpartition(":")[2]), tubemq.broker_port]
+    through = {port: await cutter.port_for(port) for port in ports}
+    for method in CUT_METHODS:
+        cutter.plan |= {(method, 2): "before", (method, 4): "after", (method, 5): "before"}
+    topic = tubemq.take_topic(3)
+    cut = await open_client(tubemq, sessions=CutSessions(through))
+    sender = await cut.sender(topic)
+    first = await cut.consumer(topic)
+    first.judge = committed
+    number = 0
+
+    def happened(method: int) -> int:
+        return sum(found == method for found, _ in cutter.done)
+
+    async with asyncio.timeout(PATIENCE_S):
+        # Registers are seldom: each new member brings one, and takes a partition or two.
+        while any(happened(method) < 2 for method in CUT_METHODS):
+            await asyncio.gather(*(sender.send(f"1:{place}", b"%04d" % number) for place in range(3)))
+            number += 1
+            await asyncio.sleep(0.05)
+            if number in (10, 30, 50):
+                other = await cut.consumer(topic, first.consumer.membership.group)
+                await until(lambda other=other: bool(other.held))  # type: ignore[misc]
+                await other.consumer.close()
+    await until(lambda: all(len(set(first.got.get(f"1:{place}", ()))) > 0 for place in range(3)))
+    # What other members read while they lived was confirmed by them: a group of its own sees it all.
+    judge = await client.consumer(topic)
+    await until(lambda: all(len(set(judge.got.get(f"1:{place}", ()))) == number for place in range(3)))
+    for messages in judge.got.values():
+        assert in_order(messages)
+    for messages in first.got.values():
+        assert in_order(messages)
+    await cutter.close()

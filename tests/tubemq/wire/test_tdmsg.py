@@ -1,0 +1,117 @@
+"""Several messages in one body: what we write, what the other SDKs wrote, and damage."""
+
+import gzip
+from struct import pack as packed
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import LocalProtocolError, RemoteProtocolError
+from mqbridge.tubemq.wire import tdmsg
+from mqbridge.tubemq.wire.tdmsg import Item, is_packed, unpack
+
+items = st.lists(st.builds(Item, st.binary(min_size=1, max_size=60), st.binary(min_size=1, max_size=20)), max_size=8)
+
+
+def group(attributes: bytes, inner: bytes, *, snappy: bool = False, count: int | None = None) -> bytes:
+    body = bytes(cramjam.snappy.compress_raw(inner)) if snappy else inner
+    counted = b"" if count is None else packed(">I", count)
+    return packed(">H", len(attributes)) + attributes + counted + packed(">IB", len(body) + 1, snappy) + body
+
+
+def lengths(*data: bytes) -> bytes:
+    return b"".join(packed(">I", len(one)) + one for one in data)
+
+
+@given(items, st.integers(0, 1 << 62))
+def test_what_we_write_comes_back(given_items: list[Item], created: int) -> None:
+    """Messages of one attribute text stay in order; the groups come in the order of their first message."""
+    found = unpack(tdmsg.pack(given_items, created))
+    assert (found.version, found.created) == (2, created)
+    texts = list(dict.fromkeys(item.attributes for item in given_items))
+    assert found.items == [item for text in texts for item in given_items if item.attributes == text]
+
+
+@pytest.mark.parametrize("snappy", [False, True])
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_plain_versions(version: int, snappy: bool) -> None:
+    head = {0: b"", 1: packed(">q", 1_700_000_000_123), 2: packed(">qI", 1_700_000_000_123, 3)}[version]
+    count = 2 if version == 2 else None
+    groups = group(b"m=1", lengths(b"a", b"bc"), snappy=snappy, count=count) + group(b"m=2", lengths(b"d" * 500), count=count)
+    end = bytes((15, version))
+    found = unpack(end + head + packed(">I", 2) + groups + end)
+    assert found.items == [Item(b"a", b"m=1"), Item(b"bc", b"m=1"), Item(b"d" * 500, b"m=2")]
+    assert found.created == (None if version == 0 else 1_700_000_000_123)
+
+
+def test_attributes_of_each_message() -> None:
+    inner = lengths(b"a", b"k=1", b"b", b"k=2", b"c")
+    body = packed(">q", 5) + packed(">II", 3, 1) + group(b"m=1", packed(">I", len(inner)) + inner)
+    assert unpack(b"\x0f\x03" + body + b"\x0f\x03").items == [
+        Item(b"a", b"m=1&k=1"),
+        Item(b"b", b"m=1&k=2"),
+        Item(b"c", b"m=1"),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "flags"), [(0, 0), (0, 4), (1 << 5, 0), (1 << 5, 5), (0, 1)])
+def test_the_binary_version(kind: int, flags: int) -> None:
+    inner = lengths(b"a", b"k=1", b"bc", b"k=2") if flags & 1 else lengths(b"a", b"bc")
+    body = bytes(cramjam.snappy.compress_raw(inner)) if kind else inner
+    shared = b"x=y"
+    size = 25 + len(body) + 2 + len(shared) + 2 - 4
+    head = packed(">IBHHHIHII", size, kind, 12, 34, flags, 1_636_438_935, 2, 0, len(body))
+    whole = b"\x0f\x04" + head + body + packed(">H", len(shared)) + shared + b"\xee\x01\x0f\x04"
+    found = unpack(whole)
+    ids = b"" if flags & 4 else b"&bid=12&tid=34"
+    common = shared + ids + b"&dt=1636438935000"
+    own = (b"&k=1", b"&k=2") if flags & 1 else (b"", b"")
+    assert found.items == [Item(b"a", common + own[0]), Item(b"bc", common + own[1])]
+    assert found.created == 1_636_438_935_000
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    """Snappy says how long it will be; many groups together count as well."""
+    bomb = b"\xff\xff\xff\xff\x0f" + b"x"
+    body = packed(">I", 1) + packed(">H", 1) + b"m" + packed(">IB", len(bomb) + 1, 1) + bomb
+    with pytest.raises(RemoteProtocolError, match="claims more"):
+        unpack(b"\x0f\x00" + body + b"\x0f\x00")
+    quarter = group(b"m", lengths(bytes(tdmsg.MAX_UNPACKED_BYTES // 4)), snappy=True)
+    with pytest.raises(RemoteProtocolError, match="claims more"):
+        unpack(b"\x0f\x00" + packed(">I", 4) + quarter * 4 + b"\x0f\x00")
+
+
+@pytest.mark.parametrize("item", [Item(b"", b"m"), Item(b"x", b""), Item(b"x", b"m" * 40_000)])
+def test_what_cannot_be_packed(item: Item) -> None:
+    with pytest.raises(LocalProtocolError):
+        tdmsg.pack([item], 0)
+
+
+def test_other_bodies_are_none() -> None:
+    for body in (b"", b"hello", b"\x0f\x02", b"\x0f\x09xxxxxx\x0f\x09", gzip.compress(b"x" * 100)):
+        assert not is_packed(body)
+        with pytest.raises(RemoteProtocolError):
+            unpack(body)
+
+
+@given(st.integers(0, 4), st.binary(min_size=4, max_size=200))
+def test_nonsense_is_a_protocol_error(version: int, inner: bytes) -> None:
+    end = bytes((15, version))
+    try:
+        unpack(end + inner + end)
+    except RemoteProtocolError:
+        return
+
+
+@given(items, st.data())
+def test_damage_is_a_protocol_error_or_other_messages(given_items: list[Item], data: st.DataObject) -> None:
+    body = bytearray(tdmsg.pack(given_items, 1))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = unpack(bytes(body))
+    except RemoteProtocolError:
+        return
+    assert sum(len(item.data) for item in found.items) <= tdmsg.MAX_UNPACKED_BYTES
