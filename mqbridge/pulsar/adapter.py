@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Outbound, OutboundSpec, Topic
+from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Member, Outbound, OutboundSpec, Topic
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition, Position
 from mqbridge.pulsar.client.admin import Admin
@@ -13,6 +13,7 @@ from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.client.subscription import reader
 from mqbridge.pulsar.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.inbound import PulsarInbound
+from mqbridge.pulsar.operate import Operations
 from mqbridge.pulsar.outbound import PulsarOutbound
 from mqbridge.pulsar.topics import WHOLE, Topics
 from mqbridge.pulsar.wire.ids import EARLIEST
@@ -26,10 +27,12 @@ SYSTEM_NAMESPACE = "pulsar/system"
 class PulsarClusterClient:
     """A configured Pulsar cluster. A position is (ledger, entry, index in the entry's batch)."""
 
-    capabilities = Capabilities(seek=True, dedupe=True, delay=True)
-
     def __init__(self, name: str, config: PulsarCluster) -> None:
         self.name = name
+        has_admin = config.admin_url is not None
+        self.capabilities = Capabilities(
+            seek=True, dedupe=True, delay=True, move_groups=has_admin, find_times=has_admin, backlog_unit="entries"
+        )
         self._config = config
         timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)
         self._client = PulsarClient(parse_service_url(config.service_url, tls=False), timing=timing)
@@ -62,7 +65,10 @@ class PulsarClusterClient:
     async def describe(self, topic: str) -> Topic | None:
         """The topic; one without partitions has the partition `-1`."""
         names = await self._topics.names(topic)
-        return None if names is None else Topic(topic, names)
+        if names is None:
+            return None
+        full = self._topics.parse(topic)
+        return Topic(topic, names, aliases=(str(full), full.path, full.short(self._config.namespace)))
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or give it more partitions. Raises ClusterError (FATAL) where that cannot be."""
@@ -142,6 +148,41 @@ class PulsarClusterClient:
             if place is not None:
                 found[name] = (place[0], place[1] + 1, 0)
         return found
+
+    # --- for people -------------------------------------------------------------------------------------------------
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Entries, each of which may hold many messages."""
+        return await (await self._operations(topic, "counting a backlog")).backlog(group)
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """The consumers of the subscription."""
+        return await (await self._operations(topic, "listing the members of a group")).members(group)
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Reset the subscription's cursors; its consumers go on there."""
+        operations = await self._operations(topic, "moving a group")
+        await operations.move(group, positions, await self.bounds(topic))
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """By the time of publishing."""
+        operations = await self._operations(topic, "finding a time")
+        return await operations.position_at(time_ms, await self.bounds(topic))
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """So many entries before the end; without `admin_url` not beyond the newest ledger."""
+        ends = {name: bounds.next for name, bounds in (await self.bounds(topic)).items()}
+        if self._admin is None:
+            return {name: (ledger, max(entry - count, min(entry, 0)), 0) for name, (ledger, entry, _) in ends.items()}
+        return await (await self._operations(topic, "counting back")).newest(count, ends)
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """Policies of its namespace; empty without `admin_url`."""
+        return {} if self._admin is None else await (await self._operations(topic, "reading policies")).settings()
+
+    async def _operations(self, topic: str, what: str) -> Operations:
+        admin = self._need_admin(what)
+        return Operations(admin, self._topics.parse(topic), await self._topics.existing(topic))
 
     def _need_admin(self, what: str) -> Admin:
         if self._admin is None:

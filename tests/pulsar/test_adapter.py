@@ -104,7 +104,9 @@ async def test_topics_are_listed_as_short_as_can_be_and_described_as_asked(pulsa
     assert await cluster.describe(topic) is None
     await cluster.create(topic, 2)
     await cluster.create(f"{namespace}/{topic}", 1)
-    assert (await cluster.describe(f"persistent://public/default/{topic}")).name == f"persistent://public/default/{topic}"
+    long = f"persistent://public/default/{topic}"
+    assert (await cluster.describe(long)).name == long
+    assert set((await cluster.describe(topic)).aliases) == {long, f"public/default/{topic}", topic}
     listed = await cluster.topics()
     assert {topic, f"{namespace}/{topic}"} <= set(listed)
     assert not any(each.startswith("__") or "-partition-" in each for each in listed)

@@ -1,0 +1,206 @@
+"""The adapter against a real RocketMQ: what the conformance suite does not ask, because it is RocketMQ's own."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from pydantic import ValidationError
+
+from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, Outbound, OutboundSpec
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.message import Message
+from mqbridge.rocketmq.adapter import ADAPTER
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.consumer import join
+from mqbridge.rocketmq.client.sendback import SendBack
+from mqbridge.rocketmq.client.spec import GroupSpec, Model
+from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
+from mqbridge.rocketmq.retries import RetryLane
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.record import Record
+from tests.kit.rocketmq import RocketMQ
+
+PATIENCE_S = 60.0
+"""A group's retry topic is found by its members within half a minute."""
+cluster_test = pytest.mark.cluster
+
+
+class Ends(AsyncExitStack):
+    """A cluster, and inbounds and outbounds of it, all closed when the test ends."""
+
+    def __init__(self, server: RocketMQ) -> None:
+        super().__init__()
+        self.server = server
+
+    async def cluster(self) -> Cluster:
+        made = ADAPTER.make_cluster(
+            "c", ADAPTER.cluster_model(name_servers=self.server.name_server, refresh="500ms", heartbeat="2s")
+        )
+        await made.connect()
+        self.push_async_callback(made.close)
+        return made
+
+    async def outbound(self, cluster: Cluster, topic: str, *, ordered: bool = True) -> Outbound:
+        outbound = await cluster.outbound(OutboundSpec(topic, ordered=ordered, options=RocketMQOutboundOptions()))
+        self.push_async_callback(outbound.close)
+        return outbound
+
+    async def inbound(self, cluster: Cluster, spec: InboundSpec) -> Inbound:
+        inbound = await cluster.inbound(spec)
+        self.push_async_callback(inbound.close)
+        return inbound
+
+
+@pytest_asyncio.fixture
+async def ends(rocketmq: RocketMQ) -> AsyncIterator[Ends]:
+    async with Ends(rocketmq) as ends:
+        yield ends
+
+
+def group() -> str:
+    return f"g_{uuid4().hex[:8]}"
+
+
+async def read(lane: InboundLane, count: int) -> list[Message]:
+    found: list[Message] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found) < count:
+            batch = await lane.receive()
+            found += batch.messages
+            lane.acknowledge(batch)
+    return found
+
+
+async def lane_of(inbound: Inbound) -> InboundLane:
+    async with asyncio.timeout(PATIENCE_S):
+        return await anext(inbound.lanes())
+
+
+def test_addresses_and_urls() -> None:
+    assert RocketMQCluster.from_url("rocketmq://a:1,b").name_servers == ("a:1", "b:9876")
+    assert RocketMQCluster.model_validate({"name_servers": "a:1; b:2"}).name_servers == ("a:1", "b:2")
+    with pytest.raises(ValidationError, match="is not host:port"):
+        RocketMQCluster.model_validate({"name_servers": "a:b:c:0"})
+
+
+@cluster_test
+async def test_tags_are_filtered_and_what_is_left_out_is_committed_too(ends: Ends) -> None:
+    cluster, topic, name = await ends.cluster(), ends.server.take_topic(1), group()
+    outbound = await ends.outbound(cluster, topic)
+    await outbound.send(0, [Message(b"%d" % n, msg_type=f"t{n % 4}") for n in range(40)], None)
+    spec = InboundSpec((topic,), name, msg_types=frozenset({"t1", "t2"}))
+    inbound = await cluster.inbound(spec)
+    got = await read(await lane_of(inbound), 20)
+    assert {message.msg_type for message in got} == {"t1", "t2"}
+    await inbound.close()
+    assert list((await cluster.committed(topic, name)).values()) == [(40,)]
+
+
+@cluster_test
+async def test_an_sql_expression_is_passed_on_and_excludes_tags(ends: Ends) -> None:
+    cluster, topic = await ends.cluster(), ends.server.take_topic(1)
+    outbound = await ends.outbound(cluster, topic)
+    await outbound.send(0, [Message(b"%d" % n, (("amount", str(n)),)) for n in range(20)], None)
+    options = RocketMQInboundOptions(sql="amount >= 15")
+    inbound = await ends.inbound(cluster, InboundSpec((topic,), group(), options=options))
+    assert [message.payload for message in await read(await lane_of(inbound), 5)] == [b"15", b"16", b"17", b"18", b"19"]
+    with pytest.raises(ConfigError, match=r"msg_types.*sql|sql.*msg_types|tags or by SQL92"):
+        await cluster.inbound(InboundSpec((topic,), group(), msg_types=frozenset({"a"}), options=options))
+    with pytest.raises(ClusterError) as refused:
+        await cluster.inbound(InboundSpec((topic,), group(), options=RocketMQInboundOptions(sql="amount >=")))
+    assert refused.value.failure is Failure.FATAL
+
+
+@cluster_test
+async def test_a_temporary_inbound_leaves_no_group(ends: Ends) -> None:
+    cluster, topic, name = await ends.cluster(), ends.server.take_topic(2), group()
+    outbound = await ends.outbound(cluster, topic)
+    await outbound.send(1, [Message(b"x")], None)
+    inbound = await ends.inbound(cluster, InboundSpec((topic,), name, temporary=True))
+    lanes = [await lane_of(inbound) for _ in range(2)]
+    [lane] = [lane for lane in lanes if lane.partition.index == 1]
+    assert [message.payload for message in await read(lane, 1)] == [b"x"]
+    await inbound.close()
+    assert name not in await cluster.groups(topic)
+
+
+@cluster_test
+async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
+    cluster, topic = await ends.cluster(), ends.server.take_topic(2)
+    outbound = await ends.outbound(cluster, topic)
+    await cluster.create(topic, 5)
+    async with asyncio.timeout(PATIENCE_S):
+        while outbound.partitions < 5:
+            await asyncio.sleep(0.05)
+    assert not (await outbound.send(4, [Message(b"new")], None)).failures
+    assert (await cluster.bounds(topic))["broker-a:4"].next == (1,)
+
+
+@cluster_test
+async def test_without_order_sends_overlap_and_nothing_is_lost(ends: Ends) -> None:
+    cluster, topic = await ends.cluster(), ends.server.take_topic(1)
+    outbound = await ends.outbound(cluster, topic, ordered=False)
+    receipts = [outbound.send(0, [Message(b"%d" % n) for n in range(k * 50, k * 50 + 50)], None) for k in range(20)]
+    assert not any(receipt.failures for receipt in await asyncio.gather(*receipts))
+    inbound = await ends.inbound(cluster, InboundSpec((topic,), group()))
+    assert sorted(int(message.payload or b"") for message in await read(await lane_of(inbound), 1000)) == list(range(1000))
+
+
+@cluster_test
+async def test_a_delayed_message_comes_when_it_is_due_and_is_not_delayed_again(ends: Ends) -> None:
+    cluster, topic, again = await ends.cluster(), ends.server.take_topic(1), ends.server.take_topic(1)
+    due = int(time.time() + 2) * 1000
+    await (await ends.outbound(cluster, topic)).send(0, [Message(b"late", (("a", "1"), ("b", "2")), deliver_at=due)], None)
+    [late] = await read(await lane_of(await ends.inbound(cluster, InboundSpec((topic,), group()))), 1)
+    assert (late.payload, late.deliver_at, late.properties) == (b"late", due, (("a", "1"), ("b", "2")))
+    assert time.time() * 1000 >= due - 1000
+    await (await ends.outbound(cluster, again)).send(0, [late], None)
+    [copy] = await read(await lane_of(await ends.inbound(cluster, InboundSpec((again,), group()))), 1)
+    assert copy.deliver_at == due
+
+
+@cluster_test
+async def test_what_members_send_back_comes_in_a_lane_of_its_topic(ends: Ends) -> None:
+    cluster, name = await ends.cluster(), group()
+    first, second, foreign = (ends.server.take_topic(1) for _ in range(3))
+    for topic in (first, second, foreign):
+        await (await ends.outbound(cluster, topic)).send(0, [Message(b"of %d" % n) for n in range(3)], None)
+    inbound = await ends.inbound(cluster, InboundSpec((first, second), name))
+    lanes = {lane.partition.topic: lane for lane in [await lane_of(inbound), await lane_of(inbound)]}
+    await read(lanes[first], 3)
+    await read(lanes[second], 3)
+    client = RocketmqClient([ends.server.name_server])
+    await client.connect()
+    ends.push_async_callback(client.close)
+    back = SendBack(client, name)
+    for topic, number in ((first, 0), (second, 1), (foreign, 2), (first, 2)):
+        await back.later(*await stored(client, topic, number), level=1)
+    seen: dict[str, list[bytes | None]] = {first: [], second: []}
+    async with asyncio.timeout(PATIENCE_S):
+        while sum(map(len, seen.values())) < 3:
+            lane = await lane_of(inbound)
+            assert isinstance(lane, RetryLane)
+            want = {first: 2, second: 1}[lane.partition.topic]
+            seen[lane.partition.topic] += [message.payload for message in await read(lane, want)]
+    assert {topic: sorted(filter(None, found)) for topic, found in seen.items()} == {
+        first: [b"of 0", b"of 2"],
+        second: [b"of 1"],
+    }
+
+
+async def stored(client: RocketmqClient, topic: str, offset: int) -> tuple[Queue, Record]:
+    """A message of the topic's only queue."""
+    route = await client.routes.get(topic)
+    assert route is not None
+    [queue] = route.read_queues()
+    reader = await join(client, GroupSpec("", (everything(topic),), Model.ASSIGNED, queues=(queue,), offsets={queue: offset}))
+    try:
+        stream = await anext(reader.streams())
+        return queue, (await stream.receive()).records[0]
+    finally:
+        await reader.close()
