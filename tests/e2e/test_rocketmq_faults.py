@@ -1,0 +1,299 @@
+"""RocketMQ as source and as target while its servers and the gateway are killed: nothing is lost, and each queue keeps its order.
+
+The cluster is our own: two name servers, two brokers. Both directions run in one gateway, so that each fault meets both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.wire.bodies import Queue
+from tests.e2e.support import opened, pulsar_settings, read
+from tests.kit import rocketmq_remoting as remoting
+from tests.kit.gateway import GatewayProcess
+from tests.kit.oracle import Oracle, message
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+BROKERS = 2
+PER_BROKER = 4
+PARTITIONS = BROKERS * PER_BROKER
+SIZE = 1000
+BATCH = 250
+WINDOW = 4
+"""Batches in flight per partition while filling."""
+IDLE_S = "4"
+POLL_S = 0.1
+PATIENCE_S = 180.0
+QUIET_S = 3.0
+DELETE_EXPIRED_COMMIT_LOG = 329
+"""A request: delete what is older than fileReservedTime, the file that is written to excepted."""
+SETTINGS: dict[str, object] = {
+    # Old messages go by whole files: small ones, and looked for every second.
+    "mappedFileSizeCommitLog": 4 << 20,
+    "cleanResourceInterval": 1000,
+}
+
+Total = pytest.mark.parametrize("total", [16_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[RocketMQ]:
+    """A cluster of our own to kill."""
+    with RocketMQ(SETTINGS, brokers=BROKERS, name_servers=2, heap_mb=384) as cluster:
+        yield cluster
+
+
+@dataclass
+class Way:
+    """A direction: systems by name and settings, and the topic at each end."""
+
+    source: str
+    target: str
+    settings: dict[str, dict[str, Any]]
+    topics: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}-to-{self.target}"
+
+    def route(self, **delivery: Any) -> dict[str, Any]:
+        topic = self.topics[self.source]
+        return {
+            "name": self.name,
+            "from": {"cluster": self.source, "topic": topic, "group": f"g_{self.topics['rocketmq']}"},
+            "to": {"cluster": self.target, "topic": self.topics[self.target]},
+            "delivery": delivery,
+        }
+
+    async def fill(self, counts: Sequence[int]) -> None:
+        """Send the oracle's messages, `counts[p]` to partition p in order."""
+        async with opened(self.source, self.settings[self.source]) as cluster:
+            outbound = await cluster.outbound(OutboundSpec(self.topics[self.source], stamp_origin=False))
+            assert outbound.partitions == len(counts)
+
+            async def fill_partition(partition: int, count: int) -> None:
+                waiting: deque[asyncio.Future[Receipt]] = deque()
+                for start in range(0, count, BATCH):
+                    numbers = range(start, min(start + BATCH, count))
+                    waiting.append(outbound.send(partition, [message(partition, n, SIZE) for n in numbers], None))
+                    if len(waiting) >= WINDOW:
+                        assert not (await waiting.popleft()).failures
+                for receipt in await asyncio.gather(*waiting):
+                    assert not receipt.failures
+
+            await asyncio.gather(*(fill_partition(p, count) for p, count in enumerate(counts)))
+            await outbound.close()
+
+    async def judge(self, counts: Sequence[int]) -> Oracle:
+        """Read the whole target and let the oracle see it."""
+        oracle = Oracle(counts, SIZE)
+        async for partition, messages in read(self.target, self.settings[self.target], self.topics[self.target], "judge"):
+            oracle.see(partition, messages)
+        oracle.assert_complete()
+        return oracle
+
+
+class World:
+    """Both directions."""
+
+    def __init__(self, cluster: RocketMQ, pulsar: Pulsar) -> None:
+        self.cluster = cluster
+        settings = {"rocketmq": {"name_servers": list(cluster.name_servers)}, "pulsar": pulsar_settings(pulsar)}
+        self.settings: dict[str, dict[str, Any]] = settings
+        self.ways: list[Way] = []
+        for source, target in (("rocketmq", "pulsar"), ("pulsar", "rocketmq")):
+            topic, name = cluster.take_topic(PER_BROKER), f"faults-{time.time_ns()}"
+            full = pulsar.create_topic(name, PARTITIONS)
+            self.ways.append(Way(source, target, settings, {"rocketmq": topic, "pulsar": full}))
+
+    @property
+    def from_rocketmq(self) -> Way:
+        return self.ways[0]
+
+    def config(self, *ways: Way, **delivery: Any) -> dict[str, Any]:
+        return {
+            "clusters": {name: {"system": name, **said} for name, said in self.settings.items()},
+            "routes": [way.route(**delivery) for way in ways or self.ways],
+        }
+
+    async def fill(self, counts: Sequence[int]) -> None:
+        await asyncio.gather(*(way.fill(counts) for way in self.ways))
+
+    async def finish(self, counts: Sequence[int], folder: Path) -> list[Oracle]:
+        """Deliver what is left. What is stored is counted with its repeats, so only idleness tells that all is there."""
+        with GatewayProcess(self.config(), folder, "--until-idle", IDLE_S) as gateway:
+            assert await asyncio.to_thread(gateway.wait, 900) == 0, gateway.log
+        return await asyncio.gather(*(way.judge(counts) for way in self.ways))
+
+    def queue(self, topic: str, partition: int) -> Queue:
+        return Queue(topic, self.cluster.broker_names[partition // PER_BROKER], partition % PER_BROKER)
+
+    def lane(self, way: Way, partition: int) -> str:
+        """The name under which the gateway shows a partition of a RocketMQ topic."""
+        topic, broker, number = self.queue(way.topics["rocketmq"], partition)
+        return f"rocketmq/{topic}/{broker}:{number}"
+
+
+@pytest.fixture
+def world(fragile: RocketMQ, pulsar: Pulsar) -> World:
+    return World(fragile, pulsar)
+
+
+def counts(total: int) -> list[int]:
+    """Uneven shares of so many messages."""
+    shares = [total // PARTITIONS + (p - PARTITIONS // 2) * 10 for p in range(PARTITIONS)]
+    shares[0] += total - sum(shares)
+    return shares
+
+
+Rows = dict[str, dict[str, Any]]
+
+
+async def routes(gateway: GatewayProcess) -> Rows:
+    """What its routes did so far, by their names; nothing while the page is not served yet."""
+    try:
+        answer = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{gateway.port}/routes", timeout=5)
+    except httpx.HTTPError:
+        return {}
+    return {row["name"]: row for row in answer.json()}
+
+
+async def until(gateway: GatewayProcess, condition: Callable[[Rows], Awaitable[bool]], patience_s: float = PATIENCE_S) -> Rows:
+    """Wait until the routes are so."""
+    deadline = time.monotonic() + patience_s
+    while not ((rows := await routes(gateway)) and await condition(rows)):
+        assert gateway.process.poll() is None, gateway.log
+        assert time.monotonic() < deadline, f"{rows}\n{gateway.log}"
+        await asyncio.sleep(POLL_S)
+    return rows
+
+
+async def until_stored(gateway: GatewayProcess, count: int) -> None:
+    """Wait until every route stored so many messages."""
+
+    async def stored(rows: Rows) -> bool:
+        return all(row["stored"] >= count for row in rows.values())
+
+    await until(gateway, stored, PATIENCE_S + count / 1000)
+
+
+@asynccontextmanager
+async def connected(cluster: RocketMQ):
+    client = RocketmqClient(cluster.name_servers)
+    try:
+        await client.connect()
+        yield client
+    finally:
+        await client.close()
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------------
+
+
+@Total
+async def test_kills(world: World, tmp_path: Path, total: int) -> None:
+    """A name server, one of the brokers, the gateway: each killed, one after the other; what does not need them goes on."""
+    shares, cluster = counts(total), world.cluster
+    await world.fill(shares)
+    cluster.name_server_process.kill()  # the gateway has to start with the one that is left
+    with GatewayProcess(world.config(rate=total // 4, in_flight_bytes="16MiB"), tmp_path) as gateway:
+        await until_stored(gateway, total // 20)
+        cluster.kill_broker(1)
+        async with connected(cluster) as client:
+            await until(gateway, lambda rows: _first_broker_is_done(world, client, rows, shares))
+        cluster.name_server_process.start()
+        await asyncio.to_thread(cluster.restart_broker, 1)
+        await until_stored(gateway, total * 6 // 10)
+        gateway.kill()
+    await world.finish(shares, tmp_path)
+
+
+async def _first_broker_is_done(world: World, client: RocketmqClient, rows: Rows, shares: Sequence[int]) -> bool:
+    """Whether what is to be read from its queues is read, and what is to be written to them is written."""
+    from_it, to_it = world.ways
+    lanes, topic = rows[from_it.name]["lanes"], to_it.topics["rocketmq"]
+    for partition in range(PER_BROKER):
+        if int(lanes.get(world.lane(from_it, partition)) or 0) < shares[partition]:
+            return False
+        if await client.positions.next(world.queue(topic, partition)) < shares[partition]:
+            return False
+    return True
+
+
+@Total
+async def test_sigterm_and_restart_repeat_nothing(world: World, tmp_path: Path, total: int) -> None:
+    await world.fill(counts(total))
+    for _ in range(2):
+        with GatewayProcess(world.config(rate=total // 2, in_flight_bytes="2MiB"), tmp_path) as gateway:
+            await until_stored(gateway, total // 5)
+            assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+    assert [oracle.arrived for oracle in await world.finish(counts(total), tmp_path)] == [total, total]
+
+
+async def test_what_was_deleted_unread_stops_its_queues_alone(world: World, tmp_path: Path) -> None:
+    way, each = world.from_rocketmq, 2500
+    topic, group = way.topics["rocketmq"], way.route()["from"]["group"]
+    address = world.cluster.broker_address
+    await way.fill([each] * PARTITIONS)
+    with GatewayProcess(world.config(way, rate=2000, in_flight_bytes="256KiB"), tmp_path) as gateway:
+        await until_stored(gateway, 500)
+        assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+
+    async with connected(world.cluster) as client:
+        gone = {world.queue(topic, partition): 0 for partition in range(PER_BROKER)}
+        for queue in gone:
+            gone[queue] = await client.positions.committed(queue, group) or 0
+        remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=0\n")
+        remoting.call(address, DELETE_EXPIRED_COMMIT_LOG)
+        deadline = time.monotonic() + PATIENCE_S
+        while not all([await client.positions.first(queue) > reached for queue, reached in gone.items()]):
+            assert time.monotonic() < deadline, "nothing was deleted"
+            await asyncio.sleep(POLL_S)
+        remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=72\n")
+        # As after a topic was made anew under the group: the offset lies behind the end.
+        await client.positions.commit(world.queue(topic, PER_BROKER), group, 10 * each)
+
+    lanes = [world.lane(way, partition) for partition in range(PARTITIONS)]
+    stopped, going = set(lanes[: PER_BROKER + 1]), lanes[PER_BROKER + 1 :]
+
+    async def settled(rows: Rows) -> bool:
+        row = rows[way.name]
+        return row["stopped"].keys() == stopped and all(int(row["lanes"].get(lane) or 0) == each for lane in going)
+
+    with GatewayProcess(world.config(way), tmp_path) as gateway:
+        said = (await until(gateway, settled))[way.name]["stopped"]
+        for partition, reached in enumerate(gone.values()):
+            assert f"has a gap: offsets {reached} to" in said[lanes[partition]]
+        assert f"was to go on at {10 * each}" in said[lanes[PER_BROKER]]
+        ready = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{gateway.port}/health/ready")
+        assert ready.status_code == 503
+        log = gateway.log
+        await asyncio.sleep(QUIET_S)
+        assert gateway.log.count("ERROR") == log.count("ERROR"), f"it is said once:\n{gateway.log}"
+        async with connected(world.cluster) as client:  # what the error advises: the queue goes on without a restart
+            await client.groups.reset(group, topic, -1)
+            first, next_ = await asyncio.gather(
+                client.positions.first(world.queue(topic, 0)), client.positions.next(world.queue(topic, 0))
+            )
+            assert first < next_
+        await until(gateway, lambda rows: _nothing_is_stopped(rows[way.name]))
+        assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+
+
+async def _nothing_is_stopped(row: dict[str, Any]) -> bool:
+    return not row["stopped"]
