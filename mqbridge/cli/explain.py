@@ -16,7 +16,7 @@ from mqbridge.cli.tail import Tail, Wanted
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.fates import Fate, Row, Table, direction, preview_of, tables
-from mqbridge.message import Message, Partition, Position, origin_prefix, parse_position
+from mqbridge.message import RESERVED_PREFIX, Message, Partition, Position, origin_prefix, parse_position
 
 SHOWN_CHARS = 300
 """Of a value in a table; `--json` shows all of it."""
@@ -91,8 +91,15 @@ def _direction(source: Table, target: Table, *, as_json: bool) -> None:
         rows = [step._asdict() | {"fate": step.fate.value} for step in steps]
         print_json({"source": source.system, "target": target.system, "fields": rows})
         return
-    shown = [(step.source, step.field, step.target, step.fate.value, step.why) for step in steps]
+    ordered = sorted(steps, key=lambda step: list(Fate).index(step.fate))  # what arrives first, what does not last
+    shown = [(step.source, step.field, _short(step.target), step.fate.value, step.why) for step in ordered]
     print_table([source.title, "message", target.title, "fate", "why"], shown)
+
+
+def _short(natives: str) -> str:
+    """Names without the protocol's structures that they stand in, each once: `a.X, b.X` as `X`."""
+    names = natives.split(", ")
+    return ", ".join(dict.fromkeys(name if name.startswith(RESERVED_PREFIX) else name.rpartition(".")[2] for name in names))
 
 
 # --- a message --------------------------------------------------------------------------------------------------------
