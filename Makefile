@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CLUSTER_TESTS := cluster or sdk
 
-.PHONY: help quickstart setup check test test-fast test-long bench docs generate lock clean
+.PHONY: help quickstart setup check test test-fast test-long fuzz bench docs generate lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -63,6 +63,12 @@ test-fast: $(VENV)/.dev ## what needs no Java: seconds
 test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pytest -m long -s
+
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.dev ## random bytes, led by coverage, against every reader of bytes; FUZZ_SECONDS=60 each, FUZZ_ARGS='--only rocketmq'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[fuzz]' \
+	  || echo "==> no fuzzer can be installed here; what that means is said below"
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside a Java bridge on the official clients
 	@sh tests/prerequisites.sh

@@ -38,6 +38,12 @@ class Capabilities:
     list_topics: bool = True
     growing_outbound: bool = False
     """An open outbound notices by itself when its topic got more partitions; a route is restarted to notice it otherwise."""
+    move_groups: bool = False
+    """A group can be moved from outside (`Cluster.move`)."""
+    find_times: bool = False
+    """Knows the position of a time (`Cluster.position_at`)."""
+    backlog_unit: str = "messages"
+    """What `Cluster.backlog` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,18 @@ class Bounds:
     next: Position
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who consumes as part of a group: its name there, its address, and the partitions that it holds.
+
+    `address` is empty and `partitions` None where the system does not tell.
+    """
+
+    id: str
+    address: str = ""
+    partitions: tuple[str, ...] | None = None
+
+
 class Start(Enum):
     """Where a group begins that has no committed position yet."""
 
@@ -77,6 +95,8 @@ class InboundSpec:
     msg_types: frozenset[str] = frozenset()
     temporary: bool = False
     """The group ends with this inbound: nothing of it is to be kept, where the system can do that."""
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    """Where a temporary inbound of one topic begins, by partition name; partitions that are not named begin at `start`."""
     max_bytes: int = 64 << 20
     """Most bytes that the inbound may hold ahead of the core, all lanes together."""
     options: BaseModel | None = None
@@ -223,11 +243,58 @@ class Cluster(Protocol):
         An acknowledgement shows here a little later. On some systems joining commits the start.
         """
 
+    # --- for people -------------------------------------------------------------------------------------------------
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """How much the group has before it by partition name, in `Capabilities.backlog_unit`; where the system can tell."""
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """Who consumes the topic as this group now; empty when nobody does, or the group is not there."""
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Let a group go on at these positions, by partition name, back or forth (only with `Capabilities.move_groups`).
+
+        A group that is not there is made. Other partitions stay where they are. A system that keeps places of whole entries
+        takes the beginning of the entry. Raises ClusterError (FATAL) while members consume: they would write over it, or miss
+        it.
+        """
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """The first message stored at this time or later by partition name, else the next one (only with `find_times`)."""
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """A position by partition name with at least `count` messages behind it, near the end, or the first position.
+
+        There may be fewer behind it where the system cannot count back; empty where it cannot tell its end.
+        """
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """How the topic is set up, in the system's own words, for people; empty where there is nothing to say."""
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group. Raises ClusterError (FATAL for a missing topic)."""
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into an existing topic. Raises ClusterError (FATAL for a missing topic)."""
+
+
+def dense_backlog(committed: Mapping[str, Position], bounds: Mapping[str, Bounds]) -> dict[str, int]:
+    """`Cluster.backlog` of a system whose positions are offsets that count messages.
+
+    What retention has dropped before the group read it is not before it any more.
+    """
+    return {
+        name: max(0, bounds[name].next[0] - max(position[0], bounds[name].first[0]))
+        for name, position in committed.items()
+        if name in bounds
+    }
+
+
+def dense_newest(bounds: Mapping[str, Bounds], count: int) -> dict[str, Position]:
+    """`Cluster.newest` of such a system."""
+    return {name: (max(one.first[0], one.next[0] - count),) for name, one in bounds.items()}
 
 
 class ClusterModel(BaseModel):

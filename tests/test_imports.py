@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "wire": {"errors"},
     "net": {"errors", "wire"},
     "adapter": MODEL,
+    "receipts": CONTRACT,
     "routing": CONTRACT,
     "delivery": CONTRACT | {"net", "routing"},
     "gateway": CORE | {"config"},
@@ -37,7 +38,7 @@ for system in SYSTEMS:
         f"{system}.mapping": CONTRACT | {"attributes", "carried", "fates", "wire", f"{system}.wire"},
         f"{system}.config": CONTRACT | {"net", "units", f"{system}.wire", f"{system}.client"},
         f"{system}.adapter": CONTRACT
-        | {"net", "wire"}
+        | {"net", "receipts", "wire"}
         | {f"{system}.{part}" for part in ("wire", "client", "mapping", "config")},
     }
 MAPPING = {"escapes", "fields", "head", "mapping", "native", "preview", "reading", "writing"}

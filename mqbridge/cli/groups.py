@@ -1,14 +1,16 @@
-"""`mqbridge groups`: who consumes a topic, and how far each has come."""
+"""`mqbridge groups`: who consumes a topic, how far each has come, and which member holds what."""
 
 from typing import Annotated, Any
 
 import typer
 
-from mqbridge.adapter import Bounds, Cluster
+from mqbridge.adapter import Member
 from mqbridge.cli import loop
-from mqbridge.cli.console import command, print_json, print_table
+from mqbridge.cli.console import command, print_json, print_table, say
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic
-from mqbridge.message import Position, format_position
+from mqbridge.cli.standing import Standing, lag_text, standing, text_of
+
+Group = tuple[str, list[Standing], list[Member]]
 
 
 @command
@@ -16,65 +18,73 @@ def groups(
     *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     group: Annotated[list[str] | None, typer.Option("--group", "-G", help="Only these groups.")] = None,
+    members: Annotated[
+        bool, typer.Option("--members", "-m", help="The members and what each holds, instead of the lag.")
+    ] = False,
     config: ConfigOption = None,
     cluster: ClusterOption = None,
     at: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the groups of a topic with their committed positions and their lag per partition.
+    """Show the groups of a topic with their committed positions, their lag, and who holds which partition.
 
-    The lag is in messages where positions count messages; elsewhere it only says whether the group is at the end.
+    The lag is in messages where positions count messages, else as the system counts (Pulsar: entries).
 
     For example:
 
-        mqbridge groups orders --at tubemq://127.0.0.1:8715
+        mqbridge groups orders --at tubemq://127.0.0.1:8715?admin=http://127.0.0.1:8080
+
+        mqbridge groups orders --members --at rocketmq://127.0.0.1:9876
 
         mqbridge groups orders -G mqbridge -F gateway.yaml -b source --json
     """
-    rows = loop.run(_groups(choose(config, cluster, at), topic, group))
-    if as_json:
-        print_json(rows)
-        return
-    columns = ["group", "partition", "committed", "next", "lag"]
-    shown = [(*(row[column] for column in columns[:4]), _lag_text(row)) for row in rows]
-    print_table(columns, shown, right=["committed", "next", "lag"])
+    unit, found = loop.run(_groups(choose(config, cluster, at), topic, group))
+    if members:
+        _show_members(found, as_json=as_json)
+    else:
+        _show(found, unit, as_json=as_json)
 
 
-async def _groups(chosen: Chosen, topic: str, only: list[str] | None) -> list[dict[str, Any]]:
+async def _groups(chosen: Chosen, topic: str, only: list[str] | None) -> tuple[str, list[Group]]:
     async with chosen.reached() as cluster:
         found = await cluster.describe(topic)
         if found is None:
             raise no_topic(topic, cluster)
         bounds = await cluster.bounds(topic)
         names = only or sorted(await cluster.groups(topic))
-        return [row for name in names for row in await _of_group(cluster, topic, name, found.partitions, bounds)]
+        rows = [(name, *await standing(cluster, topic, name, found.partitions, bounds)) for name in names]
+        return cluster.capabilities.backlog_unit, rows
 
 
-async def _of_group(cluster: Cluster, topic: str, group: str, partitions: tuple[str, ...], bounds: Any) -> list[dict[str, Any]]:
-    committed = await cluster.committed(topic, group)
-    return [_row(group, name, committed.get(name), bounds.get(name)) for name in partitions]
+def _show(found: list[Group], unit: str, *, as_json: bool) -> None:
+    rows = [(group, one) for group, partitions, _ in found for one in partitions]
+    if as_json:
+        print_json([{"group": group, **one.as_dict(), "member": one.member} for group, one in rows])
+        return
+    shown = [
+        (group, one.partition, text_of(one.committed), one.bounds and text_of(one.bounds.next), lag_text(one), one.member)
+        for group, one in rows
+    ]
+    print_table(["group", "partition", "committed", "next", "lag", "member"], shown, right=["committed", "next", "lag"])
+    if unit != "messages" and any(one.lag is not None for _, one in rows):
+        say(f"the lag counts {unit}")
 
 
-def _row(group: str, partition: str, committed: Position | None, bounds: Bounds | None) -> dict[str, Any]:
-    known = committed is not None and bounds is not None
-    return {
-        "group": group,
-        "partition": partition,
-        "committed": None if committed is None else format_position(committed),
-        "next": None if bounds is None else format_position(bounds.next),
-        "lag": _lag(committed, bounds.next) if committed is not None and bounds is not None else None,
-        "at_end": committed >= bounds.next if known and committed is not None and bounds is not None else None,
-    }
+def _show_members(found: list[Group], *, as_json: bool) -> None:
+    rows: list[dict[str, Any]] = [
+        {"group": group, "member": one.id, "address": one.address or None, "partitions": one.partitions}
+        for group, _, members in found
+        for one in members
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["group", "member", "address", "partitions"]
+    shown = [(*(row[name] for name in columns[:3]), _held(row["partitions"])) for row in rows]
+    print_table(columns, shown)
+    if not rows:
+        say("nobody consumes it now")
 
 
-def _lag(committed: Position, end: Position) -> int | None:
-    """Messages between two positions; None where positions do not count messages (ledgers, packs)."""
-    if committed >= end:
-        return 0
-    return end[0] - committed[0] if len(committed) == len(end) == 1 else None
-
-
-def _lag_text(row: dict[str, Any]) -> str:
-    if row["lag"] is not None:
-        return f"{row['lag']:,}"
-    return {None: "?", True: "0", False: "behind"}[row["at_end"]]
+def _held(partitions: tuple[str, ...] | None) -> str:
+    return "?" if partitions is None else ", ".join(partitions) or "none"

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mqbridge import __version__
-from mqbridge.cli import check, consume, exits, explain, groups, logs, produce, quickstart, run, schema, topics
+from mqbridge.cli import check, consume, exits, explain, groups, logs, offsets, peek, produce, quickstart, run, schema, topics
 from mqbridge.cli.console import debug
 
 app = typer.Typer(
@@ -48,6 +48,8 @@ app.command()(check.check)
 app.command()(schema.schema)
 app.command()(topics.topics)
 app.command()(groups.groups)
+app.command()(offsets.offsets)
+app.command()(peek.peek)
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(explain.explain)

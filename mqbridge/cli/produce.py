@@ -1,54 +1,36 @@
 """`mqbridge produce`: lines or files become messages. The letters are kcat's."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from mqbridge.adapter import Cluster, OutboundSpec
-from mqbridge.cli import exits, loop
+from mqbridge.cli import exits, loop, pieces
 from mqbridge.cli.console import command, print_json, say
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, UrlOption, choose, no_topic
+from mqbridge.cli.forms import Form
+from mqbridge.cli.places import parse_moment, pick
+from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, SettingOption, UrlOption, choose, no_topic
 from mqbridge.cli.sender import Sender
-from mqbridge.errors import ConfigError
+from mqbridge.errors import ConfigError, MqbridgeError
 from mqbridge.message import Message, Pair, format_position
 
-READ_BYTES = 256 << 10
-"""One read of lines: what has arrived by then goes out at once, so `tail -f` flows."""
-MAX_FILE_BYTES = 64 << 20
-"""A larger file is not one message in any of the systems."""
+TIME = "now+30s, 2026-11-21T14:00 or @MS"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """How a piece of input becomes a message."""
+class Sending:
+    """How to send."""
 
-    key_delimiter: bytes | None = None
-    key: str | None = None
-    properties: tuple[Pair, ...] = ()
-    msg_type: str | None = None
-    attributes: bytes | None = None
-    empty_is_null: bool = False
-
-    def message(self, piece: bytes) -> Message:
-        """The message of one piece."""
-        key: str | bytes | None = self.key
-        if self.key_delimiter is not None and self.key_delimiter in piece:
-            raw, _, piece = piece.partition(self.key_delimiter)
-            key = _text(raw)
-        payload = None if self.empty_is_null and not piece else piece
-        return Message(payload, self.properties, key=key, msg_type=self.msg_type, attributes=self.attributes)
-
-
-def _text(raw: bytes) -> str | bytes:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw
+    topic: str
+    partition: str | None
+    ordered: bool
+    rate: float | None
+    options: BaseModel
 
 
 @command
@@ -57,16 +39,28 @@ def produce(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE]...", exists=True, dir_okay=False, help="Each file is one message; without any, lines of stdin."
+            metavar="[FILE]...",
+            help="Each file is one message, - is standard input; without any, lines of standard input.",
         ),
     ] = None,
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic; it must exist.")],
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line of the files is a message.")] = False,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", "-D", help=r"What divides messages instead of \n; \0 for null.")
+    ] = r"\n",
+    from_json: Annotated[
+        bool,
+        typer.Option("--from-json", help="Each line is a message with its fields, as consume --json and peek --json write it."),
+    ] = False,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Partition by its index; else by key, or in turn.")
+        str | None, typer.Option("--partition", "-p", help="Partition by its name or index; else by key, or in turn.")
     ] = None,
     key_delimiter: Annotated[str | None, typer.Option("--key-delimiter", "-K", help="Splits the key from the payload.")] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every message.")] = None,
+    ordering_key: Annotated[str | None, typer.Option("--ordering-key", help="The ordering key of every message.")] = None,
+    index_key: Annotated[
+        list[str] | None, typer.Option("--index-key", help="A key to find it by (RocketMQ's KEYS); may be repeated.")
+    ] = None,
     header: Annotated[
         list[str] | None, typer.Option("--property", "-H", metavar="K=V", help="A property; may be repeated.")
     ] = None,
@@ -74,14 +68,23 @@ def produce(
         str | None, typer.Option("--msg-type", "-T", help="The message type (TubeMQ), the tag (RocketMQ).")
     ] = None,
     attributes: Annotated[str | None, typer.Option("--attributes", help="TubeMQ's attribute string, as it is.")] = None,
+    event_time: Annotated[str | None, typer.Option("--event-time", metavar="TIME", help=f"When it happened: {TIME}.")] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option("--deliver-at", metavar="TIME", help=f"Hold it back until then: {TIME}.")
+    ] = None,
     null: Annotated[bool, typer.Option("--null", "-Z", help="An empty payload is a tombstone.")] = False,
     repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Send every message so many times.")] = 1,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many messages per second.")] = None,
+    unordered: Annotated[bool, typer.Option("--unordered", help="Do not keep the order of a partition; may be faster.")] = False,
+    setting: SettingOption = None,
     config: ConfigOption = None,
     cluster: ClusterOption = None,
     at: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="Print what was stored as JSON.")] = False,
 ) -> None:
-    """Send messages: every line of standard input, or every file as one message.
+    r"""Send messages: every line of standard input, or every file as one message. Bytes are sent as they are.
+
+    When it is interrupted, what was sent is waited for and counted, and it ends with 130.
 
     For example:
 
@@ -90,25 +93,36 @@ def produce(
         mqbridge produce -t orders -l -K : -H source=test lines.txt -F gateway.yaml -b source
 
         mqbridge produce -t images photo.jpg -k photo -T jpeg --at tubemq://127.0.0.1:8715
+
+        mqbridge produce -t orders -T paid --deliver-at now+30s --at rocketmq://127.0.0.1:9876 < orders.txt
+
+        mqbridge peek orders --json --at pulsar://a:6650 | mqbridge produce -t orders --from-json --at pulsar://b:6650
     """
-    properties = tuple(_pair(text) for text in header or ())
     form = Form(
         key_delimiter=key_delimiter.encode() if key_delimiter else None,
         key=key,
-        properties=properties,
+        ordering_key=None if ordering_key is None else ordering_key.encode(),
+        keys=tuple(index_key or ()),
+        properties=tuple(_pair(text) for text in header or ()),
         msg_type=msg_type,
         attributes=None if attributes is None else attributes.encode(),
+        event_time=_moment(event_time, "--event-time"),
+        deliver_at=_moment(deliver_at, "--deliver-at"),
         empty_is_null=null,
+        from_json=from_json,
     )
-    pieces = _whole(files) if files and not lines else _lines(files)
-    report, reasons = loop.run(_produce(choose(config, cluster, at), topic, _messages(pieces, form, repeat), partition))
+    in_pieces = not files or lines or from_json
+    source = pieces.divided(files or [], _delimiter(delimiter)) if in_pieces else pieces.whole(files or [])
+    chosen = choose(config, cluster, at)
+    sending = Sending(topic, partition, not unordered, rate, chosen.outbound_options(setting or ()))
+    report, reasons, interrupted = loop.run(_produce(chosen, sending, form, _messages(source, form, repeat)))
     if as_json:
         print_json(report)
     else:
-        say(f"{report['stored']:,} messages stored in {topic}")
+        say(f"{report['stored']:,} messages stored in {topic}{', then interrupted' if interrupted else ''}")
     for reason in reasons:
         say(f"refused: {reason}")
-    raise typer.Exit(exits.STOPPED if report["refused"] else exits.OK)
+    raise typer.Exit(exits.INTERRUPTED if interrupted else exits.STOPPED if report["refused"] else exits.OK)
 
 
 def _pair(text: str) -> Pair:
@@ -118,61 +132,62 @@ def _pair(text: str) -> Pair:
     return key, value
 
 
+def _moment(text: str | None, option: str) -> int | None:
+    try:
+        return None if text is None else parse_moment(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r} is no time", hint=f"Write {TIME}") from error
+
+
+def _delimiter(text: str) -> bytes:
+    found = text.replace(r"\n", "\n").replace(r"\r", "\r").replace(r"\t", "\t").replace(r"\0", "\0")
+    if not found:
+        raise ConfigError("-D is empty", hint=r"Write what divides messages, such as \0")
+    return found.encode()
+
+
 async def _produce(
-    chosen: Chosen, topic: str, messages: AsyncIterator[list[Message]], partition: int | None
-) -> tuple[dict[str, Any], list[str]]:
+    chosen: Chosen, sending: Sending, form: Form, messages: AsyncIterator[list[Message]]
+) -> tuple[dict[str, Any], list[str], bool]:
+    interrupted = False
     async with chosen.reached() as cluster:
-        sender = await _open(cluster, chosen, topic, partition)
+        if form.deliver_at is not None and not cluster.capabilities.delay:
+            raise ConfigError(f"cluster {cluster.name!r} cannot hold messages back", hint="Send them without --deliver-at")
+        sender = await _open(cluster, sending)
+        failed: MqbridgeError | None = None
         try:
             async for chunk in messages:
                 await sender.send(chunk)
             await sender.finish()
+        except asyncio.CancelledError:
+            interrupted = True
+        except MqbridgeError as error:
+            failed = error
         finally:
             await sender.close()
+        if failed is not None:
+            say(f"{sender.stored:,} messages were stored in {sending.topic} before that")
+            raise failed
     positions = {str(index): format_position(position) for index, position in sorted(sender.positions.items())}
-    report = {"topic": topic, "stored": sender.stored, "refused": sender.refused, "last_positions": positions}
-    return report, sender.reasons
+    report = {"topic": sending.topic, "stored": sender.stored, "refused": sender.refused, "last_positions": positions}
+    return report, sender.reasons, interrupted
 
 
-async def _open(cluster: Cluster, chosen: Chosen, topic: str, partition: int | None) -> Sender:
-    if await cluster.describe(topic) is None:
-        raise no_topic(topic, cluster)
-    options = chosen.adapter.outbound_options()
-    outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False, options=options))
-    if partition is not None and partition >= outbound.partitions:
+async def _open(cluster: Cluster, sending: Sending) -> Sender:
+    described = await cluster.describe(sending.topic)
+    if described is None:
+        raise no_topic(sending.topic, cluster)
+    place = None
+    if sending.partition is not None:
+        place = described.partitions.index(pick(described, [sending.partition])[0])
+    spec = OutboundSpec(sending.topic, ordered=sending.ordered, stamp_origin=False, options=sending.options)
+    outbound = await cluster.outbound(spec)
+    if place is not None and place >= outbound.partitions:
         await outbound.close()
-        raise ConfigError(f"{topic!r} has no partition {partition}", hint=f"It has {outbound.partitions}, counted from 0")
-    return Sender(outbound, partition)
+        raise ConfigError(f"{sending.topic!r} takes no messages in partition {sending.partition}", hint="Choose another")
+    return Sender(outbound, place, rate=sending.rate)
 
 
-async def _messages(pieces: AsyncIterator[list[bytes]], form: Form, repeat: int) -> AsyncIterator[list[Message]]:
-    async for chunk in pieces:
-        yield [form.message(piece) for piece in chunk for _ in range(repeat)]
-
-
-async def _whole(files: list[Path]) -> AsyncIterator[list[bytes]]:
-    for path in files:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes", hint="Send its lines with -l")
-        yield [await asyncio.to_thread(path.read_bytes)]
-
-
-async def _lines(files: list[Path] | None) -> AsyncIterator[list[bytes]]:
-    if not files:
-        async for chunk in _lines_of(sys.stdin.buffer):
-            yield chunk
-    for path in files or ():
-        with path.open("rb") as file:
-            async for chunk in _lines_of(file):
-                yield chunk
-
-
-async def _lines_of(file: BinaryIO) -> AsyncIterator[list[bytes]]:
-    left = b""
-    # read1 returns what is there instead of waiting for a whole buffer.
-    while data := await asyncio.to_thread(file.read1, READ_BYTES):  # type: ignore[attr-defined]
-        *whole, left = (left + data).split(b"\n")
-        if whole:
-            yield whole
-    if left:
-        yield [left]
+async def _messages(source: AsyncIterator[list[bytes]], form: Form, repeat: int) -> AsyncIterator[list[Message]]:
+    async for chunk in source:
+        yield [form.message(piece) for piece in chunk if piece or not form.from_json for _ in range(repeat)]

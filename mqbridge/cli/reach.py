@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +36,12 @@ UrlOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+SettingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-X", metavar="NAME=VALUE", help="A setting of the system, as under `options` in a route; may be repeated."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", "-J", help="Print JSON.")]
 
 
@@ -46,6 +52,14 @@ class Chosen:
     name: str
     adapter: Adapter
     settings: BaseModel
+
+    def inbound_options(self, pairs: Iterable[str]) -> BaseModel:
+        """The system's settings for consuming. Raises ConfigError."""
+        return _options(self.adapter.inbound_options, pairs)
+
+    def outbound_options(self, pairs: Iterable[str]) -> BaseModel:
+        """The system's settings for producing. Raises ConfigError."""
+        return _options(self.adapter.outbound_options, pairs)
 
     @contextlib.asynccontextmanager
     async def reached(self) -> AsyncIterator[Cluster]:
@@ -62,6 +76,23 @@ class Chosen:
             yield cluster
         finally:
             await cluster.close()
+
+
+def _options(model: type[BaseModel], pairs: Iterable[str]) -> BaseModel:
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, mark, value = pair.partition("=")
+        if not mark:
+            raise ConfigError(f"-X {pair!r} is no setting", hint="Write NAME=VALUE")
+        if name not in model.model_fields:
+            known = ", ".join(model.model_fields) or "none"
+            raise ConfigError(f"-X {name}: there is no such setting here", hint=f"There are: {known}")
+        values[name] = value
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"-X {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def choose(config: Path | None, cluster: str | None, url: str | None) -> Chosen:

@@ -2,7 +2,8 @@ r"""A message as text: kcat's format strings, and one JSON object per message.
 
 %t topic      %p partition   %o position   %k key        %s payload      %S payload length, -1 for a tombstone
 %K key length %T event or publish time, ms              %h properties k=v,...
-%g msg_type   %a attributes  %%            and \n \r \t \0 \\ \xHH
+%g msg_type   %a attributes  %y ordering key  %i index keys a,b  %D deliver at, ms
+%n delivery count            %%            and \n \r \t \0 \\ \xHH
 """
 
 import base64
@@ -14,6 +15,10 @@ from mqbridge.errors import ConfigError
 from mqbridge.message import Message, Partition, format_position
 
 DEFAULT_FORMAT = r"%s\n"
+HELP = (
+    "%t topic %p partition %o position %k key %s payload %S its length %T time %h properties %g type %a attributes "
+    "%y ordering key %i index keys %D deliver at %n deliveries."
+)
 
 _TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9A-Fa-f]{2})|\\(?P<escape>.)|(?P<text>[^%\\]+)|(?P<rest>.)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
@@ -41,6 +46,10 @@ _FIELDS: dict[str, Write] = {
     "h": lambda _, message: ",".join(f"{key}={value}" for key, value in message.properties).encode(),
     "g": lambda _, message: _bytes(message.msg_type),
     "a": lambda _, message: _bytes(message.attributes),
+    "y": lambda _, message: _bytes(message.ordering_key),
+    "i": lambda _, message: ",".join(message.keys).encode(),
+    "D": lambda _, message: _number(message.deliver_at),
+    "n": lambda _, message: _number(message.delivery_count),
 }
 
 

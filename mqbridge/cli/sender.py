@@ -13,15 +13,22 @@ IN_FLIGHT_BYTES = 16 << 20
 MESSAGE_COST_BYTES = 200
 """What a message costs beside its payload."""
 CHUNK_MESSAGES = 500
+PACE_S = 0.05
+"""With a rate, what is due in so long goes together."""
+SETTLE_S = 1.0
+"""A closed outbound has settled its receipts; they are counted in the next turns of the loop."""
 REASONS_KEPT = 5
 
 
 class Sender:
     """Puts messages into one outbound and counts what became of them."""
 
-    def __init__(self, outbound: Outbound, partition: int | None = None) -> None:
+    def __init__(self, outbound: Outbound, partition: int | None = None, *, rate: float | None = None) -> None:
         self._outbound = outbound
         self._partition = partition
+        self._rate = rate
+        self._chunk = CHUNK_MESSAGES if rate is None else max(1, min(CHUNK_MESSAGES, int(rate * PACE_S)))
+        self._next_at = 0.0
         self._turn = -1
         self._budget = Budget(IN_FLIGHT_BYTES)
         self._in_flight: set[asyncio.Future[Receipt]] = set()
@@ -34,16 +41,25 @@ class Sender:
         """The last stored position by partition index."""
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Send, in chunks; waits only while too much is in flight. Raises ClusterError when the outbound failed."""
-        for start in range(0, len(messages), CHUNK_MESSAGES):
+        """Send, in chunks; waits for the rate, and while too much is in flight. Raises ClusterError when the outbound failed."""
+        for start in range(0, len(messages), self._chunk):
+            chunk = messages[start : start + self._chunk]
+            await self._pace(len(chunk))
             self._turn = (self._turn + 1) % self._outbound.partitions
-            for place, share in self._divide(messages[start : start + CHUNK_MESSAGES]).items():
+            for place, share in self._divide(chunk).items():
                 await self._send(place, share)
+
+    async def _pace(self, count: int) -> None:
+        if self._rate is not None:
+            now = asyncio.get_running_loop().time()
+            await asyncio.sleep(max(0.0, self._next_at - now))
+            self._next_at = max(self._next_at, now) + count / self._rate
 
     def _divide(self, messages: Sequence[Message]) -> dict[int, list[Message]]:
         shares: dict[int, list[Message]] = {}
         for message in messages:
-            shares.setdefault(self._place(message.key), []).append(message)
+            key = message.ordering_key if message.key is None else message.key
+            shares.setdefault(self._place(key), []).append(message)
         return shares
 
     def _place(self, key: str | bytes | None) -> int:
@@ -81,8 +97,10 @@ class Sender:
         self._check()
 
     async def close(self) -> None:
-        """Let the outbound go."""
+        """Wait for what is in flight, as long as the outbound does, and let it go."""
         await self._outbound.close()
+        if self._in_flight:
+            await asyncio.wait(self._in_flight, timeout=SETTLE_S)
 
     def _check(self) -> None:
         if isinstance(self._error, ClusterError):

@@ -2,11 +2,12 @@
 
 Every batch is acknowledged once it was shown; what protects real groups is that reading without a group uses a throw-away one. A
 batch that is shown in part (by --count) is rejected, so its group gets it again.
+The end of a partition is where it was when the reading began, where the cluster tells: a topic that is written to has no other.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mqbridge.adapter import Bounds, Inbound, InboundLane, Topic
 from mqbridge.errors import ConfigError, LaneRevoked, MqbridgeError
@@ -27,11 +28,18 @@ class Wanted:
 
     partitions: frozenset[str]
     """Names or indexes; empty is all."""
-    position: str | Position
+    position: str | Position | Mapping[str, Position]
+    """What lanes are moved to first: a word, a position, or one by partition name."""
     exit_at_end: bool = False
     count: int | None = None
     shared: bool = False
     """A real group: others may be in it, and it may have a position already."""
+    each: int | None = None
+    """Most messages of each partition."""
+    begin: Mapping[str, Position] = field(default_factory=dict)
+    """Messages before this, by partition name, are left out: not every system can begin at any of them."""
+    msg_types: frozenset[str] = frozenset()
+    """Only these; empty is all. Not every system filters by itself."""
 
 
 class Tail:
@@ -44,6 +52,7 @@ class Tail:
         self._expected: set[str] = set()
         self._at_end: set[str] = set()
         self._lanes: set[str] = set()
+        self._shown_of: dict[str, int] = {}
         self._failed: BaseException | None = None
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,7 +77,7 @@ class Tail:
     @property
     def _seeks(self) -> bool:
         position = self._wanted.position
-        return isinstance(position, tuple) or (self._wanted.shared and position != "stored")
+        return not isinstance(position, str) or (self._wanted.shared and position != "stored")
 
     async def run(self, inbound: Inbound) -> int:
         """Read until the end that is wanted; the number of messages shown. Raises what ended a lane."""
@@ -106,7 +115,7 @@ class Tail:
         try:
             if self._seeks:
                 await self._seek(lane)
-            while not self._over.is_set():
+            while not self._over.is_set() and self._has_room(lane.partition.name):
                 batch = await self._next(lane)
                 self._deliver(lane, batch)
         except LaneRevoked:
@@ -114,8 +123,15 @@ class Tail:
         except Exception as error:  # noqa: BLE001 - raised again by `run`
             self._end(error)
 
+    def _has_room(self, name: str) -> bool:
+        return self._wanted.each is None or self._shown_of.get(name, 0) < self._wanted.each
+
     async def _seek(self, lane: InboundLane) -> None:
         position = self._wanted.position
+        if isinstance(position, Mapping):
+            if (found := position.get(lane.partition.name)) is not None:
+                await lane.seek(found)
+            return
         if isinstance(position, str):
             bounds = self._bounds.get(lane.partition.name)
             if bounds is None:
@@ -147,17 +163,37 @@ class Tail:
             self._over.set()
 
     def _deliver(self, lane: InboundLane, batch: Batch) -> None:
-        self._at_end.discard(lane.partition.name)
-        messages = list(batch.messages)
-        left = len(messages) if self._wanted.count is None else self._wanted.count - self.shown
-        self._show(batch.partition, messages[:left])
-        self.shown += min(left, len(messages))
+        name = lane.partition.name
+        self._at_end.discard(name)
+        messages = self._chosen(name, batch)
+        left = self._left(name, len(messages))
+        if messages[:left]:
+            self._show(batch.partition, messages[:left])
+        shown = min(left, len(messages))
+        self.shown += shown
+        self._shown_of[name] = self._shown_of.get(name, 0) + shown
         if left >= len(messages):
             lane.acknowledge(batch)
         else:
             lane.reject(batch)
         if self.shown == self._wanted.count:
             self._over.set()
+        elif not self._has_room(name) or (name in self._bounds and batch.next >= self._bounds[name].next):
+            self._reached_end(name)
+
+    def _chosen(self, name: str, batch: Batch) -> list[Message]:
+        begin, types = self._wanted.begin.get(name), self._wanted.msg_types
+        return [
+            message
+            for message in batch.messages
+            if (begin is None or message.position >= begin) and (not types or message.msg_type in types)
+        ]
+
+    def _left(self, name: str, most: int) -> int:
+        """How many more may be shown: of all, and of this partition."""
+        wanted = self._wanted
+        all_ = most if wanted.count is None else wanted.count - self.shown
+        return all_ if wanted.each is None else min(all_, wanted.each - self._shown_of.get(name, 0))
 
     def _end(self, error: BaseException) -> None:
         self._failed = self._failed or error

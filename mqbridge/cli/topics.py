@@ -6,8 +6,9 @@ import typer
 
 from mqbridge.adapter import Cluster
 from mqbridge.cli import loop
-from mqbridge.cli.console import command, print_json, print_table
+from mqbridge.cli.console import command, out, print_json, print_table
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic
+from mqbridge.cli.standing import Standing
 from mqbridge.message import format_position
 
 
@@ -25,7 +26,7 @@ def topics(
     at: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List topics, describe them by partition, or create them.
+    """List topics, describe them (partitions, bounds, how they are set up), or create them.
 
     For example:
 
@@ -52,8 +53,16 @@ async def _topics(chosen: Chosen, names: list[str], create: int | None, as_json:
     if as_json:
         print_json(described)
         return
-    rows = [(one["topic"], part["name"], part["first"], part["next"]) for one in described for part in one["partitions"]]
-    print_table(["topic", "partition", "first", "next"], rows, right=["first", "next"])
+    rows = [
+        (one["topic"], part["name"], part["first"], part["next"], part["messages"])
+        for one in described
+        for part in one["partitions"]
+    ]
+    print_table(["topic", "partition", "first", "next", "messages"], rows, right=["first", "next", "messages"])
+    settings = [(one["topic"], name, value) for one in described for name, value in one["settings"].items()]
+    if settings:
+        out().print()
+        print_table(["topic", "setting", "value"], settings)
 
 
 async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
@@ -66,7 +75,8 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
             "name": partition,
             "first": format_position(bounds[partition].first) if partition in bounds else None,
             "next": format_position(bounds[partition].next) if partition in bounds else None,
+            "messages": Standing(partition, bounds.get(partition)).held,
         }
         for partition in topic.partitions
     ]
-    return {"topic": name, "partitions": rows}
+    return {"topic": name, "partitions": rows, "settings": dict(await cluster.settings(name))}

@@ -2,16 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 
-from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Outbound, OutboundSpec, Topic
+from mqbridge.adapter import (
+    Adapter,
+    Bounds,
+    Capabilities,
+    Inbound,
+    InboundSpec,
+    Member,
+    Outbound,
+    OutboundSpec,
+    Topic,
+    dense_backlog,
+    dense_newest,
+)
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.log import topics
+from mqbridge.log import operate, topics
 from mqbridge.log.append import Appender
 from mqbridge.log.config import LogCluster as LogConfig
 from mqbridge.log.config import LogInbound as LogInboundOptions
 from mqbridge.log.config import LogOutbound as LogOutboundOptions
 from mqbridge.log.inbound import LogInbound
 from mqbridge.log.outbound import LogOutbound
-from mqbridge.log.store import Store
+from mqbridge.log.store import Store, now_ms
 from mqbridge.log.topics import PartitionRow
 from mqbridge.message import Position
 
@@ -21,7 +33,7 @@ MAX_PARTITIONS = 10_000
 class LogCluster:
     """One log file. Other processes, and other clusters of this one, may have it open too."""
 
-    capabilities = Capabilities(seek=True)
+    capabilities = Capabilities(seek=True, move_groups=True, find_times=True)
 
     def __init__(self, name: str, config: LogConfig) -> None:
         self.name = name
@@ -68,6 +80,36 @@ class LogCluster:
         await self._existing(topic)
         offsets = await self.store.read(topics.committed, topic, group)
         return {str(number): (offset,) for number, offset in offsets.items()}
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Messages from the group's offsets to the ends."""
+        return dense_backlog(await self.committed(topic, group), await self.bounds(topic))
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """The living members, of this process and others, with their leases."""
+        await self._existing(topic)
+        return await self.store.read(operate.members, topic, group, now_ms())
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Set the group's offsets."""
+        await self._existing(topic)
+        offsets = {name: position[0] for name, position in positions.items()}
+        await self.store.write(operate.move, topic, group, offsets, now_ms())
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """By the time of appending."""
+        await self._existing(topic)
+        found = await self.store.read(operate.offsets_at, topic, time_ms)
+        return {name: (offset,) for name, offset in found.items()}
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """So many before the end."""
+        return dense_newest(await self.bounds(topic), count)
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """The limits of the log, which hold for every topic of it."""
+        await self._existing(topic)
+        return operate.settings(self.store.config)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""

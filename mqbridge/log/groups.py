@@ -8,11 +8,14 @@ Partitions are dealt out in turn to the members in the order of their ids: all m
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mqbridge.adapter import Start
 from mqbridge.log import topics as topic_rows
 from mqbridge.log.topics import PartitionRow
+
+NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
 class Membership(NamedTuple):
@@ -24,6 +27,8 @@ class Membership(NamedTuple):
     start: Start
     lease_ms: int
     temporary: bool
+    offsets: Mapping[str, int] = NOWHERE
+    """Where a temporary group begins, by partition name."""
 
 
 @dataclass(slots=True)
@@ -73,13 +78,18 @@ def _topic_ids(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str
 def _renew(connection: sqlite3.Connection, me: Membership, topic_ids: Iterable[int], now_ms: int) -> bool:
     """Whether the membership changed by it."""
     before = set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (me.group,)))
-    connection.execute("DELETE FROM member WHERE grp = ? AND expires_ms < ?", (me.group, now_ms))
     connection.executemany(
         "INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?)",
         [(me.group, topic, me.id, now_ms + me.lease_ms) for topic in topic_ids],
     )
-    connection.execute("DELETE FROM lease WHERE grp = ?1 AND owner NOT IN (SELECT id FROM member WHERE grp = ?1)", (me.group,))
+    drop_dead(connection, me.group, now_ms)
     return before != set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (me.group,)))
+
+
+def drop_dead(connection: sqlite3.Connection, group: str, now_ms: int) -> None:
+    """End the memberships that nobody renewed, and the leases of who is no member."""
+    connection.execute("DELETE FROM member WHERE grp = ? AND expires_ms < ?", (group, now_ms))
+    connection.execute("DELETE FROM lease WHERE grp = ?1 AND owner NOT IN (SELECT id FROM member WHERE grp = ?1)", (group,))
 
 
 def _due(
@@ -100,7 +110,7 @@ def _begin(connection: sqlite3.Connection, me: Membership, row: PartitionRow) ->
     found = connection.execute("SELECT next FROM position WHERE grp = ? AND partition = ?", (me.group, row.id)).fetchone()
     if found is not None:
         return int(found[0])
-    begin = row.first if me.start is Start.EARLIEST else row.next
+    begin = me.offsets.get(str(row.number), row.first if me.start is Start.EARLIEST else row.next)
     connection.execute("INSERT INTO position VALUES (?, ?, ?)", (me.group, row.id, begin))
     return begin
 

@@ -2,9 +2,21 @@
 
 from collections.abc import Mapping
 
-from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Outbound, OutboundSpec, Topic
+from mqbridge.adapter import (
+    Adapter,
+    Bounds,
+    Capabilities,
+    Inbound,
+    InboundSpec,
+    Member,
+    Outbound,
+    OutboundSpec,
+    Topic,
+    dense_backlog,
+    dense_newest,
+)
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
-from mqbridge.memory.broker import StoredPartition, broker
+from mqbridge.memory.broker import Progress, StoredPartition, broker
 from mqbridge.memory.config import MemoryConfig, MemoryOptions
 from mqbridge.memory.inbound import MemoryInbound
 from mqbridge.memory.outbound import MemoryOutbound
@@ -21,6 +33,7 @@ class MemoryCluster:
             seek=True,
             empty_payload=config.empty_payload,
             growing_outbound=config.growing_outbound,
+            move_groups=True,
         )
         self._config = config
         self.broker = broker(config.broker or name)
@@ -66,6 +79,39 @@ class MemoryCluster:
         self._existing(topic)
         progress = self.broker.progress.items()
         return {str(number): (state.committed,) for (who, of, number), state in progress if (who, of) == (group, topic)}
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Messages from the group's offsets to the ends."""
+        return dense_backlog(await self.committed(topic, group), await self.bounds(topic))
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """The members that want the topic."""
+        self._existing(topic)
+        held = self.broker.holders(group, topic)
+        return [Member(name, "", tuple(map(str, numbers))) for name, numbers in held.items()]
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Set the group's offsets. Raises ClusterError while it has members."""
+        self._existing(topic)
+        if self.broker.holders(group, topic):
+            raise ClusterError(f"group {group!r} is being consumed: stop it, then move it", Failure.FATAL)
+        if unknown := positions.keys() - (await self.bounds(topic)).keys():
+            raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
+        for name, (offset,) in positions.items():
+            self.broker.progress[group, topic, int(name)] = Progress(offset)
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """Times are not kept."""
+        raise ClusterError(f"memory cluster {self.name!r} keeps no times: {time_ms} of {topic!r} is nowhere", Failure.FATAL)
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """So many before the end."""
+        return dense_newest(await self.bounds(topic), count)
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """Nothing can be set."""
+        self._existing(topic)
+        return {}
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""

@@ -150,6 +150,21 @@ class Broker:
                 del self._owners[key]
             self.balance(group)
 
+    def holders(self, group: str, topic: str) -> dict[str, list[int]]:
+        """By member the partitions of the topic that it has; members are named by their turn."""
+        members = [member for member in self._members.get(group, ()) if topic in member.topics]
+        return {
+            f"member-{turn}": [
+                number for number in range(len(self.topics[topic])) if self._owners.get((group, topic, number)) is member
+            ]
+            for turn, member in enumerate(members)
+        }
+
+    def forget_group(self, group: str) -> None:
+        """Drop how far a group is."""
+        for key in [key for key in self.progress if key[0] == group]:
+            del self.progress[key]
+
     def let_go(self, group: str, topic: str, number: int) -> None:
         """Nobody of the group has this partition until it is balanced again."""
         self._owners.pop((group, topic, number), None)

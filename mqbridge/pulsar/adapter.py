@@ -160,7 +160,7 @@ class PulsarClusterClient:
         return await (await self._operations(topic, "listing the members of a group")).members(group)
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Reset the subscription's cursors; its consumers go on there."""
+        """Reset the subscription's cursors."""
         operations = await self._operations(topic, "moving a group")
         await operations.move(group, positions, await self.bounds(topic))
 

@@ -88,7 +88,7 @@ class PulsarInbound:
             Types.Exclusive if temporary else SUBSCRIPTION_TYPES[self._options.subscription_type],
             earliest=earliest,
             consumer_name=self._consumer_name,
-            reader_from=None if not temporary else EARLIEST if earliest else LATEST,
+            reader_from=None if not temporary else EARLIEST if earliest and not self._spec.positions else LATEST,
             max_bytes=max_bytes,
         )
         consumer = await self._client.consumer(self._topics.concrete(partition), subscription)
@@ -101,12 +101,22 @@ class PulsarInbound:
             while True:
                 await consumer.wait_active(True)
                 lane = self._held[partition] = PulsarLane(partition, consumer, self._options.batch_bytes)
+                await self._place(lane)
                 self._new.put_nowait(lane)
                 await consumer.wait_active(False)
                 lane.revoke()
         except ClusterError as error:
             if not consumer.closed:
                 self._new.put_nowait(error)
+
+    async def _place(self, lane: PulsarLane) -> None:
+        """Let a temporary lane begin where it is to. It waits at the end, so that nothing else comes before."""
+        if self._spec.temporary and self._spec.positions:
+            name = lane.partition.name
+            if (position := self._spec.positions.get(name)) is not None:
+                await lane.seek(position)
+            elif self._spec.start is Start.EARLIEST:
+                await lane.seek(EARLIEST)
 
     async def _look_for_partitions(self) -> None:
         while True:

@@ -2,12 +2,12 @@
 
 import asyncio
 import base64
-import functools
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
-from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
-from mqbridge.errors import ClusterError, Failure
-from mqbridge.message import Message, Partition, origin_prefix
+from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.errors import ClusterError
+from mqbridge.message import Message, Partition, Position, origin_prefix
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.sending import SendReceipt
@@ -19,6 +19,7 @@ from mqbridge.pulsar.topics import Topics
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.ids import LATEST
+from mqbridge.receipts import Gathering, closed
 
 READ_BACK_TIMEOUT_S = 10.0
 KEY_MEMO = 16384
@@ -46,15 +47,15 @@ class PulsarOutbound:
 
     def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
         """Send in order; the receipt's position is that of the last stored message."""
-        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         if self._closed:
-            future.set_exception(ClusterError(f"the outbound to {self._spec.topic} is closed", Failure.FATAL))
-            return future
+            return closed(repr(self._spec.topic))
         prefix = self._prefix(source) if source is not None and self._spec.stamp_origin else None
         entries, failures = encode(messages, prefix, self._limits)
         producer = self._producers.get(partition) or self._open(partition)
-        _Gathering(future, failures).start(producer, entries)
-        return future
+        gathering = Gathering(failures)
+        for out in entries:
+            gathering.wait_for(producer.send(out.metadata, out.payload, out.count), out.indexes, partial(_last_place, out))
+        return gathering.sent()
 
     def partition_of(self, key: bytes) -> int:
         """By the hash of the options; a key that is no text counts as its base64 form, as it does for Java producers."""
@@ -92,7 +93,7 @@ class PulsarOutbound:
         await asyncio.gather(*(producer.close() for producer in self._producers.values()))
 
 
-@functools.lru_cache(maxsize=KEY_MEMO)
+@lru_cache(maxsize=KEY_MEMO)
 def _java_hash(key: bytes) -> int:
     try:
         return java_string_hash(key.decode())
@@ -100,41 +101,5 @@ def _java_hash(key: bytes) -> int:
         return java_string_hash(base64.b64encode(key).decode())
 
 
-class _Gathering:
-    """One `send` until all of its entries have their receipts."""
-
-    __slots__ = ("_failures", "_fatal", "_future", "_open", "_position")
-
-    def __init__(self, future: "asyncio.Future[Receipt]", failures: list[MessageFailure]) -> None:
-        self._future, self._failures = future, failures
-        self._open = 1
-        self._position: tuple[int, ...] = ()
-        self._fatal: ClusterError | None = None
-
-    def start(self, producer: Producer, entries: Sequence[Outgoing]) -> None:
-        self._open += len(entries)
-        for outgoing in entries:
-            sent = producer.send(outgoing.metadata, outgoing.payload, outgoing.count)
-            sent.add_done_callback(functools.partial(self._done, outgoing))
-        self._finish()
-
-    def _done(self, outgoing: Outgoing, sent: "asyncio.Future[SendReceipt]") -> None:
-        error = sent.exception()
-        if error is None:
-            receipt = sent.result()
-            self._position = max(self._position, (receipt.ledger, receipt.entry, outgoing.count - 1))
-        elif isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
-            self._failures += [MessageFailure(index, error.failure, str(error)) for index in outgoing.indexes]
-        else:
-            self._fatal = error if isinstance(error, ClusterError) else ClusterError(str(error), Failure.FATAL)
-        self._finish()
-
-    def _finish(self) -> None:
-        self._open -= 1
-        if self._open or self._future.done():
-            return
-        if self._fatal is not None:
-            self._future.set_exception(self._fatal)
-            return
-        self._failures.sort(key=lambda failure: failure.index)
-        self._future.set_result(Receipt(self._position, self._failures))
+def _last_place(out: Outgoing, receipt: SendReceipt) -> Position:
+    return receipt.ledger, receipt.entry, out.count - 1

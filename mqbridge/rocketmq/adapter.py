@@ -6,7 +6,20 @@ Every inbound is a client of its own, because Brokers know the members of a grou
 import asyncio
 from collections.abc import Mapping
 
-from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Outbound, OutboundSpec, Start, Topic
+from mqbridge.adapter import (
+    Adapter,
+    Bounds,
+    Capabilities,
+    Inbound,
+    InboundSpec,
+    Member,
+    Outbound,
+    OutboundSpec,
+    Start,
+    Topic,
+    dense_backlog,
+    dense_newest,
+)
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Position
 from mqbridge.rocketmq.client.admin import Admin
@@ -22,6 +35,7 @@ from mqbridge.rocketmq.client.subscription import Subscription, everything, sql9
 from mqbridge.rocketmq.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.inbound import RocketMQInbound
 from mqbridge.rocketmq.mapping import decode
+from mqbridge.rocketmq.operate import Operations, name_of
 from mqbridge.rocketmq.outbound import RocketMQOutbound
 from mqbridge.rocketmq.wire.bodies import Queue
 
@@ -29,7 +43,7 @@ from mqbridge.rocketmq.wire.bodies import Queue
 class RocketMQ:
     """One configured cluster."""
 
-    capabilities = Capabilities(seek=True, delay=True, growing_outbound=True)
+    capabilities = Capabilities(seek=True, delay=True, growing_outbound=True, move_groups=True, find_times=True)
 
     def __init__(self, name: str, config: RocketMQCluster) -> None:
         self.name = name
@@ -72,7 +86,7 @@ class RocketMQ:
     async def describe(self, topic: str) -> Topic | None:
         """The topic, its queues sorted by Broker and number."""
         route = await self._client.routes.get(topic, fresh=True)
-        return None if route is None else Topic(topic, tuple(map(_name, route.read_queues())))
+        return None if route is None else Topic(topic, tuple(map(name_of, route.read_queues())))
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create it or grow it; every master gets the same number of queues, so there may be a few more than asked for."""
@@ -87,7 +101,7 @@ class RocketMQ:
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset of every queue."""
         stats = await Admin(self._client).topic_stats(topic)
-        return {_name(queue): Bounds((found.min_offset,), (found.max_offset,)) for queue, found in stats.items()}
+        return {name_of(queue): Bounds((found.min_offset,), (found.max_offset,)) for queue, found in stats.items()}
 
     async def groups(self, topic: str) -> list[str]:
         """Groups that consume the topic, or have offsets of it."""
@@ -98,7 +112,31 @@ class RocketMQ:
         positions = Positions(self._client)
         queues = (await self._route(topic)).read_queues()
         found = await asyncio.gather(*(positions.committed(queue, group) for queue in queues))
-        return {_name(queue): (offset,) for queue, offset in zip(queues, found, strict=True) if offset is not None}
+        return {name_of(queue): (offset,) for queue, offset in zip(queues, found, strict=True) if offset is not None}
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Messages from the group's offsets to the ends."""
+        return dense_backlog(*await asyncio.gather(self.committed(topic, group), self.bounds(topic)))
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """Who is connected as the group."""
+        return await Operations(self._client).members(topic, group)
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Commit these offsets as the group."""
+        await Operations(self._client).move(topic, group, positions, list((await self._route(topic)).read_queues()))
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """By the time of storing."""
+        return await Operations(self._client).position_at(list((await self._route(topic)).read_queues()), time_ms)
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """So many before the end."""
+        return dense_newest(await self.bounds(topic), count)
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """As its Brokers have it."""
+        return await Operations(self._client).settings(topic)
 
     @property
     def _group_admin(self) -> GroupAdmin:
@@ -126,6 +164,7 @@ class RocketMQ:
             retries=options.retries,
             strategy=STRATEGIES[options.strategy],
             queues=tuple(queue for route in routes for queue in route.read_queues()) if spec.temporary else (),
+            offsets=_offsets(spec, routes) if spec.temporary else {},
             max_bytes=spec.max_bytes,
             max_msgs=options.pull_messages,
         )
@@ -178,8 +217,13 @@ class RocketMQ:
         return None
 
 
-def _name(queue: Queue) -> str:
-    return f"{queue.broker}:{queue.id}"
+def _offsets(spec: InboundSpec, routes: list[TopicRoute]) -> dict[Queue, int]:
+    return {
+        queue: spec.positions[name_of(queue)][0]
+        for route in routes
+        for queue in route.read_queues()
+        if name_of(queue) in spec.positions
+    }
 
 
 def _subscription(topic: str, spec: InboundSpec, options: RocketMQInboundOptions) -> Subscription:

@@ -46,7 +46,10 @@ SYSTEM = (
     Row(Name.SHARDING_KEY, "key", NATIVE, "written where the key is not the first of KEYS anyway"),
     Row(Name.TIMER_DELIVER_MS, "deliver_at", NATIVE, "while it lies ahead; later it is carried: nothing is delayed twice"),
     Row(
-        Name.UNIQ_KEY, "properties", NATIVE, "the producer's message id, a property of the same name; not one that a broker made"
+        Name.UNIQ_KEY,
+        "properties",
+        NATIVE,
+        "the producer's id, a property of the same name; not one that a gateway or a broker made",
     ),
     Row(Name.BUYER_ID, "properties", NATIVE, "set by applications: a property of the same name", own=True),
     Row(Name.MSG_TYPE, "properties", CARRIED, _REQUEST, own=True),

@@ -19,6 +19,11 @@ from mqbridge.rocketmq.writing import write
 BROKER_BYTES = 1024
 """What brokers append to the properties that they store: cluster, region, trace, ids, and the topics of a delay or a retry."""
 MAX_PROPERTIES_BYTES = MAX_BYTES - BROKER_BYTES
+IDS = 256
+"""Taken at once: a tenth of the time of one by one."""
+
+Reserve = Callable[[int], tuple[str, int]]
+"""Gives so many ids in a row: how all begin, and the first one's counter, which are the last four hex digits."""
 
 
 class Limits:
@@ -88,15 +93,15 @@ def decode(records: Sequence[Record]) -> list[Message]:
 
 
 def encode(
-    messages: Sequence[Message], origin: str | None, limits: Limits, now: int, unique_id: Callable[[], str] | None = None
+    messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: Reserve | None = None
 ) -> tuple[list[Outgoing], list[MessageFailure]]:
     """Batches and single sends that hold the messages in order, and a failure for each that RocketMQ cannot hold.
 
     `origin` is what every stamp begins with, None for no stamps. A message whose `deliver_at` lies after `now` (ms) is sent
-    alone, with a timer. `unique_id` makes ids for messages without one: to Java consumers a message has the same id each time that
-    it is delivered only by its UNIQ_KEY. Such an id stands behind what is ours, where readers take it for a broker's.
+    alone, with a timer. `reserve_ids` gives ids to messages without one: only by its UNIQ_KEY has a message the same id for Java
+    consumers each time that it is delivered. Such an id stands behind what is ours, where readers take it for a broker's.
     """
-    run = _Run(limits, now, unique_id)
+    run = _Run(limits, now, reserve_ids)
     room = min(limits.max_bytes, limits.max_message_bytes)
     for index, message in enumerate(messages):
         if message.defect is not None:
@@ -125,10 +130,12 @@ def encode(
 class _Run:
     """Messages on their way into batches."""
 
-    __slots__ = ("_born", "_limits", "_now", "_parts", "_size", "_start", "_unique_id", "failures", "sends")
+    __slots__ = ("_born", "_id", "_id_start", "_ids_left", "_limits", "_now", "_parts", "_reserve", "_size", "_start", "failures",
+                 "sends")  # fmt: skip
 
-    def __init__(self, limits: Limits, now: int, unique_id: Callable[[], str] | None) -> None:
-        self._limits, self._now, self._unique_id = limits, now, unique_id
+    def __init__(self, limits: Limits, now: int, reserve_ids: Reserve | None) -> None:
+        self._limits, self._now, self._reserve = limits, now, reserve_ids
+        self._id_start, self._id, self._ids_left = b"", 0, 0
         self.sends: list[Outgoing] = []
         self.failures: list[MessageFailure] = []
         self._parts: list[bytes] = []
@@ -137,9 +144,13 @@ class _Run:
 
     def identified(self, properties: bytes) -> bytes:
         """The property string with a UNIQ_KEY; of several the last is what Java shows, so there must not be two."""
-        if self._unique_id is None or properties.startswith(_ID_FIRST) or _ID_LATER in properties:
+        if self._reserve is None or _ID_LATER in properties or properties.startswith(_ID_FIRST):
             return properties
-        return properties + f"{Name.UNIQ_KEY}\x01{self._unique_id()}\x02".encode()
+        if not self._ids_left:
+            start, self._id = self._reserve(IDS)
+            self._id_start, self._ids_left = _ID_FIRST + start.encode(), IDS
+        number, self._id, self._ids_left = self._id, self._id + 1, self._ids_left - 1
+        return b"%b%b%04X\x02" % (properties, self._id_start, number)
 
     def refuse(self, index: int, reason: str) -> None:
         """Not to be sent, ever."""

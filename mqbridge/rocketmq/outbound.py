@@ -1,13 +1,14 @@
 """Producing to one topic: batches, one at a time per queue where order is kept, because Brokers handle requests side by side."""
 
 import asyncio
-import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 
-from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
-from mqbridge.errors import ClusterError, Failure, LocalProtocolError
-from mqbridge.message import Message, Partition, origin_prefix
+from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.errors import LocalProtocolError
+from mqbridge.message import Message, Partition, Position, origin_prefix
+from mqbridge.receipts import Gathering, closed
 from mqbridge.rocketmq.client.producer import Producer
 from mqbridge.rocketmq.client.sending import SendResult
 from mqbridge.rocketmq.config import RocketMQOutboundOptions
@@ -60,14 +61,19 @@ class RocketMQOutbound:
         """Send in order; the receipt's position is that of the last stored message."""
         if not 0 <= partition < len(self._queues):
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, there is no {partition}")
-        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         if self._closed:
-            future.set_exception(ClusterError(f"the outbound to {self._spec.topic!r} is closed", Failure.FATAL))
-            return future
+            return closed(repr(self._spec.topic))
         prefix = self._prefix(source) if source is not None and self._spec.stamp_origin else None
-        outgoing, failures = encode(messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.unique_id)
-        _Gathering(future, failures).start(self._producer, self._queues[partition], outgoing)
-        return future
+        outgoing, failures = encode(messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids)
+        gathering = Gathering(failures)
+        for out in outgoing:
+            gathering.wait_for(self._hand_over(self._queues[partition], out), out.indexes, partial(_last_offset, out))
+        return gathering.sent()
+
+    def _hand_over(self, queue: Queue, out: Outgoing) -> "asyncio.Future[SendResult]":
+        if out.is_batch:
+            return self._producer.send_batch(queue, out.body, out.count, out.born)
+        return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
 
     def partition_of(self, key: bytes) -> int:
         """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""
@@ -92,49 +98,10 @@ class RocketMQOutbound:
             await self._producer.close(CLOSE_TIMEOUT_S)
 
 
-@functools.lru_cache(maxsize=KEY_MEMO)
+@lru_cache(maxsize=KEY_MEMO)
 def _select(key: bytes) -> int:
     return abs(java_string_hash(key.decode(errors="replace")))
 
 
-class _Gathering:
-    """One `send` until all of its requests have their results."""
-
-    __slots__ = ("_failures", "_fatal", "_future", "_open", "_position")
-
-    def __init__(self, future: "asyncio.Future[Receipt]", failures: list[MessageFailure]) -> None:
-        self._future, self._failures = future, failures
-        self._open = 1
-        self._position: tuple[int, ...] = ()
-        self._fatal: ClusterError | None = None
-
-    def start(self, producer: Producer, queue: Queue, requests: Sequence[Outgoing]) -> None:
-        self._open += len(requests)
-        for out in requests:
-            if out.is_batch:
-                sent = producer.send_batch(queue, out.body, out.count, out.born)
-            else:
-                sent = producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
-            sent.add_done_callback(functools.partial(self._done, out))
-        self._finish()
-
-    def _done(self, out: Outgoing, sent: "asyncio.Future[SendResult]") -> None:
-        error = sent.exception()
-        if error is None:
-            if not out.delayed:
-                self._position = max(self._position, (sent.result().offset + out.count - 1,))
-        elif isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
-            self._failures += [MessageFailure(index, error.failure, str(error)) for index in out.indexes]
-        else:
-            self._fatal = error if isinstance(error, ClusterError) else ClusterError(str(error), Failure.FATAL)
-        self._finish()
-
-    def _finish(self) -> None:
-        self._open -= 1
-        if self._open or self._future.done():
-            return
-        if self._fatal is not None:
-            self._future.set_exception(self._fatal)
-            return
-        self._failures.sort(key=lambda failure: failure.index)
-        self._future.set_result(Receipt(self._position, self._failures))
+def _last_offset(out: Outgoing, result: SendResult) -> Position:
+    return () if out.delayed else (result.offset + out.count - 1,)

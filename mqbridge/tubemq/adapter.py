@@ -7,11 +7,10 @@ offsets) goes through the administrators' web API, when `admin_url` is set.
 from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
-from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Outbound, OutboundSpec, Start, Topic
+from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Member, Outbound, OutboundSpec, Start, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Position
 from mqbridge.net.dial import split_address
-from mqbridge.tubemq.client.admin import Admin
 from mqbridge.tubemq.client.consumer import Consumer, From
 from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
 from mqbridge.tubemq.client.producer import Producer
@@ -19,7 +18,9 @@ from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.session import Sessions
 from mqbridge.tubemq.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.inbound import TubeMQInbound
+from mqbridge.tubemq.operate import Operator, counted_back, entries_between
 from mqbridge.tubemq.outbound import TubeMQOutbound
+from mqbridge.tubemq.temporary import PREFIX, TemporaryConsumer
 
 PACK_BYTES = 1 << 20
 """A get returns half a MiB, or one message that may have a little over 1 MiB."""
@@ -31,10 +32,16 @@ class TubeMQ:
     def __init__(self, name: str, config: TubeMQCluster) -> None:
         self.name = name
         # A message without a single byte is refused by Brokers; the mapping gives such a one an attribute block.
-        self.capabilities = Capabilities(create_topics=config.admin_url is not None, list_topics=config.admin_url is not None)
+        has_admin = config.admin_url is not None
+        self.capabilities = Capabilities(
+            create_topics=has_admin,
+            list_topics=has_admin,
+            move_groups=has_admin,
+            backlog_unit="messages of the partition's store",
+        )
         self._config = config
         self._zone = ZoneInfo(config.time_zone)
-        self._admin: Admin | None = None
+        self._admin: Operator | None = None
         self._sessions: Sessions | None = None
         self._routes: Routes | None = None
 
@@ -52,7 +59,7 @@ class TubeMQ:
         self._routes = routes
         if config.admin_url is not None:
             token = config.admin_token
-            self._admin = Admin(config.admin_url, None if token is None else token.get_secret_value())
+            self._admin = Operator(config.admin_url, None if token is None else token.get_secret_value())
 
     async def close(self) -> None:
         """Close what was opened."""
@@ -89,32 +96,72 @@ class TubeMQ:
         return known | {name: Bounds((found.first, 0), (found.next, 0)) for name, found in stored.items()}
 
     async def groups(self, topic: str) -> list[str]:
-        """Groups with an offset on the topic."""
-        return await self._administrator("list groups").groups(topic)
+        """Groups with an offset on the topic; those of temporary readers are left out."""
+        found = await self._administrator("list groups").groups(topic)
+        return [group for group in found if not group.startswith(PREFIX)]
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The confirmed offsets of a group."""
         found = await self._administrator("see offsets").committed(topic, group)
         return {name: (offset, 0) for name, offset in found.items()}
 
+    # --- for people -------------------------------------------------------------------------------------------------
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Messages of the partition's store: one index serves all partitions of a store."""
+        admin = self._administrator("see offsets")
+        return entries_between(await admin.committed(topic, group), await admin.stored(topic))
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """Who holds partitions at the Brokers."""
+        return await self._administrator("list members").members(topic, group)
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Set the confirmed offsets at the Brokers; they are listed some seconds later."""
+        await self._administrator("move groups").move(topic, group, positions)
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """TubeMQ has no call for it."""
+        raise ClusterError(f"TubeMQ does not say what it stored when: {time_ms} of {topic!r} cannot be found", Failure.FATAL)
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """Counted back in the index that a store's partitions share; empty without `admin_url`."""
+        if self._admin is None:
+            return {}
+        stored = counted_back(await self._admin.stored(topic), count)
+        return dict.fromkeys(await self._names(topic), (0, 0)) | stored
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """As the Master has it; empty without `admin_url`."""
+        return {} if self._admin is None else await self._admin.settings(topic)
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join a group."""
-        routes = self._view
+        """Join a group; or, temporary, read for a moment."""
         for topic in spec.topics:
-            await routes.topic(topic)
-        options = spec.options if isinstance(spec.options, TubeMQInboundOptions) else TubeMQInboundOptions()
-        consumer = Consumer(
-            routes.masters,
+            await self._view.topic(topic)
+        consumer = self._temporary(spec) if spec.temporary else self._member(spec)
+        await consumer.start()
+        return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
+
+    def _member(self, spec: InboundSpec) -> Consumer:
+        return Consumer(
+            self._view.masters,
             spec.group,
             spec.topics,
             start=From.EARLIEST if spec.start is Start.EARLIEST else From.LATEST,
             filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
             heartbeat_s=self._config.heartbeat,
-            max_gets=max(1, spec.max_bytes // PACK_BYTES),
-            priority=options.query_priority,
+            max_gets=_gets(spec),
+            priority=_priority(spec),
         )
-        await consumer.start()
-        return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
+
+    def _temporary(self, spec: InboundSpec) -> TemporaryConsumer:
+        heartbeat_s = self._config.heartbeat
+        return TemporaryConsumer(
+            self._view.masters, spec, self._admin, heartbeat_s=heartbeat_s, max_gets=_gets(spec), priority=_priority(spec)
+        )
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
@@ -130,7 +177,7 @@ class TubeMQ:
             raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
         return self._routes
 
-    def _administrator(self, what: str) -> Admin:
+    def _administrator(self, what: str) -> Operator:
         if self._admin is None:
             raise ClusterError(f"cluster {self.name!r} cannot {what}: set admin_url", Failure.FATAL)
         return self._admin
@@ -145,6 +192,14 @@ class TubeMQ:
             await self._view.refresh()
             names = await self._names(topic)
         return names.index(name)
+
+
+def _gets(spec: InboundSpec) -> int:
+    return max(1, spec.max_bytes // PACK_BYTES)
+
+
+def _priority(spec: InboundSpec) -> int | None:
+    return spec.options.query_priority if isinstance(spec.options, TubeMQInboundOptions) else None
 
 
 def _make(name: str, config: TubeMQCluster) -> TubeMQ:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from mqbridge.cli.logs import HANDLER
 from mqbridge.cli.main import app
+from mqbridge.memory.broker import forget
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,20 @@ state: '{tmp_path}/state.db'
 http: {{enabled: false}}
 """)
     return file
+
+
+@pytest.fixture(params=["log", "memory"])
+def orders(request: pytest.FixtureRequest, tmp_path: Path, invoke: Invoke) -> Iterator[list[Any]]:
+    """Options that name a cluster, with a topic `orders` of three partitions in it."""
+    file = tmp_path / "one.yaml"
+    where = f"path: '{tmp_path}/orders.db'" if request.param == "log" else f"broker: '{tmp_path}'"
+    file.write_text(f"clusters: {{only: {{system: {request.param}, {where}}}}}")
+    options: list[Any] = ["-F", file]
+    assert invoke("topics", "orders", "--create", 3, *options).code == 0
+    yield options
+    forget(str(tmp_path))
+
+
+def lines(data: str) -> list[Any]:
+    """The objects of JSON lines."""
+    return [orjson.loads(line) for line in data.splitlines()]

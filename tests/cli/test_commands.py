@@ -11,7 +11,7 @@ from mqbridge.cli import reach
 from mqbridge.config.load import load
 from tests.cli.conftest import Invoke
 
-COMMANDS = ["quickstart", "run", "check", "explain", "schema", "topics", "groups", "produce", "consume"]
+COMMANDS = ["quickstart", "run", "check", "explain", "schema", "topics", "groups", "offsets", "peek", "produce", "consume"]
 
 
 @pytest.fixture
@@ -103,7 +103,9 @@ def test_topics(invoke: Invoke, orders: list[Any]) -> None:
     assert invoke("topics", *orders, "--json").json == ["orders"]
     assert invoke("topics", *orders).out.split() == ["topic", "orders"]
     (topic,) = invoke("topics", "orders", *orders, "-J").json
-    assert topic["partitions"] == [{"name": str(index), "first": "0", "next": "0"} for index in range(3)]
+    assert topic["partitions"] == [{"name": str(index), "first": "0", "next": "0", "messages": 0} for index in range(3)]
+    assert topic["settings"]["retention"] == "7d"
+    assert "retention" in invoke("topics", "orders", *orders).out
     missing = invoke("topics", "odrers", *orders)
     assert (missing.code, missing.out) == (3, "")
     assert "there is no topic 'odrers' in cluster 'source'" in missing.err
@@ -170,7 +172,15 @@ def test_consuming_as_a_group_acknowledges_what_was_shown_whole(invoke: Invoke, 
     assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-f", "%s", *orders).out == "123"
     assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-f", "%s", *orders).out == ""
     rows = {row["partition"]: row for row in invoke("groups", "orders", "-G", "g", "--json", *orders).json}
-    assert rows["0"] == {"group": "g", "partition": "0", "committed": "3", "next": "3", "lag": 0, "at_end": True}
+    assert rows["0"] == {
+        "group": "g",
+        "partition": "0",
+        "committed": "3",
+        "next": "3",
+        "lag": 0,
+        "at_end": True,
+        "member": None,
+    }
     invoke("produce", "-t", "orders", "-p", 0, *orders, stdin=b"4\n5\n")
     assert "2" in invoke("groups", "orders", "-G", "g", *orders).out.splitlines()[1].split()[-1]
     assert invoke("consume", "-t", "orders", "-G", "g", "-o", "beginning", "-e", "-f", "%s", *orders).out == "12345"
@@ -190,7 +200,7 @@ def test_from_a_position(invoke: Invoke, orders: list[Any]) -> None:
         (["consume", "-t", "orders", "-o", "7"], "the position 7 is of one partition. Name it with -p"),
         (["consume", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
         (["consume", "-t", "orders", "-f", "%q"], "uses %q"),
-        (["produce", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 3, counted from 0"),
+        (["produce", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
         (["produce", "-t", "orders", "-H", "novalue"], "-H 'novalue' is not a property. Write NAME=VALUE"),
     ],
 )

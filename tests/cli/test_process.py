@@ -108,6 +108,50 @@ def test_consume_is_interrupted(orders: list[object], number: signal.Signals) ->
     assert (code, err) == (130, "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_produce_counts_what_it_sent(orders: list[object], number: signal.Signals) -> None:
+    process = start("produce", "-t", "orders", *orders, "--json")
+    assert process.stdin is not None
+    process.stdin.write("1\n2\n3\n")
+    process.stdin.flush()  # and stays open: there is no end to wait for
+    limit = time.monotonic() + DEADLINE_S
+    while call("consume", "-t", "orders", "-e", *orders)[1] != "1\n2\n3\n":
+        assert time.monotonic() < limit, "what was written never arrived"
+    process.send_signal(number)
+    assert process.wait(DEADLINE_S) == 130
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.read())["stored"] == 3
+    assert "Traceback" not in process.stderr.read()
+    finish(process)
+
+
+def test_members_are_shown_while_they_consume_and_keep_their_group_from_being_moved(orders: list[object]) -> None:
+    call("produce", "-t", "orders", *orders, stdin="1\n2\n")
+    with start("consume", "-t", "orders", "-G", "g", *orders) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        (member,) = json.loads(call("groups", "orders", "--members", "--json", *orders)[1])
+        assert (member["group"], member["partitions"]) == ("g", ["0"])
+        (row,) = json.loads(call("groups", "orders", "--json", *orders)[1])
+        assert row["member"] == member["member"]
+        code, _, err = call("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", *orders)
+        assert (code, f"is being consumed by {member['member']}: stop it, then move it" in err) == (3, True)
+        process.send_signal(signal.SIGTERM)
+        assert finish(process)[0] == 130
+    assert call("groups", "orders", "--members", *orders)[2] == "nobody consumes it now\n"
+    assert call("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", *orders)[0] == 0
+
+
+def test_binary_goes_through_pipes_byte_for_byte(orders: list[object]) -> None:
+    payload = bytes(range(256)) * 100
+    make = [sys.executable, "-m", "mqbridge"]
+    options = ["-t", "orders", *map(str, orders)]
+    subprocess.run([*make, "produce", "-", *options], input=payload, check=True, timeout=DEADLINE_S)
+    out = subprocess.run([*make, "consume", "-e", "-f", "%s", *options], stdout=subprocess.PIPE, check=True, timeout=DEADLINE_S)
+    assert out.stdout == payload
+
+
 def test_the_second_signal_quits_at_once() -> None:
     program = (
         "import asyncio, sys\n"

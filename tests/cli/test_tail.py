@@ -35,7 +35,7 @@ class Lane:
         next_ = self.given.pop(0)
         if isinstance(next_, Exception):
             raise next_
-        messages = [Message(bytes([byte])) for byte in next_]
+        messages = [Message(bytes([byte]), position=(0,)) for byte in next_]
         return Batch(self.partition, messages, count=len(messages), size=1, first=(0,), next=(1,), native=next_)
 
     def acknowledge(self, batch: Batch) -> None:
@@ -139,3 +139,36 @@ async def test_what_cannot_be_sought_is_said() -> None:
     one, _ = tail(Wanted(frozenset({"0"}), "end", shared=True))
     with pytest.raises(ConfigError, match=r"does not say where c/t/a:0 ends"):
         await one.run(Inbound(Lane(0)))
+
+
+async def test_a_partition_that_is_written_to_ends_where_it_ended_at_the_start() -> None:
+    bounds = {"a:0": Bounds((0,), (1,)), "b:0": Bounds((0,), (9,))}
+    one, shown = tail(Wanted(frozenset({"0"}), "beginning", exit_at_end=True), bounds=bounds)
+    lane = Lane(0, b"x", b"later", caught_up=False)
+    assert await one.run(Inbound(lane)) == 1
+    assert (shown, lane.given) == ([b"x"], [b"later"])
+
+
+async def test_so_many_of_each_partition() -> None:
+    one, shown = tail(Wanted(frozenset(), "beginning", exit_at_end=True, each=2))
+    lanes = Lane(0, b"a", b"bcd", b"e", caught_up=False), Lane(1, b"x")
+    assert await one.run(Inbound(*lanes)) == 3
+    assert sorted(shown) == [b"a", b"b", b"x"]
+    assert (lanes[0].given, lanes[0].rejected) == ([b"e"], [b"bcd"])
+
+
+async def test_what_lies_before_the_beginning_or_is_of_another_type_is_left_out() -> None:
+    one, shown = tail(Wanted(frozenset({"0"}), "beginning", exit_at_end=True, begin={"a:0": (7,)}))
+    lane = Lane(0, b"x")
+    assert await one.run(Inbound(lane)) == 0
+    assert (shown, lane.acknowledged) == ([], [b"x"])
+    one, shown = tail(Wanted(frozenset({"0"}), "beginning", exit_at_end=True, msg_types=frozenset({"paid"})))
+    assert await one.run(Inbound(Lane(0, b"x"))) == 0
+    assert shown == []
+
+
+async def test_each_lane_is_moved_to_its_own_position() -> None:
+    lanes = Lane(0), Lane(1)
+    one, _ = tail(Wanted(frozenset(), {"a:0": (3,)}, exit_at_end=True, shared=False))
+    await one.run(Inbound(*lanes))
+    assert (lanes[0].sought, lanes[1].sought) == ([(3,)], [])

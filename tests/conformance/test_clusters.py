@@ -78,7 +78,7 @@ async def test_bounds_and_committed(arena: Arena, cluster: Cluster) -> None:
         return position is not None and position > last
 
     await arena.until(committed)
-    assert group in await arena.within(cluster.groups(topic))
+    assert await arena.within(cluster.groups(topic)) == [group]
     if bounds is not None:
         assert bounds.first <= first.first
         assert bounds.next > last

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.sending import SendReceipt
-from mqbridge.pulsar.wire.batch import frame_message
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.pulsar.wire.batch import frame_head, plain_head
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class OutgoingMessage:
         """It cannot be in a batch."""
         return self.deliver_at is not None or self.sequence_id is not None
 
-    def describe(self, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+    def describe(self, metadata: MessageMetadata) -> None:
         """Write all but the payload."""
         self.describe_keys(metadata)
         for key, value in self.properties:
@@ -69,10 +69,21 @@ class OutgoingMessage:
             metadata.event_time = self.event_time
         if self.payload is None:
             metadata.null_value = True
-        if self.deliver_at is not None and isinstance(metadata, MessageMetadata):
+        if self.deliver_at is not None:
             metadata.deliver_at_time = self.deliver_at
 
-    def describe_keys(self, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+    def head(self) -> bytes:
+        """What stands before the payload in a batch."""
+        if self.key is self.ordering_key is None and self.payload is not None and not (self.properties or self.event_time):
+            return plain_head(len(self.payload))
+        key, is_binary = self.key, False
+        if isinstance(key, bytes):
+            key, is_binary = base64.b64encode(key).decode(), True
+        return frame_head(
+            -1 if self.payload is None else len(self.payload), self.properties, key, is_binary, self.ordering_key, self.event_time
+        )
+
+    def describe_keys(self, metadata: MessageMetadata) -> None:
         """Write what brokers dispatch by."""
         if isinstance(self.key, bytes):
             metadata.partition_key = base64.b64encode(self.key).decode()
@@ -107,31 +118,28 @@ class Batcher:
     def add(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
         """Send a message, perhaps a little later; the future is where it was stored, or fails with ClusterError."""
         future: asyncio.Future[MessageId] = self._loop.create_future()
-        if message.alone or self._batching.max_messages <= 1:
+        batching = self._batching
+        if message.alone or batching.max_messages <= 1:
             self.flush()
             self._send_alone(message, future)
             return future
-        single = SingleMessageMetadata()
-        message.describe(single)
-        part = frame_message(single, message.payload or b"")
-        if self._messages and self._bytes + len(part) > self._batching.max_bytes:
+        head, payload = message.head(), message.payload or b""
+        size = len(head) + len(payload)
+        if self._messages and self._bytes + size > batching.max_bytes:
             self.flush()
-        self._put(message, part, future)
-        if self._messages >= self._batching.max_messages or self._bytes >= self._batching.max_bytes:
-            self.flush()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(self._batching.max_delay_s, self.flush)
-        return future
-
-    def _put(self, message: OutgoingMessage, part: bytes, future: "asyncio.Future[MessageId]") -> None:
-        key = (message.ordering_key, message.key) if self._batching.by_key else None
+        key = (message.ordering_key, message.key) if batching.by_key else None
         batch = self._batches.get(key)
         if batch is None:
             batch = self._batches[key] = _Batch(message)
-        batch.parts.append(part)
+        batch.parts += (head, payload)
         batch.futures.append(future)
         self._messages += 1
-        self._bytes += len(part)
+        self._bytes += size
+        if self._messages >= batching.max_messages or self._bytes >= batching.max_bytes:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(batching.max_delay_s, self.flush)
+        return future
 
     def _send_alone(self, message: OutgoingMessage, future: "asyncio.Future[MessageId]") -> None:
         metadata = MessageMetadata()
@@ -147,21 +155,23 @@ class Batcher:
         batches, self._batches = self._batches, {}
         self._messages = self._bytes = 0
         for batch in batches.values():
-            metadata = MessageMetadata(num_messages_in_batch=len(batch.parts))
+            count = len(batch.futures)
+            metadata = MessageMetadata(num_messages_in_batch=count)
             batch.first.describe_keys(metadata)
-            sent = self._producer.send(metadata, b"".join(batch.parts), len(batch.parts))
+            sent = self._producer.send(metadata, b"".join(batch.parts), count)
             sent.add_done_callback(functools.partial(self._done, batch.futures, True))
 
     def _done(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendReceipt]") -> None:
         error = sent.exception()
-        for index, future in enumerate(futures):
-            if future.done():
-                continue
-            if error is not None:
-                future.set_exception(error)
-            else:
-                receipt = sent.result()
-                future.set_result(MessageId(receipt.ledger, receipt.entry, self._partition, index if batched else -1))
+        if error is not None:
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        (ledger, entry, *_), partition = sent.result(), self._partition
+        for index, future in enumerate(futures, 0 if batched else -1):
+            if not future.done():
+                future.set_result(MessageId(ledger, entry, partition, index))
 
     async def close(self) -> None:
         """Send what has gathered and close the producer."""

@@ -69,13 +69,14 @@ class TopicProducer:
 
     def send(self, payload: bytes | None, **said: Any) -> "asyncio.Future[MessageId]":
         """Send a message; what else it says is named as in `OutgoingMessage`. The future fails with ClusterError."""
-        return self.send_message(OutgoingMessage(payload, **said))
+        return self.send_message(OutgoingMessage(payload, **said) if said else OutgoingMessage(payload))
 
     def send_message(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
         """Send a message."""
         if self._closed:
             raise ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
-        return self._batcher(self.partition_of(message)).add(message)
+        partition = self._next_turn() if message.key is None and self.partitions else self.partition_of(message)
+        return (self._batchers.get(partition) or self._batcher(partition)).add(message)
 
     def partition_of(self, message: OutgoingMessage) -> int:
         """Where a message goes; asked for one without a key, it is the next one's turn."""

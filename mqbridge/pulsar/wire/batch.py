@@ -1,7 +1,7 @@
 """The payload of a batch entry: per message a uint32 size, its SingleMessageMetadata and its own payload.
 
 Reading makes one protobuf object per message. Writing is left to who knows the message: `property_bytes` gives the piece that is
-worth remembering, and `frame_message` is the plain way.
+worth remembering, `frame_head` is for plain parts, and `frame_message` for a metadata object.
 """
 
 import struct
@@ -21,6 +21,10 @@ MEMO_NAMES = 4096
 _PROPERTIES = [b"\x0a" + size for size in SMALL]
 _VALUES = [b"\x12" + size for size in SMALL]
 _names: dict[str, bytes] = {}
+_UINT64 = (1 << 64) - 1
+_PLAIN = (_SIZE.pack(2) + b"\x18", _SIZE.pack(3) + b"\x18")
+"""What begins a head that says nothing but the payload's size, by whether that takes two bytes."""
+SMALL_SIZES = len(SMALL)
 
 
 def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
@@ -51,6 +55,42 @@ def frame_message(single: SingleMessageMetadata, payload: bytes) -> bytes:
     single.payload_size = len(payload)
     head = single.SerializeToString()
     return _SIZE.pack(len(head)) + head + payload
+
+
+def plain_head(payload_size: int) -> bytes:
+    """What stands before a payload of so many bytes of which nothing else is said."""
+    if payload_size < SMALL_SIZES:
+        return _PLAIN[payload_size > 127] + SMALL[payload_size]
+    size = b"\x18" + encode_varint(payload_size)
+    return _SIZE.pack(len(size)) + size
+
+
+def frame_head(
+    payload_size: int,
+    properties: Iterable[tuple[str, str]] = (),
+    key: str | None = None,
+    is_base64: bool = False,
+    ordering_key: bytes | None = None,
+    event_time: int = 0,
+) -> bytes:
+    """The same with all that is said (-1: a null value): the bytes of `frame_message` at less than half its cost."""
+    null = payload_size < 0
+    size = b"\x18" + encode_varint(0 if null else payload_size)
+    head = [property_bytes(name, value.encode()) for name, value in properties]
+    if key is not None:
+        data = key.encode()
+        head += (b"\x12", encode_varint(len(data)), data)
+    head.append(size)
+    if event_time:
+        head += (b"\x28", encode_varint(event_time & _UINT64))
+    if is_base64:
+        head.append(b"\x30\x01")
+    if ordering_key is not None:
+        head += (b"\x3a", encode_varint(len(ordering_key)), ordering_key)
+    if null:
+        head.append(b"\x48\x01")
+    whole = b"".join(head)
+    return _SIZE.pack(len(whole)) + whole
 
 
 def join_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> bytes:

@@ -1,13 +1,16 @@
 """Requests to whichever broker serves a queue now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import TypeVar
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.rocketmq.client.client import SUCCESS, RocketmqClient
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.command import Command
+
+T = TypeVar("T")
 
 
 class Brokers:
@@ -79,6 +82,14 @@ class Brokers:
     async def tell(self, queue: Queue, code: int, ext: Mapping[str, str]) -> None:
         """Tell the master of a queue what it does not answer. Raises Unreachable, ConnectionLost, ClusterError (REFRESH)."""
         await self.client.oneway(await self.master(queue.topic, queue.broker), code, ext)
+
+
+async def twice(call: Callable[[], Awaitable[T]]) -> T:
+    """Once more when the connection was lost, over a new one: for what may as well be done twice."""
+    try:
+        return await call()
+    except ConnectionLost:
+        return await call()
 
 
 def by_broker(queues: Sequence[Queue]) -> dict[str, list[Queue]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_address
+from typing import Self
 
 from mqbridge.errors import Failure, LocalProtocolError, MqbridgeError
 from mqbridge.net.window import SendWindow
@@ -62,7 +63,7 @@ class Timing:
 
 
 class RocketmqClient:
-    """Made inside a running loop; `connect` before anything else, `close` at the end.
+    """Made inside a running loop; `connect` before anything else, `close` at the end, or `async with`.
 
     `name_servers` are `host:port`. `instance` replaces the part of the client id that is unique otherwise. `sign` signs every
     request just before it is encoded.
@@ -115,12 +116,24 @@ class RocketmqClient:
         await self._heartbeats.close()
         await self.pool.close()
 
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     def unique_id(self) -> str:
         """A new UNIQ_KEY, what Java applications see as the message id."""
+        start, counter = self.reserve_ids(1)
+        return f"{start}{counter:04X}"
+
+    def reserve_ids(self, count: int) -> tuple[str, int]:
+        """As many in a row: how all begin, and the first one's counter, which are the last four digits."""
         if self._ids is None:
             raise LocalProtocolError("a client makes no ids before it is connected")
         now = time.time_ns() // 1_000_000
-        return self._ids.make(now - _month_start(now))
+        return self._ids.reserve(now - _month_start(now), count)
 
     def producer(
         self,

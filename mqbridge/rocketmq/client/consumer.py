@@ -60,12 +60,16 @@ class GroupConsumer:
         self.name = f"group {spec.group}" if spec.group else "a reader"
         self.budget = Budget(spec.max_bytes)
         self.held: dict[Queue, QueueStream] = {}
+        self.gaps: dict[Queue, int] = {}
+        """Queues that were given back at a gap, and where: taken again when the group's offset is another."""
         self._client = client
         self._brokers = Brokers(client)
         self.membership = Membership(self._brokers, spec)
         self._positions = client.positions
         self.keeper: Keeper = self._keeper()
         self._locks = Locks(self._brokers, spec.group) if spec.orderly else None
+        self._unsure: set[Queue] = set()
+        """Whose locks we asked for, and may have without a stream that would give them back."""
         self._early: dict[str, frozenset[Queue]] = {}
         """The queues that each topic had when we joined."""
         self._joined_at = 0.0
@@ -117,6 +121,7 @@ class GroupConsumer:
             unwatch()
         await cancel(*self._tasks)
         await asyncio.gather(*(stream.release() for stream in list(self.held.values())))
+        await self._unlock_unsure(self._unsure)
         if self.spec.model is not Model.ASSIGNED and Desk.of(self._client).dismiss(self.spec.group, self):
             await self.membership.leave()
         self._new.put_nowait(None)
@@ -132,16 +137,34 @@ class GroupConsumer:
         self._wake.set()
 
     def dropped(self, stream: QueueStream) -> None:
-        """A stream is over. If the queue is still ours by division, it is taken again with the next round."""
+        """A stream is over. If the queue is still ours by division, it is taken again with the next round; see `gaps`."""
         if self.held.get(stream.queue) is stream:
             del self.held[stream.queue]
-            if not self._closed:
+            if stream.gap_at is not None:
+                self.gaps[stream.queue] = stream.gap_at
+            elif not self._closed:
                 self._loop.call_later(UNBALANCED_S, self._wake.set)
+
+    async def leave_gap(self, queue: Queue, offset: int) -> None:
+        """An administrator says where to go on with a queue that was given back at a gap."""
+        try:
+            await self.keeper.save(queue, offset)
+        except (ClusterError, ProtocolError) as error:
+            log.warning(
+                "%s for %s stays at its gap, offset %d could not be committed: %s", shown(queue), self.name, offset, error
+            )
+        self._wake.set()
 
     async def unlock(self, queue: Queue) -> None:
         """Give a queue's lock back."""
         if self._locks is not None:
             await self._locks.unlock([queue])
+
+    async def _unlock_unsure(self, queues: set[Queue]) -> None:
+        """Give locks back that no stream holds: nobody else could have these queues for a minute."""
+        if self._locks is not None and queues:
+            await self._locks.unlock(list(queues))
+            self._unsure -= queues
 
     async def compacted(self, queue: Queue) -> bool:
         """Ask the broker for the topic's policy, once. One that cannot say has no such topics."""
@@ -187,6 +210,7 @@ class GroupConsumer:
             return topic not in self._early and self._loop.time() - self._joined_at > RETRY_TOPIC_S
         gone = [stream for queue, stream in self.held.items() if queue.topic == topic and queue not in mine]
         await asyncio.gather(*(stream.revoke() for stream in gone))
+        await self._unlock_unsure({queue for queue in self._unsure if queue.topic == topic and queue not in mine})
         return await self._take_all([queue for queue in mine if queue not in self.held], alone=alone)
 
     async def _part_of(self, topic: str) -> tuple[list[Queue] | None, bool]:
@@ -209,7 +233,9 @@ class GroupConsumer:
         wanted = len(queues)
         if self._locks is not None:
             locked_at = self._loop.time()
-            locked, _ = await self._locks.lock(queues) if queues else (set(), set())
+            self._unsure.update(queues)
+            locked, refused = await self._locks.lock(queues) if queues else (set(), set())
+            self._unsure -= refused
             queues = [queue for queue in queues if queue in locked]
         elif queues and not alone:
             await asyncio.sleep(HANDOVER_S)
@@ -221,14 +247,18 @@ class GroupConsumer:
             offset, first_start = await self._start_of(queue)
         except (ClusterError, ProtocolError) as error:
             log.warning("%s is ours but cannot be taken yet: %s", shown(queue), error)
-            if locked_at is not None:
-                await self.unlock(queue)
+            await self._unlock_unsure({queue})
             return False
+        if self.gaps.get(queue) == offset:
+            await self._unlock_unsure({queue})
+            return True
+        self.gaps.pop(queue, None)
         subscription = self.membership.subscription(queue.topic)
         puller = Puller(self._brokers, self.spec, queue, subscription, self.membership.version)
         stream = QueueStream(self, queue, subscription, puller)
         stream.locked_at = locked_at
         self.held[queue] = stream
+        self._unsure.discard(queue)
         stream.begin(offset, first_start=first_start)
         self._new.put_nowait(stream)
         return True

@@ -84,9 +84,15 @@ class GroupAdmin:
         return sorted({topic for answer in found.values() for topic in bodies.decode_topic_list(answer.body)})
 
     async def groups_of(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have offsets of it."""
+        """The groups that consume a topic, or have offsets of it.
+
+        A 5.3.3 broker names the topic itself among them while anybody consumes it; that one counts if it is a group with offsets.
+        """
         answers = await self._admin.of_topic(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader(topic).encode())
-        return sorted({group for answer in answers for group in _groups(answer.body)})
+        found = {group for answer in answers for group in _groups(answer.body)}
+        if topic in found and topic not in await self.topics_of(topic):
+            found.remove(topic)
+        return sorted(found)
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 

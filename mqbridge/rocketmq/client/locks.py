@@ -7,9 +7,10 @@ even when the renewal does not get through.
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from mqbridge.errors import ClusterError, ProtocolError
-from mqbridge.rocketmq.client.brokers import Brokers, by_broker
+from mqbridge.rocketmq.client.brokers import Brokers, by_broker, twice
 from mqbridge.rocketmq.wire import bodies
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code
@@ -51,7 +52,7 @@ class Locks:
         """Give locks back. A broker that cannot be told lets them go by itself after a minute."""
         for group in by_broker(queues).values():
             try:
-                await self._brokers.ask(group[0], Code.UNLOCK_BATCH_MQ, {}, self._body(group))
+                await twice(partial(self._brokers.ask, group[0], Code.UNLOCK_BATCH_MQ, {}, self._body(group)))
             except ClusterError as error:
                 log.info("queues of group %s could not be unlocked, they are free in a minute: %s", self._group, error)
 

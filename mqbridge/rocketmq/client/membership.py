@@ -5,7 +5,7 @@ import logging
 import random
 import time
 
-from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ProtocolError, ServerRefused
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
@@ -45,7 +45,10 @@ class Membership:
         return [subscription.data(self.version) for subscription in self._subscriptions.values()]
 
     async def join(self) -> None:
-        """Have SQL92 expressions checked, and tell the brokers of us until they count us in. Raises ClusterError (FATAL)."""
+        """Have SQL92 expressions checked, and tell the brokers of us until they count us in.
+
+        Raises ClusterError: FATAL for a bad filter or a group that brokers ignore.
+        """
         for subscription in self._spec.subscriptions:
             if subscription.kind == SQL92:
                 await self._check(subscription)
@@ -55,15 +58,30 @@ class Membership:
         topic = self._spec.subscriptions[0].topic
         for _ in range(JOIN_TRIES):
             await client.heartbeat()
-            route = await client.routes.get(topic)
-            if route is not None and client.client_id in (await self._list(route) or ()):
+            problem = await self._missing(topic)
+            if not problem:
                 return
             await asyncio.sleep(JOIN_PAUSE_S)
+        if isinstance(problem, MqbridgeError):
+            raise ClusterError(f"group {self._spec.group} could not be joined: {problem}") from problem
         raise ClusterError(
             f"the brokers of {topic} do not list {client.client_id} as a member of group {self._spec.group}, though it sent "
             f"{JOIN_TRIES} heartbeats. Brokers with autoCreateSubscriptionGroup=false ignore groups that do not exist: create it",
             Failure.FATAL,
         )
+
+    async def _missing(self, topic: str) -> MqbridgeError | bool:
+        """Whether a broker does not list us, or the passing reason why it could not say. Raises ClusterError for others."""
+        client = self._brokers.client
+        try:
+            route = await client.routes.get(topic)
+            return route is None or client.client_id not in (await self._list(route) or ())
+        except (ConnectionLost, ProtocolError) as error:
+            return error
+        except ServerRefused as error:
+            if error.failure in (Failure.RETRY, Failure.REFRESH):
+                return error
+            raise
 
     async def leave(self) -> None:
         """Tell the brokers that this member goes."""

@@ -98,7 +98,7 @@ class Popper:
         address = await self._brokers.master(topic, broker)
         self._check_version(address)
         asked_at = time.monotonic()
-        answer = await self._ask(address, Code.POP_MESSAGE, self._header(queue_id))
+        answer = await self._ask(address, self._header(queue_id))
         if answer.code == Status.SUCCESS:
             return await self._popped(broker, answer)
         if answer.code == Status.POLLING_TIMEOUT and (time.monotonic() - asked_at) * 2000 < self._poll_ms:
@@ -136,14 +136,12 @@ class Popper:
             order=self._orderly,
         ).encode()
 
-    async def _ask(self, address: str, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
-        timeout = self._poll_ms / 1000 + ANSWER_MORE_S
+    async def _ask(self, address: str, ext: dict[str, str]) -> Command:
+        topic, timeout = self._subscription.topic, self._poll_ms / 1000 + ANSWER_MORE_S
         try:
-            return await self._brokers.ask_at(
-                address, self._subscription.topic, code, ext, body, timeout=timeout, accept=_ANSWERS
-            )
+            return await self._brokers.ask_at(address, topic, Code.POP_MESSAGE, ext, timeout=timeout, accept=_ANSWERS)
         except ServerRefused as error:
-            if error.code == Status.REQUEST_CODE_NOT_SUPPORTED and code == Code.POP_MESSAGE:
+            if error.code == Status.REQUEST_CODE_NOT_SUPPORTED:
                 raise self._too_old(address, str(error)) from error
             raise
 
@@ -207,7 +205,8 @@ class Popper:
         broker = (await self.brokers())[0]
         address = await self._brokers.master(self._subscription.topic, broker)
         query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
-        answer = await self._ask(address, Code.QUERY_ASSIGNMENT, {}, bodies.encode_assignment_query(query))
+        body = bodies.encode_assignment_query(query)
+        answer = await self._brokers.ask_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
         found = bodies.decode_assignments(answer.body)
         if found is None:
             raise refused(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, "it has no assignment for us")

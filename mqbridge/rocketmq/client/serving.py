@@ -34,6 +34,10 @@ class Served(Protocol):
     spec: GroupSpec
     membership: Membership
     held: dict[Queue, QueueStream]
+    gaps: dict[Queue, int]
+
+    async def leave_gap(self, queue: Queue, offset: int) -> None:
+        """Go on with a queue that was given back at a gap."""
 
     def look_again(self) -> None:
         """Divide the queues anew."""
@@ -80,10 +84,14 @@ class Desk:
     def _reset(self, address: str, request: Command) -> None:
         header = ResetOffsetHeader.decode(request.ext)
         consumer = self._consumers.get(header.group)
-        for queue, offset in bodies.decode_reset_offsets(request.body).items() if consumer is not None else ():
-            stream = consumer.held.get(Queue(*queue)) if consumer is not None else None
+        if consumer is None:
+            return
+        for queue, offset in bodies.decode_reset_offsets(request.body).items():
+            stream = consumer.held.get(queue)
             if stream is not None:
                 spawn(stream.reset(offset, f"as an administrator has told {address}"), f"rocketmq reset of {stream}")
+            elif queue in consumer.gaps:
+                spawn(consumer.leave_gap(queue, offset), f"rocketmq reset of {queue}")
 
     def _running_info(self, _address: str, request: Command) -> Command:
         consumer = self._consumers.get(RunningInfoHeader.decode(request.ext).consumer_group)

@@ -4,6 +4,9 @@ Four offsets, never out of order: acknowledged <= handed out <= received up to (
 is the first. It never goes back but by `seek` or by a reset at the broker, and once nothing is out it follows `position` over
 what a filter left out. One pull is on its way at a time; the next one leaves when its answer is there and the budget has room.
 
+Pulls carry commits along, and brokers work on requests side by side: a pull that is still on its way could overwrite a later
+commit with its own. What has to be the last word (`_save`) waits until that cannot happen any more.
+
 A pull that answers "nothing" waits at the broker only when the queue is known to be read to its end: so `caught_up` is known at
 once, and only idle queues wait. A queue that ends for a reason of its own (GapError, a refusal that retrying does not help)
 hands out what it has and then raises that; the other queues of the consumer go on.
@@ -27,8 +30,9 @@ from mqbridge.errors import (
     ServerRefused,
 )
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client import pulling
+from mqbridge.rocketmq.client.brokers import twice
 from mqbridge.rocketmq.client.budget import Account, Budget
 from mqbridge.rocketmq.client.locks import VALID_S
 from mqbridge.rocketmq.client.offsets import Keeper
@@ -51,6 +55,12 @@ SUBSCRIPTION_WAIT_S = 1.0
 """After an answer that the broker does not know our subscription, and the heartbeat that tells it."""
 NULL_TRIES = 5
 """Answers in a row that a part of the queue's index is missing, before it is believed."""
+OVERTAKEN_S = 3.0
+"""How long the last word waits for the answer to a pull that carries a commit; a broker that is well needs milliseconds."""
+REVOKED_S = 0.25
+"""The same for a queue that another member takes over: that one asks for the offset half a second after it heard of us."""
+BEGUN_S = 0.5
+"""After so long a broker has begun with a pull that is to be held, and has seen to its commit before it holds it."""
 SETTLE_S = 3.0
 """How long a locked queue that is taken away waits for what is out, before its lock goes to another member."""
 
@@ -100,6 +110,8 @@ class QueueStream:
         """Loop time before the last lock; None where no lock is needed."""
         self.answered_ms = 0
         """When the last answer came, ms since the epoch."""
+        self.gap_at: int | None = None
+        """The offset at which it ended with a GapError."""
         self._owner, self._puller, self._subscription = owner, puller, subscription
         self._unfiltered = subscription.kind == TAG and not subscription.tags
         self._waiting: deque[Pulled] = deque()
@@ -115,10 +127,16 @@ class QueueStream:
         self._nulls = 0
         self._backoff = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
         self._ended: MqbridgeError | None = None
-        self._final = False
+        self._final = self._taken_away = False
         self._changed = asyncio.Event()
         self._quiet = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._carrier: asyncio.Task[None] | None = None
+        """The task whose pull is on its way with a commit."""
+        self._carried_until = 0.0
+        """Loop time from which on that commit has been seen to in any case."""
+        self._leaving: dict[asyncio.Task[None], float] = {}
+        """Tasks that were to end while they were the carrier, and until when to wait for them."""
         self._loop = asyncio.get_running_loop()
 
     def __str__(self) -> str:
@@ -212,13 +230,20 @@ class QueueStream:
 
     async def _save(self) -> None:
         """Tell the keeper and wait for its answer. A failure is logged: what was read after the last commit comes again."""
-        offset = self._acked
-        try:
+        if self._leaving:
+            left = max(self._leaving.values()) - self._loop.time()
+            await asyncio.wait(self._leaving, timeout=max(0.0, min(left, REVOKED_S if self._taken_away else OVERTAKEN_S)))
+            await cancel(*self._leaving)
+
+        async def save() -> int:
+            offset = self._acked
             await self._owner.keeper.save(self.queue, offset)
+            return offset
+
+        try:
+            self._sent = self._saved = await twice(save)
         except (ClusterError, ProtocolError) as error:
-            log.warning("%s: offset %d could not be committed: %s", self, offset, error)
-        else:
-            self._sent = self._saved = offset
+            log.warning("%s: offset %d could not be committed: %s", self, self._acked, error)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
@@ -251,13 +276,23 @@ class QueueStream:
     def _go_to(self, offset: int) -> None:
         """Forget what waits and what is being asked for; begin again at `offset`."""
         self._drop()
+        self.gap_at = None
         self.position = self._acked = self._handed = offset
         self._at_end = False
         self._nulls = 0
-        pulling, self._task = self._task, None
-        if pulling is not None and pulling is not asyncio.current_task():
-            pulling.cancel()
+        self._halt()
         self._task = spawn(self._pull_on(), f"rocketmq pulls of {self}")
+
+    def _halt(self) -> None:
+        """Pull no more; an answer that still comes is dropped."""
+        task, self._task = self._task, None
+        if task is None or task is asyncio.current_task():
+            return
+        if task is self._carrier and self._loop.time() < self._carried_until:
+            self._leaving[task] = self._carried_until
+            task.add_done_callback(self._leaving.pop)
+        else:
+            task.cancel()
 
     def _drop(self) -> None:
         while self._waiting:
@@ -270,14 +305,14 @@ class QueueStream:
         me = asyncio.current_task()
         while self._ended is None and self._task is me:
             try:
-                await self._took(await self._pull())
+                answer = await self._pull()
+                if self._task is me:
+                    await self._took(answer)
             except GapError as error:
                 self._fail(error)
-            except ServerRefused as error:
-                await self._refused(error)
             except (ClusterError, ProtocolError) as error:
-                self._sent = None
-                await self._pause(error)
+                if self._task is me:
+                    await self._failed(error)
 
     async def _pull(self) -> PullAnswer:
         owner = self._owner
@@ -285,11 +320,15 @@ class QueueStream:
         reserved = await owner.budget.reserve(self._account, idle=hold)
         try:
             commit = self._acked if owner.keeper.piggyback and self._lock_holds() else None
+            asked_at = self._loop.time()
             if commit is not None:
                 self._sent = commit
-            asked_at = self._loop.time()
+                self._carrier = asyncio.current_task()
+                self._carried_until = asked_at + (BEGUN_S if hold else pulling.ANSWER_TIMEOUT_S)
             answer = await self._puller.pull(self.position, commit, hold=hold)
         finally:
+            if self._carrier is asyncio.current_task():
+                self._carrier = None
             owner.budget.settle(reserved)
         self.answered_ms = time.time_ns() // 1_000_000
         if hold and answer.kind == pulling.NOTHING and self._loop.time() - asked_at < HELD_S:
@@ -358,10 +397,12 @@ class QueueStream:
 
     # --- what goes wrong --------------------------------------------------------------------------------------------
 
-    async def _refused(self, error: ServerRefused) -> None:
+    async def _failed(self, error: ClusterError | ProtocolError) -> None:
         """Wait, tell the broker our subscriptions, or end."""
         self._sent = None
-        if error.code == Status.FLOW_CONTROL:
+        if not isinstance(error, ServerRefused):
+            await self._pause(error)
+        elif error.code == Status.FLOW_CONTROL:
             await asyncio.sleep(FLOW_CONTROL_WAIT_S)
         elif error.code in _UNKNOWN_SUBSCRIPTION:
             log.info("%s: a heartbeat goes first: %s", self, error)
@@ -384,6 +425,7 @@ class QueueStream:
         if self._ended is None:
             log.error("%s", error)
             self._ended = error
+            self.gap_at = self.position if isinstance(error, GapError) else None
         self._changed.set()
 
     # --- ending -----------------------------------------------------------------------------------------------------
@@ -401,6 +443,7 @@ class QueueStream:
             self._quiet.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), SETTLE_S)
+        self._taken_away = True
         await self._give_back()
 
     def lock_lost(self) -> None:
@@ -415,9 +458,7 @@ class QueueStream:
             return False
         self._ended = LaneRevoked(why)
         self._drop()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
+        self._halt()
         self._owner.budget.queues -= 1
         self._changed.set()
         return True
@@ -426,6 +467,7 @@ class QueueStream:
         self._final = True
         if self._acked != self._saved:
             await self._save()
+        await cancel(*self._leaving)
         if self.locked_at is not None:
             await self._owner.unlock(self.queue)
         self._owner.dropped(self)

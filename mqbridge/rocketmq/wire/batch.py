@@ -29,9 +29,12 @@ def encode_element(body: bytes, properties: bytes, flag: int = 0) -> bytes:
         raise LocalProtocolError(f"a message of {len(body)} bytes with the flag {flag} does not fit a batch: {error}") from error
 
 
-def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """Flag, body and properties of each message. Raises RemoteProtocolError for bytes that cannot be cut."""
-    elements = []
+def decode_batch(data: bytes, most: int | None = None) -> list[tuple[int, bytes, bytes]]:
+    """Flag, body and properties of each message.
+
+    Raises RemoteProtocolError for bytes that cannot be cut, and for more than `most` messages.
+    """
+    elements: list[tuple[int, bytes, bytes]] = []
     at, end = 0, len(data)
     while at < end:
         if end - at < OVERHEAD_BYTES:
@@ -43,6 +46,8 @@ def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
             raise RemoteProtocolError(_torn(at, end, f"{size} bytes with a body of {length}, and {end - at} are left"))
         if data[properties_at - 2] << 8 | data[properties_at - 1] != stop - properties_at:
             raise RemoteProtocolError(_torn(at, end, f"the lengths inside do not add up to its {size} bytes"))
+        if len(elements) == most:
+            raise RemoteProtocolError(f"a batch of {end} bytes with more than {most} messages")
         elements.append((flag, data[start : properties_at - 2], data[properties_at:stop]))
         at = stop
     return elements

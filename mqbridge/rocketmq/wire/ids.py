@@ -15,7 +15,6 @@ from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 _HOST = struct.Struct(">4si")
 _HOST6 = struct.Struct(">16si")
 _OFFSET = struct.Struct(">q")
-_CHANGING = struct.Struct(">IH")
 _FIXED = struct.Struct(">Hi")
 
 OFFSET_ID_CHARS = 32
@@ -72,14 +71,22 @@ class UniqueIds:
 
     def make(self, ms_of_month: int) -> str:
         """The next id; the clock is the caller's."""
+        start, counter = self.reserve(ms_of_month, 1)
+        return f"{start}{counter:04X}"
+
+    def reserve(self, ms_of_month: int, count: int) -> tuple[str, int]:
+        """As `make` for `count` ids, at most MOST: how all begin, and the first one's counter, which are the last four digits."""
         # The counter has 16 bits: whenever it wraps, the time moves on, also where the clock has not, and never back.
-        self._counter = counter = self._counter + 1
-        if not counter & 0xFFFF:
+        counter = self._counter + 1 & 0xFFFF
+        if counter + count > MOST or not counter:
+            counter = 0
             self._last_ms += 1
+        self._counter = counter + count - 1
         if ms_of_month > self._last_ms or self._last_ms - ms_of_month > _MONTH_MS:
             self._last_ms = ms_of_month
-        return self._prefix + _CHANGING.pack(self._last_ms & 0xFFFFFFFF, counter & 0xFFFF).hex().upper()
+        return f"{self._prefix}{self._last_ms & 0xFFFFFFFF:08X}", counter
 
 
+MOST = 1 << 16
 _MONTH_MS = 27 * 86_400_000
 """The time of a month may go back by more than this: then the next one has begun."""

@@ -41,6 +41,16 @@ MAX_V1_TOPIC_BYTES = 127
 MAX_TOPIC_BYTES = 255
 """Brokers create no topics with longer names."""
 
+MAX_INNER_MESSAGES = 0x7FFF
+"""Of an inner batch: the broker's index counts them with 16 bits."""
+MAX_UNPACKED_BYTES = 256 << 20
+"""Of all bodies of one answer that are compressed or inner batches.
+
+A thousand times the 256 KiB that brokers answer with, as much as zlib can ever do; a Zstandard body may claim 32 MiB in 30 bytes.
+"""
+_OBJECT_BYTES = 512
+"""What a message of an inner batch takes besides its body, by which 22 bytes are counted for what they become."""
+
 
 class Sys:
     """Bits of the system flag."""
@@ -145,7 +155,10 @@ class Record:
 
 
 def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message; calls cost more than branches
-    """Every record, inner batches unwrapped. Raises RemoteProtocolError for bytes that cannot be cut into records.
+    """Every record, inner batches unwrapped.
+
+    Raises RemoteProtocolError for bytes that cannot be cut into records, and for those that unpack to more than
+    MAX_UNPACKED_BYTES: nobody could tell which of them to leave out.
 
     An inner batch is stored as a whole: a pull that starts inside of it gets the messages before, too. Drop those below the
     offset that was asked for.
@@ -155,6 +168,7 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
     append, new, unpack, checksum = records.append, Record.__new__, _fixed, crc32
     at, end = 0, len(body)
     last, topic = b"", ""
+    room = MAX_UNPACKED_BYTES
     while at < end:
         if end - at < MIN_RECORD_BYTES:
             raise RemoteProtocolError(_torn(body, at, f"{end - at} bytes are left, and a record has {MIN_RECORD_BYTES} at least"))
@@ -207,7 +221,9 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
             record.defect = "its properties are not UTF-8"
         at = stop
         if sys_flag & _SPECIAL and record.defect is None:
-            records += _unpack(record)
+            unpacked = _unpack(record)
+            room = _charged(room, unpacked)
+            records += unpacked
         else:
             append(record)
     return records
@@ -262,6 +278,14 @@ def _unpack(record: Record) -> list[Record]:
     return [record]
 
 
+def _charged(room: int, unpacked: list[Record]) -> int:
+    """What is left of MAX_UNPACKED_BYTES after these."""
+    room -= sum([len(record.body) + _OBJECT_BYTES for record in unpacked])
+    if room < 0:
+        raise RemoteProtocolError(f"the records of one answer unpack to more than {MAX_UNPACKED_BYTES} bytes, ask for fewer")
+    return room
+
+
 def _unwrap(record: Record) -> list[Record]:
     """An inner batch holds offsets as dense as any: its messages count up from the record's own."""
     return [
@@ -282,7 +306,7 @@ def _unwrap(record: Record) -> list[Record]:
             prepared_offset=record.prepared_offset,
             defect=None if _is_utf8(properties) else "its properties are not UTF-8",
         )
-        for place, (flag, body, properties) in enumerate(decode_batch(record.body))
+        for place, (flag, body, properties) in enumerate(decode_batch(record.body, MAX_INNER_MESSAGES))
     ]
 
 

@@ -7,9 +7,10 @@ Calls travel once per message, so the common shapes are cut and built by hand ar
 unusual takes the way through the generated classes.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple, TypeVar
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
@@ -99,7 +100,30 @@ def parse(kind: type[M], data: bytes) -> M:
         raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} of {len(data)} bytes cannot be read: {error}") from error
     if not message.IsInitialized():
         raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} of {len(data)} bytes lacks a required field")
+    _check_text(message)
     return message
+
+
+def _check_text(message: Message) -> None:
+    """Text that is not UTF-8 comes out of protobuf as bytes. Raises RemoteProtocolError."""
+    for name, repeated, nested in _texts(message.DESCRIPTOR):
+        value = getattr(message, name)
+        for each in value if repeated else (value,):
+            if nested:
+                _check_text(each)
+            elif not isinstance(each, str):
+                raise RemoteProtocolError(f"{message.DESCRIPTOR.name}.{name} is not UTF-8: {each[:40]!r}")
+
+
+@cache
+def _texts(kind: Descriptor) -> list[tuple[str, bool, bool]]:
+    """The fields of a kind of message that are text or messages with text: name, whether repeated, whether a message."""
+    found = []
+    for field in kind.fields:
+        nested = field.message_type
+        if field.type == field.TYPE_STRING or (nested is not None and _texts(nested)):
+            found.append((field.name, field.is_repeated, nested is not None))
+    return found
 
 
 def _part(payload: bytes, at: int) -> tuple[bytes, int]:

@@ -14,6 +14,7 @@ every reader takes. Whatever cannot be read raises RemoteProtocolError, before a
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ WRITTEN = 2
 NEWEST = 4
 MAX_UNPACKED_BYTES = 64 << 20
 """Three times the largest message of TubeMQ; snappy may claim four GiB in a few bytes."""
+MAX_ITEMS = 100_000
+"""A message costs far more than the byte that it may be packed in."""
 MAX_TEXT_BYTES = 0x7FFF
 
 _INT16, _INT32, _INT64 = Struct(">H"), Struct(">I"), Struct(">q")
@@ -116,7 +119,9 @@ def unpack(body: bytes) -> Packed:
         packed = bool(reader.take(1)[0])
         inner = _inflated(reader.take(size - 1), room) if packed else reader.take(size - 1)
         room -= len(inner)
-        items.extend(_own(inner, attributes) if version == 3 else _plain(inner, attributes))
+        items.extend(islice(_own(inner, attributes) if version == 3 else _plain(inner, attributes), MAX_ITEMS + 1 - len(items)))
+        if len(items) > MAX_ITEMS:
+            raise RemoteProtocolError(f"a packed body with more than {MAX_ITEMS} messages")
     return Packed(version, created, items)
 
 

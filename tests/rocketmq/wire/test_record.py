@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
+from mqbridge.rocketmq.wire import record as module
 from mqbridge.rocketmq.wire.batch import decode_batch, encode_element
 from mqbridge.rocketmq.wire.compression import LZ4, OLD, ZLIB, ZSTD, compress
 from mqbridge.rocketmq.wire.ids import format_host, parse_host
@@ -189,6 +190,29 @@ def test_what_cannot_be_used_is_a_defect_with_the_raw_body(record: Record, word:
 def test_a_flag_without_its_other_half_unwraps_nothing() -> None:
     record = one(encode_record(Record("t", b"junk", sys_flag=Sys.INNER_BATCH)))
     assert (record.defect, record.body) == (None, b"junk")
+
+
+@pytest.mark.parametrize("flags", [0, Sys.INNER_BATCH | Sys.NEED_UNWRAP], ids=["bodies", "inner batches"])
+def test_what_an_answer_unpacks_to_has_a_limit(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
+    """A hundred bytes each become a hundred thousand, in bytes or in objects: that ends, and is not left out silently."""
+    monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 1 << 20)
+    plain = encode_element(b"", b"") * 180 if flags else bytes(100_000)
+    bomb = encode_record(Record("t", compress(ZSTD, plain), sys_flag=Sys.COMPRESSED | ZSTD | flags))
+    assert len(bomb) < 200
+    assert decode_records(bomb * 10)
+    with pytest.raises(RemoteProtocolError, match="unpack to more than 1048576"):
+        decode_records(bomb * 12)
+
+
+def test_an_inner_batch_has_no_more_messages_than_a_broker_can_count() -> None:
+    def inner(count: int) -> bytes:
+        stored = compress(ZSTD, encode_element(b"", b"") * count)
+        return encode_record(Record("t", stored, sys_flag=Sys.COMPRESSED | ZSTD | Sys.INNER_BATCH | Sys.NEED_UNWRAP))
+
+    assert len(decode_records(inner(32767))) == 32767
+    record = one(inner(32768))
+    assert record.defect is not None
+    assert "more than 32767" in record.defect
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 package mqbridge.tests;
 
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.Base64;
 import java.util.Map;
 import java.util.TreeMap;
@@ -18,47 +20,88 @@ import org.apache.pulsar.client.api.SubscriptionType;
 /**
  * Consumes a Pulsar topic, partitioned or not, from the earliest message, and acknowledges each message after its line is printed.
  *
+ * <p>A line's {@code done} is what becomes of its message: acknowledged, refused, or kept without a word; {@code at} is when, in
+ * microseconds since the epoch.
+ *
  * <p>Properties come as the SDK shows them: of a message in a batch sorted by key and with one value per key, whatever was sent.
  *
  * <pre>
  * --url pulsar://host:port  --topic T    --subscription S
- * --type Exclusive|Shared|Failover|Key_Shared
+ * --type Exclusive|Shared|Failover|Key_Shared                    --name NAME   of the consumer
  * --messages 0              --idle 30    stop after so many messages, or seconds without one (0: never)
+ * --until FILE                           stop as soon as there is such a file
  * --digest                               sha256 and size instead of the body
+ * --refuse 0                             messages are refused that were delivered again less often than this
+ * --keep-from 0                          from the message of this number on, all are kept (0: none)
+ * --batch-index-ack         --receiver-queue 1000
+ * --live                                 a line can be read before its message is acknowledged
  * </pre>
  */
 public final class PulsarConsume {
     private static final int RECEIVE_WAIT_MS = 200;
+    private static final int AGAIN_MS = 100;
 
-    private PulsarConsume() {}
+    private final Idle idle;
+    private final boolean digest;
+    private final boolean live;
+    private final long refuse;
+    private final long keepFrom;
+
+    private PulsarConsume(Args args) {
+        idle = new Idle(args);
+        digest = args.flag("digest");
+        live = args.flag("live");
+        refuse = args.number("refuse", 0);
+        keepFrom = args.number("keep-from", 0);
+    }
 
     public static void main(String[] argv) {
         Program.main(argv, args -> {
             try (PulsarClient client = PulsarClient.builder().serviceUrl(args.text("url")).build()) {
-                ConsumerBuilder<byte[]> builder = client.newConsumer(Schema.BYTES).topic(args.text("topic"))
-                        .subscriptionName(args.text("subscription"))
-                        .subscriptionType(SubscriptionType.valueOf(args.text("type", "Exclusive")))
-                        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
-                Idle idle = new Idle(args);
-                boolean digest = args.flag("digest");
+                ConsumerBuilder<byte[]> builder = consumer(client, args);
+                PulsarConsume consume = new PulsarConsume(args);
                 args.end();
                 try (Consumer<byte[]> consumer = builder.subscribe()) {
-                    consume(consumer, idle, digest);
+                    consume.run(consumer);
                 }
-                Program.printNow(Program.object("messages", idle.seen()));
+                Program.printNow(Program.object("messages", consume.idle.seen()));
             }
         });
     }
 
-    private static void consume(Consumer<byte[]> consumer, Idle idle, boolean digest) throws PulsarClientException {
+    private static ConsumerBuilder<byte[]> consumer(PulsarClient client, Args args) {
+        ConsumerBuilder<byte[]> builder = client.newConsumer(Schema.BYTES).topic(args.text("topic"))
+                .subscriptionName(args.text("subscription"))
+                .subscriptionType(SubscriptionType.valueOf(args.text("type", "Exclusive")))
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                .negativeAckRedeliveryDelay(AGAIN_MS, TimeUnit.MILLISECONDS)
+                .enableBatchIndexAcknowledgment(args.flag("batch-index-ack"))
+                .receiverQueueSize(args.count("receiver-queue", 1000));
+        String name = args.text("name", null);
+        return name == null ? builder : builder.consumerName(name);
+    }
+
+    private void run(Consumer<byte[]> consumer) throws PulsarClientException {
         while (!idle.over()) {
             Message<byte[]> message = consumer.receive(RECEIVE_WAIT_MS, TimeUnit.MILLISECONDS);
             if (message == null) {
                 Program.flush();
                 continue;
             }
-            Program.print(line(message, digest));
-            consumer.acknowledge(message);
+            boolean kept = keepFrom > 0 && idle.seen() >= keepFrom;
+            boolean refused = message.getRedeliveryCount() < refuse;
+            Map<String, Object> line = line(message, digest);
+            line.put("done", kept ? "kept" : refused ? "refused" : "acknowledged");
+            line.put("at", ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now()));
+            Program.print(line);
+            if (live) {
+                Program.flush();
+            }
+            if (refused && !kept) {
+                consumer.negativeAcknowledge(message);
+            } else if (!kept) {
+                consumer.acknowledge(message);
+            }
             idle.saw(1);
         }
     }

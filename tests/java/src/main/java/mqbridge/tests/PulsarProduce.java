@@ -7,10 +7,12 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.HashingScheme;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerAccessMode;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Schema;
@@ -22,10 +24,12 @@ import org.apache.pulsar.client.api.TypedMessageBuilder;
  * <pre>
  * --url pulsar://host:port  --topic T      --messages N (1)      --start 0    first sequence number
  * --size 1024               --key k{n}     --ordering-key o{n}   {n} becomes the sequence number
- * --properties k=v,k2=v{n}  --event-time 0 ms; 0: none
- * --batching true           --compression NONE|LZ4|ZLIB|ZSTD|SNAPPY
+ * --keys 0                  that of a key counts only so far and begins again (0: no end)
+ * --properties k=v,k2=v{n}  --event-time 0 ms; 0: none           --deliver-after 0 ms from now
+ * --batching true           --by-key       a batch for each key  --compression NONE|LZ4|ZLIB|ZSTD|SNAPPY
+ * --chunk-bytes 0           cut larger messages, without batches --access Shared|Exclusive|ExclusiveWithFencing|WaitForExclusive
  * --producer NAME           --window 2000  --timeout 120         seconds without any answer before it gives up
- * --print                                  a line per stored message
+ * --rate 0                  --print        messages per second (0: no limit); a line per stored message
  * </pre>
  */
 public final class PulsarProduce {
@@ -38,7 +42,10 @@ public final class PulsarProduce {
     private final String key;
     private final String orderingKey;
     private final List<Map.Entry<String, String>> properties;
+    private final long keys;
     private final long eventTime;
+    private final long deliverAfter;
+    private final long rate;
     private final int windowSize;
     private final long timeout;
     private final boolean print;
@@ -52,7 +59,10 @@ public final class PulsarProduce {
         key = args.text("key", null);
         orderingKey = args.text("ordering-key", null);
         properties = args.pairs("properties");
+        keys = args.number("keys", 0);
         eventTime = args.number("event-time", 0);
+        deliverAfter = args.number("deliver-after", 0);
+        rate = args.number("rate", 0);
         windowSize = args.count("window", 2000);
         timeout = args.number("timeout", 120);
         print = args.flag("print");
@@ -76,7 +86,15 @@ public final class PulsarProduce {
                 .batchingMaxMessages(BATCH_MESSAGES).batchingMaxBytes(BATCH_BYTES)
                 .compressionType(CompressionType.valueOf(args.text("compression", "NONE")))
                 .hashingScheme(HashingScheme.Murmur3_32Hash)
+                .accessMode(ProducerAccessMode.valueOf(args.text("access", "Shared")))
                 .maxPendingMessages(window).blockIfQueueFull(true);
+        if (args.flag("by-key")) {
+            builder.batcherBuilder(BatcherBuilder.KEY_BASED);
+        }
+        int chunkBytes = args.count("chunk-bytes", 0);
+        if (chunkBytes > 0) {
+            builder.enableBatching(false).enableChunking(true).chunkMaxMessageSize(chunkBytes);
+        }
         String name = args.text("producer", null);
         return name == null ? builder : builder.producerName(name);
     }
@@ -85,6 +103,7 @@ public final class PulsarProduce {
         long started = System.nanoTime();
         for (long sequence = first; sequence < end; sequence++) {
             acquire(1);
+            keepRate(sequence - first, started);
             long sent = sequence;
             message(producer, sequence).sendAsync().whenComplete((id, thrown) -> stored(sent, id, thrown));
         }
@@ -92,6 +111,13 @@ public final class PulsarProduce {
         acquire(windowSize);
         double seconds = (System.nanoTime() - started) / 1e9;
         Program.print(Program.object("messages", end - first, "seconds", seconds, "rate", (end - first) / seconds));
+    }
+
+    private void keepRate(long sent, long started) throws InterruptedException {
+        if (rate > 0) {
+            long ahead = started + sent * 1_000_000_000L / rate - System.nanoTime();
+            TimeUnit.NANOSECONDS.sleep(Math.max(0, ahead));
+        }
     }
 
     private void acquire(int permits) throws Exception {
@@ -106,13 +132,16 @@ public final class PulsarProduce {
     private TypedMessageBuilder<byte[]> message(Producer<byte[]> producer, long sequence) {
         TypedMessageBuilder<byte[]> message = producer.newMessage().value(body.of(sequence));
         if (key != null) {
-            message.key(Body.numbered(key, sequence));
+            message.key(Body.numbered(key, keys > 0 ? sequence % keys : sequence));
         }
         if (orderingKey != null) {
             message.orderingKey(Body.numbered(orderingKey, sequence).getBytes(StandardCharsets.UTF_8));
         }
         if (eventTime > 0) {
             message.eventTime(eventTime);
+        }
+        if (deliverAfter > 0) {
+            message.deliverAfter(deliverAfter, TimeUnit.MILLISECONDS);
         }
         for (Map.Entry<String, String> pair : properties) {
             message.property(pair.getKey(), Body.numbered(pair.getValue(), sequence));

@@ -20,6 +20,7 @@ import org.apache.inlong.tubemq.corebase.TErrCodeConstants;
  * <pre>
  * --master host:port  --topic T        --group G
  * --messages 0        --idle 30        stop after so many messages, or seconds without one (0: never)
+ * --until FILE                         stop as soon as there is such a file
  * --types a,b         --digest         server-side filter; sha256 and size instead of the body
  * --heartbeat 2000                     ms; partitions arrive in heartbeats only
  * </pre>

@@ -1,0 +1,28 @@
+"""Find messages by a key, by the id that Java shows, and by the place where they are stored.
+
+python examples/rocketmq/query.py localhost:9876 orders order-1
+"""
+
+import asyncio
+import sys
+
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.nameservers import parse_name_servers
+from mqbridge.rocketmq.wire import ids, properties
+from mqbridge.rocketmq.wire.properties import Name
+
+
+async def main(name_servers: str, topic: str, key: str) -> None:
+    """Every message with the key, looked up in all three ways."""
+    async with RocketmqClient(parse_name_servers(name_servers)) as client:
+        for record in await client.query.by_key(topic, key):
+            unique = properties.find(record.properties, Name.UNIQ_KEY)
+            print(f"{record.queue_id}:{record.queue_offset} {record.body!r} {unique}")
+            place = ids.offset_id(record.store_host, record.physical_offset)
+            same = await client.query.by_offset_id(place, topic)
+            copies = await client.query.by_unique_key(topic, unique) if unique else []
+            print(f"  {place}: {'the same' if same and same.body == record.body else 'gone'}; {len(copies)} with its id")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""Moving a group for a person: first the whole plan, then all of it, so that what was shown is what is done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mqbridge.adapter import Cluster
+from mqbridge.cli.console import print_json, print_table, say
+from mqbridge.cli.places import Place, find, pick
+from mqbridge.cli.reach import Chosen, no_topic
+from mqbridge.cli.standing import distance, text_of
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.message import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for."""
+
+    topic: str
+    group: str
+    partitions: Sequence[str]
+    place: Place
+    create: bool
+    do_it: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """By partition, where the group is and where it goes."""
+
+    wanted: Wanted
+    moves: tuple[tuple[str, Position | None, Position], ...]
+
+
+async def reset(chosen: Chosen, wanted: Wanted) -> Plan:
+    """Work out the plan, and carry it out if that is wanted. Raises ClusterError, ConfigError."""
+    topic, group = wanted.topic, wanted.group
+    async with chosen.reached() as cluster:
+        described = await cluster.describe(topic)
+        if described is None:
+            raise no_topic(topic, cluster)
+        if not cluster.capabilities.move_groups:
+            raise ClusterError(
+                f"cluster {cluster.name!r} cannot move groups; give its admin_url (--at URL?admin=http://HOST:PORT)",
+                Failure.FATAL,
+            )
+        committed = await cluster.committed(topic, group)
+        if not committed and not wanted.create:
+            await _must_exist(cluster, topic, group)
+        names, bounds = pick(described, wanted.partitions), await cluster.bounds(topic)
+        targets = await find(cluster, topic, names, wanted.place, bounds)
+        if wanted.do_it:
+            await cluster.move(topic, group, targets)
+    return Plan(wanted, tuple((name, committed.get(name), target) for name, target in targets.items()))
+
+
+async def _must_exist(cluster: Cluster, topic: str, group: str) -> None:
+    """A misspelt name would make a group that nobody consumes as, and leave the one that was meant."""
+    known = await cluster.groups(topic)
+    if group not in known:
+        has = f"It has {', '.join(sorted(known))}" if known else "It has none"
+        raise ConfigError(f"topic {topic!r} has no group {group!r}", hint=f"{has}; --create makes a new one")
+
+
+def show(plan: Plan, *, as_json: bool) -> None:
+    """The plan, and whether it was carried out."""
+    wanted = plan.wanted
+    if as_json:
+        moves = [_as_json(*move) for move in plan.moves]
+        print_json({"topic": wanted.topic, "group": wanted.group, "moved": wanted.do_it, "partitions": moves})
+        return
+    rows = [(name, text_of(before), text_of(after), _change(before, after)) for name, before, after in plan.moves]
+    print_table(["partition", "committed", "to", "change"], rows, right=["committed", "to", "change"])
+    done = "is moved" if wanted.do_it else "would be moved"
+    say(f"group {wanted.group} {done} in {len(rows)} partition{'' if len(rows) == 1 else 's'} of {wanted.topic}")
+
+
+def _as_json(name: str, before: Position | None, after: Position) -> dict[str, Any]:
+    return {"partition": name, "committed": text_of(before), "to": text_of(after)}
+
+
+def _change(before: Position | None, after: Position) -> str | None:
+    if before is None:
+        return "new"
+    if (by := distance(before, after)) is not None:
+        return f"{by:+,}" if by else "none"
+    return "none" if before == after else "forth" if after > before else "back"

@@ -1,0 +1,96 @@
+"""What people ask of a cluster's groups and topics: who is a member, moving a group, finding a time, how a topic is set up.
+
+A Broker knows a group's members, and each member knows its queues: it is asked through the Broker.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from mqbridge.adapter import Member
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.message import Position
+from mqbridge.rocketmq.client.admin import Admin
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.groupadmin import GroupAdmin
+from mqbridge.rocketmq.client.positions import Positions
+from mqbridge.rocketmq.wire import bodies, headers
+from mqbridge.rocketmq.wire.bodies import Connection, GroupConfig, Perm, Queue, TopicConfig
+from mqbridge.rocketmq.wire.codes import Code
+
+_PERMS = {Perm.READ: "read", Perm.WRITE: "write", Perm.READ_WRITE: "read and write"}
+
+
+def name_of(queue: Queue) -> str:
+    """A queue as a partition's name."""
+    return f"{queue.broker}:{queue.id}"
+
+
+class Operations:
+    """On one connected cluster. Each call raises ClusterError."""
+
+    def __init__(self, client: RocketmqClient) -> None:
+        self._client = client
+        self._admin = Admin(client)
+        self._positions = Positions(client)
+        self._groups = GroupAdmin(client, self._admin, self._positions)
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """Who is connected as the group, and the queues of the topic that each says it has."""
+        found = await self._groups.consumers(group)
+        if found is None or topic not in {one.topic for one in found.subscriptions}:
+            return []
+        held = await asyncio.gather(*(self._queues(group, topic, one) for one in found.connections))
+        return [Member(one.client_id, one.address, names) for one, names in zip(found.connections, held, strict=True)]
+
+    async def _queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
+        """None when the member does not answer, or cannot tell (a 5.x proxy's client has no queues)."""
+        ext = headers.RunningInfoHeader(group, member.client_id).encode()
+        for address in (await self._admin.masters()).values():
+            try:
+                answer = await self._client.request(address, Code.GET_CONSUMER_RUNNING_INFO, ext)
+            except ClusterError:
+                continue  # it may be connected to another Broker
+            queues = bodies.decode_running_info(answer.body).queues
+            return tuple(name_of(queue) for queue in sorted(queues) if queue.topic == topic)
+        return None
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position], queues: list[Queue]) -> None:
+        """Commit these offsets as the group. FATAL while it is connected: its members would go on from their own."""
+        if (found := await self._groups.consumers(group)) is not None and found.connections:
+            names = ", ".join(one.client_id for one in found.connections)
+            raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
+        known = {name_of(queue): queue for queue in queues}
+        if unknown := positions.keys() - known.keys():
+            raise ClusterError(f"topic {topic!r} has no queue {', '.join(sorted(unknown))}", Failure.FATAL)
+        if group not in await self._groups.configs():
+            await self._groups.create(GroupConfig(group))
+        await self._groups.write(group, {known[name]: position[0] for name, position in positions.items()})
+
+    async def position_at(self, queues: list[Queue], time_ms: int) -> dict[str, Position]:
+        """By the time of storing."""
+        offsets = await asyncio.gather(*(self._positions.at(queue, time_ms) for queue in queues))
+        return {name_of(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True)}
+
+    async def settings(self, topic: str) -> dict[str, str]:
+        """As its Brokers have it; what differs between them stands there once for each."""
+        found: dict[str, dict[str, str]] = {}
+        for broker, config in (await self._admin.topic_config(topic)).items():
+            for name, value in _said(config).items():
+                found.setdefault(name, {})[broker] = value
+        return {name: _joined(values) for name, values in found.items()}
+
+
+def _said(config: TopicConfig) -> dict[str, str]:
+    return {
+        "permission": _PERMS.get(config.perm, str(config.perm)),
+        "read_queues": str(config.read_queues),
+        "write_queues": str(config.write_queues),
+        "order": str(config.order).lower(),
+        **config.attributes,
+    }
+
+
+def _joined(values: Mapping[str, str]) -> str:
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return ", ".join(f"{value} at {broker}" for broker, value in values.items())

@@ -1,0 +1,117 @@
+"""What people ask of a cluster's groups and topics, by the Brokers' web interface: who is a member, moving a group, sweeping.
+
+The Brokers list a group some 5 s after it was made or moved, when they write their offsets down; until then it is not listed, and
+cannot be removed.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from mqbridge.adapter import Member
+from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
+from mqbridge.message import Position
+from mqbridge.tubemq.client.admin import USER, Admin, Node, StoredRange
+from mqbridge.tubemq.client.tail import INDEX_ENTRY_BYTES
+from mqbridge.tubemq.wire.text import STORE_STEP
+
+_SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish", "acceptSubscribe", "unflushThreshold")
+
+
+class Operator(Admin):
+    """The administrators' API with what changes and shows groups."""
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """The clients that hold partitions of the topic as the group; one that was killed shows until its lease ends (35 s)."""
+        held: dict[str, list[str]] = {}
+        for node in await self.brokers():
+            for owner, of, partition, client in await self._held(node):
+                if (owner, of) == (group, topic):
+                    held.setdefault(client, []).append(f"{node.id}:{partition}")
+        return [Member(client, "", tuple(names)) for client, names in sorted(held.items())]
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Set the group's confirmed offsets. FATAL while it has members: they would take it for lost data."""
+        if present := await self.members(topic, group):
+            names = ", ".join(member.id for member in present)
+            raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
+        nodes = {str(node.id): node for node in await self.brokers()}
+        if unknown := positions.keys() - (await self._numbered(topic)):
+            raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
+        for name, position in positions.items():
+            broker, _, partition = name.partition(":")
+            if broker not in nodes:
+                raise ClusterError(f"there is no Broker online for partition {name} of {topic}", Failure.RETRY)
+            place = {"topicName": topic, "groupName": group, "partitionId": partition}
+            method = "admin_manual_set_current_offset"
+            await self._broker(nodes[broker], method, **place, manualOffset=position[0], modifyUser=USER)
+
+    async def _numbered(self, topic: str) -> set[str]:
+        """The names of the topic's partitions, as it is configured."""
+        return {
+            f"{broker}:{store * STORE_STEP + number}"
+            for broker, entry in (await self._deployed(topic)).items()
+            for store in range(entry["numTopicStores"])
+            for number in range(entry["numPartitions"])
+        }
+
+    async def settings(self, topic: str) -> dict[str, str]:
+        """As the Master has it; what differs between Brokers stands there once for each."""
+        said: dict[str, dict[int, str]] = {}
+        for broker, entry in (await self._deployed(topic)).items():
+            for name in _SETTINGS:
+                said.setdefault(name, {})[broker] = str(entry.get(name))
+        return {name: _joined(values) for name, values in said.items()}
+
+    async def sweep(self, prefix: str) -> None:
+        """Remove the groups whose names begin so and that nobody holds partitions as."""
+        for node in await self.brokers():
+            answer = await self._broker(node, "admin_query_group")
+            listed = {name for entry in answer["dataSet"] for name in entry["groupName"] if name.startswith(prefix)}
+            idle = sorted(listed - {group for group, _, _, _ in await self._held(node)})
+            if idle:
+                await self._broker(node, "admin_rmv_offset", groupName=",".join(idle), modifyUser=USER)
+
+    async def _held(self, node: Node) -> list[tuple[str, str, str, str]]:
+        """Group, topic, partition number and client of everything that is held at a Broker."""
+        answer = await self._broker(node, "admin_query_consumer_regmap")
+        try:
+            return [(*_place(entry["Partition"]), entry["Consumer"]) for entry in answer["dataSet"]]
+        except (KeyError, ValueError) as error:
+            raise RemoteProtocolError(f"the members at {node.url} cannot be read: {error}") from error
+
+
+def _place(text: str) -> tuple[str, str, str]:
+    group, topic, partition = text.split(":")
+    return group, topic, partition
+
+
+def _joined(values: Mapping[int, str]) -> str:
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return ", ".join(f"{value} at {broker}" for broker, value in values.items())
+
+
+def entries_between(committed: Mapping[str, int], stored: Mapping[str, StoredRange]) -> dict[str, int]:
+    """Messages of each partition's store from the committed offset to the end: as one index serves a store, at least its own."""
+    return {
+        name: max(0, stored[name].next - max(offset, stored[name].first)) // INDEX_ENTRY_BYTES
+        for name, offset in committed.items()
+        if name in stored
+    }
+
+
+def counted_back(stored: Mapping[str, StoredRange], count: int) -> dict[str, Position]:
+    """So far back in each store's index that each of its partitions has that many, if it gets half of its fair share at least."""
+    return {
+        name: (max(one.first, one.next - 2 * count * _partitions_of_store(name, stored) * INDEX_ENTRY_BYTES), 0)
+        for name, one in stored.items()
+    }
+
+
+def _partitions_of_store(name: str, names: Iterable[str]) -> int:
+    store = _store(name)
+    return sum(_store(other) == store for other in names)
+
+
+def _store(name: str) -> tuple[str, int]:
+    broker, _, partition = name.partition(":")
+    return broker, int(partition) // STORE_STEP

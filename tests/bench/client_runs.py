@@ -1,0 +1,281 @@
+"""One run of one of our clients in a process of its own: `python -m tests.bench.client_runs '{"client": ..., "mode": ...}'`.
+
+Prints a JSON line with rate, cpuSecondsPerMillion and peakRssBytes, as the Java programs do: from the moment when a warm-up share
+of the messages is through until the last one is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from mqbridge.errors import LaneRevoked
+from mqbridge.message import Message
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.pulsar.client.batching import Batching
+from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
+from mqbridge.pulsar.client.topic_producer import open_topic_producer
+from mqbridge.pulsar.mapping import Limits, decode, encode
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.consumer import join
+from mqbridge.rocketmq.client.nameservers import parse_name_servers
+from mqbridge.rocketmq.client.outgoing import OutgoingMessage
+from mqbridge.rocketmq.client.spec import GroupSpec
+from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.tubemq.client.client import TubeMQClient
+from mqbridge.tubemq.client.line import SendResult
+from mqbridge.tubemq.client.messages import decode_all
+from mqbridge.tubemq.client.partition import PartitionSession
+
+HEARTBEAT_S = 2.0
+
+
+class Meter:
+    """Counts what is through."""
+
+    def __init__(self, total: int, warmup: int) -> None:
+        self.over = asyncio.Event()
+        self.messages = 0
+        self._total, self._warmup = total, warmup
+        self._began: tuple[int, float, float] | None = None
+        self.figures: dict[str, float] = {}
+
+    def add(self, count: int) -> None:
+        """So many more; called once per batch."""
+        self.messages += count
+        if self._began is None and self.messages >= self._warmup:
+            self._began = self.messages, time.monotonic(), time.process_time()
+        elif self.messages >= self._total and self._began is not None and not self.figures:
+            messages, began, cpu = self._began
+            measured, seconds = self.messages - messages, time.monotonic() - began
+            self.figures = {
+                "rate": measured / seconds,
+                "cpuSecondsPerMillion": (time.process_time() - cpu) / measured * 1e6,
+                "peakRssBytes": peak_rss(),
+            }
+            self.over.set()
+
+
+def peak_rss() -> int:
+    """Of this process."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) << 10
+
+
+Run = Callable[[dict[str, Any], Meter], Awaitable[None]]
+
+
+# --- Pulsar -----------------------------------------------------------------------------------------------------------
+
+
+async def pulsar_produce(said: dict[str, Any], meter: Meter) -> None:
+    """Message by message, batches made by the client."""
+    client = pulsar_client(said)
+    batching = Batching(said["batch_messages"], said["batch_bytes"], said["linger_ms"] / 1000)
+    producer = await open_topic_producer(client, said["topic"], batching=batching)
+    body, waiting, window = bytes(said["size"]), deque[asyncio.Future[Any]](), said["window"]
+    for _ in range(said["messages"]):
+        waiting.append(producer.send(body))
+        if len(waiting) >= window:
+            while len(waiting) > window // 2:
+                await waiting.popleft()
+            meter.add(window - window // 2)
+    await producer.flush()
+    meter.add(len(waiting))
+    await producer.close()
+    await client.close()
+
+
+async def pulsar_produce_batches(said: dict[str, Any], meter: Meter) -> None:
+    """Whole lists of messages to chosen partitions, as the gateway does it."""
+    client = pulsar_client(said)
+    count = await client.partitions(said["topic"])
+    assert count
+    producers = [client.producer(f"{said['topic']}-partition-{index}") for index in range(count)]
+    body, limits, each = (
+        bytes(said["size"]),
+        Limits(said["batch_messages"], said["batch_bytes"]),
+        said["batch_bytes"] // said["size"],
+    )
+    waiting: deque[tuple[int, asyncio.Future[Any]]] = deque()
+    for number, start in enumerate(range(0, said["messages"], each)):
+        messages = [Message(body) for _ in range(min(each, said["messages"] - start))]
+        entries, failures = encode(messages, None, limits)
+        assert not failures
+        for entry in entries:
+            sent = producers[number % count].send(entry.metadata, entry.payload, entry.count)
+            waiting.append((entry.count, sent))
+        while len(waiting) * each > said["window"]:
+            stored, future = waiting.popleft()
+            await future
+            meter.add(stored)
+    for stored, future in waiting:
+        await future
+        meter.add(stored)
+    await asyncio.gather(*(producer.close() for producer in producers))
+    await client.close()
+
+
+async def pulsar_consume(said: dict[str, Any], meter: Meter) -> None:
+    """Entries of all partitions, each acknowledged with all before it."""
+    client = pulsar_client(said)
+    subscription = Subscription(said["group"], Types.Failover)
+    consumer = await open_topic_consumer(client, said["topic"], subscription)
+    size = 0
+    while not meter.over.is_set():
+        owner, entry = await consumer.receive()
+        messages = decode(entry)
+        for message in messages:
+            size += len(message.payload or b"")
+        owner.acknowledge_up_to(entry.place)
+        meter.add(len(messages))
+    await consumer.close()
+    await client.close()
+
+
+def pulsar_client(said: dict[str, Any]) -> PulsarClient:
+    """A client of the server under test."""
+    return PulsarClient(parse_service_url(said["url"], tls=False))
+
+
+# --- TubeMQ -----------------------------------------------------------------------------------------------------------
+
+
+async def tubemq_produce(said: dict[str, Any], meter: Meter) -> None:
+    """A request for each message, to all partitions in turn."""
+    async with TubeMQClient(said["master"], heartbeat_s=HEARTBEAT_S) as client:
+        spread = await client.spread(said["topic"])
+        body, left, room = bytes(said["size"]), said["messages"], asyncio.Event()
+        window, fewest, pack, stored = said["window"], said["window"] // 2, 500, 0
+
+        def done(result: object) -> None:
+            nonlocal stored
+            assert isinstance(result, SendResult), result
+            stored += 1
+            if stored == pack:
+                stored = 0
+                meter.add(pack)
+            if spread.undecided <= fewest:
+                room.set()
+
+        while left:
+            room.clear()
+            count = min(left, window - spread.undecided)
+            for _ in range(count):
+                spread.submit(body, 0, None, None, done=done)
+            left -= count
+            await room.wait()
+        await spread.flush()
+
+
+async def tubemq_consume(said: dict[str, Any], meter: Meter) -> None:
+    """Packs of all partitions."""
+    async with TubeMQClient(said["master"], heartbeat_s=HEARTBEAT_S) as client:
+        consumer = await client.consumer(said["group"], [said["topic"]])
+        size = 0
+
+        async def read(partition: PartitionSession) -> None:
+            nonlocal size
+            try:
+                while True:
+                    messages = decode_all((await partition.fetch()).messages)
+                    for message in messages:
+                        size += len(message.body)
+                    partition.confirm()
+                    meter.add(len(messages))
+            except LaneRevoked:
+                return
+
+        await each_until(consumer.assignments(), read, meter)
+
+
+async def each_until(parts: Any, read: Callable[[Any], Any], meter: Meter) -> None:
+    """A task for each part as it comes, until all messages are through."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def accept() -> None:
+        async for part in parts:
+            task = spawn(read(part), "bench reading")
+            tasks.append(task)
+
+    accepting = spawn(accept(), "bench parts")
+    await meter.over.wait()
+    await cancel(accepting, *tasks)
+
+
+# --- RocketMQ ---------------------------------------------------------------------------------------------------------
+
+
+async def rocketmq_produce(said: dict[str, Any], meter: Meter) -> None:
+    """Batches to all queues in turn."""
+    async with RocketmqClient(parse_name_servers(said["name_servers"])) as client:
+        producer = client.producer("bench", said["topic"], in_flight_per_queue=2)
+        body, batch, window = bytes(said["size"]), said["batch_messages"], said["window"]
+        left = said["messages"] // batch
+
+        async def send() -> None:
+            nonlocal left
+            while left:
+                left -= 1
+                await producer.send_all([OutgoingMessage(body) for _ in range(batch)])
+                meter.add(batch)
+
+        await asyncio.gather(*(send() for _ in range(window)))
+        await producer.close()
+
+
+async def rocketmq_consume(said: dict[str, Any], meter: Meter) -> None:
+    """All queues of a group of one."""
+    async with RocketmqClient(parse_name_servers(said["name_servers"])) as client:
+        consumer = await join(client, GroupSpec(said["group"], (everything(said["topic"]),), retries=False))
+        size = 0
+
+        async def read(stream: QueueStream) -> None:
+            nonlocal size
+            try:
+                while True:
+                    pulled = await stream.receive()
+                    for record in pulled.records:
+                        size += len(record.body)
+                    stream.commit(pulled.next)
+                    meter.add(len(pulled.records))
+            except LaneRevoked:
+                return
+
+        await each_until(consumer.streams(), read, meter)
+        await consumer.close()
+
+
+RUNS: dict[str, Run] = {
+    "pulsar produce": pulsar_produce,
+    "pulsar produce batches": pulsar_produce_batches,
+    "pulsar consume": pulsar_consume,
+    "tubemq produce": tubemq_produce,
+    "tubemq consume": tubemq_consume,
+    "rocketmq produce": rocketmq_produce,
+    "rocketmq consume": rocketmq_consume,
+}
+
+
+async def main(said: dict[str, Any]) -> None:
+    """Run and print."""
+    meter = Meter(said["messages"], said["warmup"])
+    async with asyncio.timeout(said["deadline_s"]):
+        await RUNS[said["run"]](said, meter)
+    print(json.dumps(meter.figures))
+
+
+if __name__ == "__main__":
+    uvloop.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,161 @@
+"""Where partitions and groups are, and moving groups."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Invoke
+
+
+@pytest.fixture
+def filled(invoke: Invoke, orders: list[Any]) -> list[Any]:
+    """Five messages in partition 0, three in 1, none in 2; group `g` has read all of 0 and of 1."""
+    for partition, count in ((0, 5), (1, 3)):
+        stdin = b"".join(b"%d-%d\n" % (partition, number) for number in range(count))
+        invoke("produce", "-t", "orders", "-p", partition, *orders, stdin=stdin)
+    assert invoke("consume", "-t", "orders", "-G", "g", "-e", *orders).code == 0
+    return orders
+
+
+def committed(invoke: Invoke, orders: list[Any], group: str = "g") -> dict[str, Any]:
+    said = invoke("offsets", "orders", "-G", group, "--json", *orders).json
+    return {one["partition"]: one["committed"] for one in said["partitions"]}
+
+
+def consumed(invoke: Invoke, orders: list[Any], *options: object) -> list[str]:
+    return sorted(invoke("consume", "-t", "orders", "-G", "g", "-e", *options, *orders).out.split())
+
+
+def test_bounds(invoke: Invoke, filled: list[Any]) -> None:
+    said = invoke("offsets", "orders", "--json", *filled).json
+    assert (said["topic"], said["messages"]) == ("orders", 8)
+    assert said["partitions"][0] == {"partition": "0", "first": "0", "next": "5", "messages": 5}
+    table = [line.split() for line in invoke("offsets", "orders", *filled).out.splitlines()]
+    assert table == [
+        ["partition", "first", "next", "messages"],
+        ["0", "0", "5", "5"],
+        ["1", "0", "3", "3"],
+        ["2", "0", "0", "0"],
+        ["total", "8"],
+    ]
+
+
+def test_a_group(invoke: Invoke, filled: list[Any]) -> None:
+    invoke("produce", "-t", "orders", "-p", 1, *filled, stdin=b"more\nmore\n")
+    said = invoke("offsets", "orders", "-G", "g", "--json", *filled).json
+    assert (said["group"], said["lag"], said["lag_unit"]) == ("g", 2, "messages")
+    assert said["partitions"][1] == {
+        "partition": "1",
+        "first": "0",
+        "next": "5",
+        "messages": 5,
+        "committed": "3",
+        "lag": 2,
+        "at_end": False,
+    }
+    one = invoke("offsets", "orders", "-G", "g", "-p", 1, *filled)
+    assert [line.split() for line in one.out.splitlines()][1:] == [["1", "0", "5", "5", "3", "2"]]
+    nobody = invoke("offsets", "orders", "-G", "nobody", *filled)
+    assert (nobody.code, nobody.err) == (0, "group nobody has no position in orders\n")
+
+
+def test_back_to_the_beginning(invoke: Invoke, filled: list[Any]) -> None:
+    answer = invoke("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", "--json", *filled)
+    assert answer.code == 0
+    assert answer.json == {
+        "topic": "orders",
+        "group": "g",
+        "moved": True,
+        "partitions": [
+            {"partition": "0", "committed": "5", "to": "0"},
+            {"partition": "1", "committed": "3", "to": "0"},
+            {"partition": "2", "committed": "0", "to": "0"},
+        ],
+    }
+    assert committed(invoke, filled) == {"0": "0", "1": "0", "2": "0"}
+    assert consumed(invoke, filled) == ["0-0", "0-1", "0-2", "0-3", "0-4", "1-0", "1-1", "1-2"]
+
+
+def test_to_a_position_of_one_partition(invoke: Invoke, filled: list[Any]) -> None:
+    assert invoke("offsets", "orders", "-G", "g", "--reset", "3", "-p", 0, "--yes", *filled).code == 0
+    assert committed(invoke, filled) == {"0": "3", "1": "3", "2": "0"}
+    assert consumed(invoke, filled) == ["0-3", "0-4"]
+
+
+def test_to_the_end(invoke: Invoke, filled: list[Any]) -> None:
+    invoke("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", *filled)
+    assert invoke("offsets", "orders", "-G", "g", "--reset", "latest", "-p", 0, "--yes", *filled).code == 0
+    assert consumed(invoke, filled) == ["1-0", "1-1", "1-2"]
+
+
+def test_to_a_time(invoke: Invoke, filled: list[Any]) -> None:
+    time.sleep(0.05)
+    between = time.time_ns() // 1_000_000
+    time.sleep(0.05)
+    invoke("produce", "-t", "orders", "-p", 0, *filled, stdin=b"late\n")
+    consumed(invoke, filled)
+    answer = invoke("offsets", "orders", "-G", "g", "--reset", f"@{between}", "--yes", *filled)
+    if answer.code == 3:
+        assert "use earliest, latest or a position" in answer.err  # the memory keeps no times
+    else:
+        assert consumed(invoke, filled) == ["late"]
+
+
+def test_a_dry_run_moves_nothing(invoke: Invoke, filled: list[Any]) -> None:
+    before = committed(invoke, filled)
+    answer = invoke("offsets", "orders", "-G", "g", "--reset", "earliest", "--dry-run", *filled)
+    assert answer.code == 0
+    assert [line.split() for line in answer.out.splitlines()][1:] == [
+        ["0", "5", "0", "-5"],
+        ["1", "3", "0", "-3"],
+        ["2", "0", "0", "none"],
+    ]
+    assert answer.err == "group g would be moved in 3 partitions of orders\n"
+    assert (
+        invoke("offsets", "orders", "-G", "g", "--reset", "earliest", "--dry-run", "--yes", "--json", *filled).json["moved"]
+        is False
+    )
+    unsure = invoke("offsets", "orders", "-G", "g", "--reset", "earliest", *filled)
+    assert unsure.code == 2
+    assert "nothing was moved. Add --yes to do it" in unsure.err
+    assert committed(invoke, filled) == before
+
+
+def test_a_misspelt_group_is_not_made(invoke: Invoke, filled: list[Any]) -> None:
+    answer = invoke("offsets", "orders", "-G", "gg", "--reset", "latest", "--yes", *filled)
+    assert answer.code == 2
+    assert answer.err == "error: topic 'orders' has no group 'gg'. It has g; --create makes a new one\n"
+    assert invoke("offsets", "orders", "-G", "gg", "--reset", "latest", "--yes", "--create", *filled).code == 0
+    assert committed(invoke, filled, "gg") == {"0": "5", "1": "3", "2": "0"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--reset", "earliest", "--yes"], "--reset moves a group. Name it with -G"),
+        (["-G", "g", "--yes"], "there is nothing to do. Say where to with --reset"),
+        (["-G", "g", "--reset", "noon"], "--reset 'noon' is no place. Use earliest, latest"),
+        (["-G", "g", "--reset", "1", "--yes"], "the position 1 is of one partition. Name it with -p"),
+        (["-G", "g", "--reset", "99", "-p", 0, "--yes"], "partition 0 has no position 99. It holds 0 up to 5"),
+        (["-p", 5], "'orders' has no partition 5. It has 0, 1, 2"),
+    ],
+)
+def test_wrong_options_say_what_is_right(invoke: Invoke, filled: list[Any], arguments: list[object], said: str) -> None:
+    answer = invoke("offsets", "orders", *arguments, *filled)
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+
+
+def test_a_cluster_that_cannot_move_groups_says_what_is_missing(
+    invoke: Invoke, filled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mqbridge.adapter import Capabilities
+    from mqbridge.log.adapter import LogCluster
+
+    if "log" not in filled[1].read_text():
+        pytest.skip("said the same for every system")
+    monkeypatch.setattr(LogCluster, "capabilities", Capabilities())
+    answer = invoke("offsets", "orders", "-G", "g", "--reset", "latest", "--yes", *filled)
+    assert answer.code == 3
+    assert "give its admin_url" in answer.err

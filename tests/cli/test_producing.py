@@ -1,0 +1,165 @@
+"""What produce makes of its input and options."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from mqbridge.cli import pieces
+from mqbridge.cli.forms import Form
+from mqbridge.errors import ConfigError
+from tests.cli.conftest import Invoke, lines
+
+
+def got(invoke: Invoke, orders: list[Any]) -> list[Any]:
+    return lines(invoke("consume", "-t", "orders", *orders, "-e", "--json").out)
+
+
+def test_every_field(invoke: Invoke, orders: list[Any]) -> None:
+    form = ["--ordering-key", "o", "--index-key", "i", "--index-key", "j", "--event-time", "2023-11-14T22:13:20.123Z", "-k", "k"]
+    assert invoke("produce", "-t", "orders", *form, *orders, stdin=b"x").code == 0
+    (one,) = got(invoke, orders)
+    assert {name: one[name] for name in ("ordering_key", "keys", "event_time", "key")} == {
+        "ordering_key": "o",
+        "keys": ["i", "j"],
+        "event_time": 1_700_000_000_123,
+        "key": "k",
+    }
+    fields = invoke("consume", "-t", "orders", "-e", "-f", "%y %i %D %n %T", *orders).out
+    assert fields == "o i,j  0 1700000000123"
+
+
+def test_an_ordering_key_keeps_messages_together(invoke: Invoke, orders: list[Any]) -> None:
+    for turn in range(6):
+        invoke("produce", "-t", "orders", "--ordering-key", "same", *orders, stdin=b"%d" % turn)
+    assert len({one["partition"] for one in got(invoke, orders)}) == 1
+
+
+def test_partition_by_name(invoke: Invoke, orders: list[Any]) -> None:
+    assert invoke("produce", "-t", "orders", "-p", "2", *orders, stdin=b"x").code == 0
+    assert [one["partition"] for one in got(invoke, orders)] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "stdin"), [(r"\0", b"a\nb\x00\xff\x00"), ("--", b"a\nb--\xff--"), (r"\r\n", b"a\nb\r\n\xff")]
+)
+def test_other_delimiters(invoke: Invoke, orders: list[Any], delimiter: str, stdin: bytes) -> None:
+    assert invoke("produce", "-t", "orders", "-p", 0, "-D", delimiter, *orders, stdin=stdin).code == 0
+    assert [one.get("payload", one.get("payload_base64")) for one in got(invoke, orders)] == ["a\nb", "/w=="]
+
+
+def test_standard_input_as_one_message(invoke: Invoke, orders: list[Any]) -> None:
+    payload = bytes(range(256)) * 2000
+    assert invoke("produce", "-t", "orders", "-p", 0, "-", *orders, stdin=payload).code == 0
+    out = invoke("consume", "-t", "orders", "-e", "-f", "%S", *orders).out
+    assert out == str(len(payload))
+
+
+def test_json_lines(invoke: Invoke, orders: list[Any]) -> None:
+    objects: list[dict[str, Any]] = [
+        {"payload": "plain"},
+        {"payload": None, "key": "gone"},
+        {"payload_base64": "AP8=", "key_base64": "/w==", "properties": [["a", "1"], ["a", "2"]]},
+        {
+            "payload": "x",
+            "properties": {"b": "3"},
+            "topic": "other",
+            "partition": "9",
+            "position": "12",
+            "origin": "o",
+            "hops": 3,
+        },
+    ]
+    stdin = b"\n".join(orjson.dumps(one) for one in objects) + b"\n\n"
+    assert invoke("produce", "-t", "orders", "-p", 1, "-T", "paid", "--from-json", *orders, stdin=stdin).code == 0
+    found = got(invoke, orders)
+    assert [one.get("payload", one.get("payload_base64")) for one in found] == ["plain", None, "AP8=", "x"]
+    assert {one["msg_type"] for one in found} == {"paid"}
+    assert (found[1]["key"], found[2]["key_base64"]) == ("gone", "/w==")
+    assert [one.get("properties") for one in found[2:]] == [[["a", "1"], ["a", "2"]], [["b", "3"]]]
+    assert {(one["topic"], one["partition"]) for one in found} == {("orders", "1")}
+    assert "origin" not in found[3]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"hello", "is not JSON"),
+        (b"[1]", "is not an object"),
+        (b'{"paylaod": "x"}', "has 'paylaod': 'x', which no message has"),
+        (b'{"payload": 5}', "has 'payload': 5"),
+        (b'{"payload_base64": "?"}', "has no good 'payload'"),
+        (b'{"event_time": "now"}', "has 'event_time': 'now'"),
+        (b'{"properties": ["x"]}', "has no good 'properties'"),
+    ],
+)
+def test_wrong_json_is_told_with_what_was_stored_before(invoke: Invoke, orders: list[Any], line: bytes, said: str) -> None:
+    answer = invoke("produce", "-t", "orders", "--from-json", *orders, stdin=line)
+    assert answer.code == 2
+    assert said in answer.err
+    assert "0 messages were stored in orders before that" in answer.err
+
+
+def test_a_system_that_cannot_hold_back_says_so(invoke: Invoke, orders: list[Any]) -> None:
+    answer = invoke("produce", "-t", "orders", "--deliver-at", "now+30s", *orders, stdin=b"x")
+    assert answer.code == 2
+    assert "cannot hold messages back. Send them without --deliver-at" in answer.err
+    assert got(invoke, orders) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--deliver-at", "soon"], "--deliver-at 'soon' is no time. Write now+30s"),
+        (["--event-time", "5"], "--event-time '5' is no time"),
+        (["-D", ""], "-D is empty"),
+        (["-X", "novalue"], "-X 'novalue' is no setting. Write NAME=VALUE"),
+        (["-X", "compresion=lz4"], "-X compresion: there is no such setting here. There are: none"),
+        (["--rate", "0"], "0.001"),
+    ],
+)
+def test_wrong_options_say_what_is_right(invoke: Invoke, orders: list[Any], arguments: list[str], said: str) -> None:
+    answer = invoke("produce", "-t", "orders", *arguments, *orders, stdin=b"x")
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_settings_are_checked_by_their_system(invoke: Invoke) -> None:
+    at = ["--at", "pulsar://127.0.0.1:1"]
+    unknown = invoke("produce", "-t", "t", "-X", "compresion=lz4", *at)
+    assert (unknown.code, "There are: compression, " in unknown.err) == (2, True)
+    wrong = invoke("consume", "-t", "t", "-X", "batch_bytes=tiny", *at)
+    assert (wrong.code, "-X batch_bytes: " in wrong.err) == (2, True)
+
+
+def test_a_rate(invoke: Invoke, orders: list[Any]) -> None:
+    began = time.monotonic()
+    assert invoke("produce", "-t", "orders", "--rate", 200, "-n", 60, *orders, stdin=b"x").code == 0
+    assert len(got(invoke, orders)) == 60
+    assert time.monotonic() - began > 0.2  # at the least: a lower bound holds however busy the machine is
+
+
+def test_only_some_types(invoke: Invoke, orders: list[Any]) -> None:
+    for kind in ("paid", "sent", "lost"):
+        invoke("produce", "-t", "orders", "-T", kind, *orders, stdin=kind.encode())
+    out = invoke("consume", "-t", "orders", "-T", "paid", "-T", "lost", "-e", *orders).out
+    assert sorted(out.split()) == ["lost", "paid"]
+
+
+def test_a_piece_that_is_too_large(invoke: Invoke, orders: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pieces, "MAX_PIECE_BYTES", 100)
+    (tmp_path / "large").write_bytes(b"x" * 101)
+    whole = invoke("produce", "-t", "orders", tmp_path / "large", *orders)
+    assert (whole.code, "is larger than 100 bytes. Send its lines with -l" in whole.err) == (2, True)
+    line = invoke("produce", "-t", "orders", "-l", tmp_path / "large", *orders)
+    assert (line.code, "is larger than 100 bytes. Divide it with -D" in line.err) == (2, True)
+
+
+def test_an_object_overrides_the_command_line() -> None:
+    form = Form(key="k", msg_type="t", from_json=True)
+    message = form.message(b'{"payload": "x", "key": "other"}')
+    assert (message.payload, message.key, message.msg_type) == (b"x", "other", "t")
+    with pytest.raises(ConfigError):
+        form.message(b'{"defect": "x"}')

@@ -1,0 +1,86 @@
+"""What stays when a queue is given back: the last commit, though a pull with an older one is on its way; and a gap, once."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import GapError
+from mqbridge.rocketmq.client import consumer as consumer_module
+from mqbridge.rocketmq.client import stream as stream_module
+from mqbridge.rocketmq.wire import bodies
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.command import ONEWAY, Command
+from mqbridge.rocketmq.wire.headers import PullFlag, PullHeader
+from tests.rocketmq.client.broker import Link, until
+from tests.rocketmq.client.groups import Scene, first_stream, scene
+
+__all__ = ["scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+
+
+@pytest.mark.parametrize("how", ["release", "revoke", "seek"])
+async def test_a_pull_on_its_way_does_not_undo_the_last_commit(scene: Scene, how: str) -> None:
+    """Brokers work on the requests of a connection side by side: the pull's commit may well be the later one."""
+    groups = scene.groups
+    groups.append(*[b"x"] * 9)
+    groups.log().limit = 3
+    pull, slow = scene.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
+
+    def third_is_slow(link: Link, request: Command) -> None:
+        header = PullHeader.decode(request.ext)
+        if header.queue_offset == 6 and header.sys_flag & PullFlag.COMMIT_OFFSET and not slow:
+            slow.append((link, request))
+        else:
+            pull(link, request)
+
+    scene.cluster.on[Code.PULL_MESSAGE] = third_is_slow
+    stream = await scene.stream()
+    pulled = [await stream.receive(), await stream.receive()]
+    await until(lambda: slow)
+    stream.commit(pulled[-1].next)
+    ending = asyncio.ensure_future(stream.seek(8) if how == "seek" else getattr(stream, how)())
+    await asyncio.sleep(0.01)
+    groups.offsets["G", QUEUE] = int(slow[0][1].ext["commitOffset"])
+    groups.answer_pull(*slow[0])
+    await ending
+    assert groups.committed("G") == (8 if how == "seek" else 6)
+
+
+async def test_a_broker_that_does_not_answer_the_pull_holds_up_no_release(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "OVERTAKEN_S", 0.01)
+    scene.groups.append(*[b"x"] * 4)
+    scene.groups.log().limit = 2
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = lambda link, request: None if request.ext["queueOffset"] == "2" else pull(link, request)
+    stream = await scene.stream()
+    stream.commit((await stream.receive()).next)
+    await stream.release()
+    assert scene.groups.committed("G") == 2
+
+
+@pytest.mark.parametrize("by", ["a commit", "a request"])
+async def test_a_gap_is_told_once_until_the_offset_is_another(scene: Scene, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    monkeypatch.setattr(consumer_module, "REBALANCE_S", 0.02)
+    groups = scene.groups
+    groups.append(*[b"x"] * 9)
+    groups.log().first, groups.offsets["G", QUEUE] = 7, 3
+    consumer = await scene.join()
+    stream = await first_stream(consumer)
+    with pytest.raises(GapError):
+        await stream.receive()
+    await stream.release()
+    assert groups.committed("G") == 3
+    asked = len(groups.pulls())
+    await asyncio.sleep(0.2)
+    assert consumer.held == {}
+    assert len(groups.pulls()) == asked
+    if by == "a commit":
+        groups.offsets["G", QUEUE] = 7
+    else:
+        body = bodies.encode_reset_offsets({QUEUE: 7})
+        command = Command(Code.RESET_CONSUMER_CLIENT_OFFSET, {"group": "G", "topic": "T", "timestamp": "0"}, body, flag=ONEWAY)
+        groups.say(consumer._client, command)
+    again = await first_stream(consumer)
+    assert ((await again.receive()).first, groups.committed("G")) == (7, 7)

@@ -1,0 +1,315 @@
+"""Every answer code in every exchange: the work goes on, or the caller is told what helps; nothing hangs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, ServerRefused
+from mqbridge.rocketmq.client import pop as pops
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.consumer import GroupConsumer, join
+from mqbridge.rocketmq.client.outgoing import OutgoingMessage
+from mqbridge.rocketmq.client.pop import Popper
+from mqbridge.rocketmq.client.producer import Producer
+from mqbridge.rocketmq.client.sendback import SendBack
+from mqbridge.rocketmq.client.sending import SendResult
+from mqbridge.rocketmq.client.spec import GroupSpec
+from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.subscription import everything, sql92
+from mqbridge.rocketmq.client.transactions import State
+from mqbridge.rocketmq.wire import batch
+from mqbridge.rocketmq.wire.bodies import GroupConfig, Queue
+from mqbridge.rocketmq.wire.codes import Code, Status, failure_of
+from mqbridge.rocketmq.wire.headers import PopResult
+from mqbridge.rocketmq.wire.ids import offset_id
+from mqbridge.rocketmq.wire.receipts import Receipt
+from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.rocketmq.client.broker import A, Answer, refuses, says, success
+from tests.rocketmq.client.cutting import Cutting, cutting, impatient, insist, new_client
+
+__all__ = ["impatient"]
+
+STATUSES = [*sorted(value for name, value in vars(Status).items() if name.isupper()), 777, -1]
+"""All that are known, and two that are not."""
+QUEUE = Queue("T", "broker-a", 0)
+LASTS = {Failure.FATAL, Failure.REFUSED}
+DEADLINE_S = 10.0
+
+
+async def for_each(patch: pytest.MonkeyPatch, code: int, converse: Callable[[Cutting, int], Awaitable[None]]) -> None:
+    """Let the first request of this kind be answered by each status in turn; what follows is answered well."""
+    for status in STATUSES:
+        cluster = cutting(patch, "none", -1)
+        cluster.hit = code
+        cluster.topics["T"] = {"broker-a": 1}
+        cluster.on |= {Code.CONSUMER_SEND_MSG_BACK: success}
+        healthy, asked = cluster.on[code], [0]
+        cluster.on[code] = once(status, healthy, asked)
+        async with asyncio.timeout(DEADLINE_S):
+            await converse(cluster, status)
+        assert asked[0]
+
+
+def once(status: int, healthy: Answer, asked: list[int]) -> Answer:
+    """The other way round for the first request only: it is not carried out."""
+
+    def answer(link: Any, request: Any) -> None:
+        asked[0] += 1
+        (refuses(status) if asked[0] == 1 else healthy)(link, request)
+
+    return answer
+
+
+# --- producing ------------------------------------------------------------------------------------------------------------
+
+
+async def produce(cluster: Cutting, status: int) -> None:
+    client = new_client()
+    await client.connect()
+    producer = client.producer("P", "T")
+    try:
+        await insist(producer.queues)
+    except ClusterError as error:
+        assert error.failure in LASTS  # noqa: PT017 - one of two good ends
+    else:
+        await send_all(cluster, producer)
+    await producer.close()
+    await client.close()
+
+
+async def send_all(cluster: Cutting, producer: Producer) -> None:
+    """At most the message that was refused is not stored, and the others are, in order."""
+    sent: list[asyncio.Future[SendResult]] = []
+    for number in range(6):
+        element = batch.encode_element(b"%d" % number, b"")
+        sent.append(producer.send_batch(QUEUE, element, 1, 0) if number % 2 else producer.send_single(QUEUE, b"%d" % number, b""))
+    results = await asyncio.gather(*sent, return_exceptions=True)
+    failed = [at for at, result in enumerate(results) if not isinstance(result, SendResult)]
+    assert len(failed) <= 1
+    for at in failed:
+        error = results[at]
+        assert isinstance(error, ClusterError)
+        assert error.failure in LASTS
+    assert [body for body, _ in cluster.stored[A, 0]] == [b"%d" % at for at in range(6) if at not in failed]
+
+
+@pytest.mark.parametrize(
+    "code", [Code.GET_ROUTEINFO_BY_TOPIC, Code.HEART_BEAT, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.UNREGISTER_CLIENT]
+)
+async def test_sends(impatient: pytest.MonkeyPatch, code: int) -> None:
+    await for_each(impatient, code, produce)
+
+
+async def transact(cluster: Cutting, status: int) -> None:
+    """The local transaction runs once, and only for a half that is stored for certain."""
+    ran = []
+    client = new_client()
+    await client.connect()
+    producer = client.transaction_producer("TG", "T", lambda _: State.UNKNOWN)
+
+    def execute(*_: object) -> State:
+        ran.append(len(cluster.stored[A, 0]))
+        return State.COMMIT
+
+    try:
+        result = await producer.send(OutgoingMessage(b"x"), execute)
+    except ServerRefused as error:
+        assert error.failure in LASTS  # noqa: PT017 - one of two good ends
+        assert ran == []
+    else:
+        assert (result.state, ran) == (State.COMMIT, [1])
+    await producer.close()
+    await client.close()
+
+
+async def test_half_messages(impatient: pytest.MonkeyPatch) -> None:
+    await for_each(impatient, Code.SEND_MESSAGE_V2, transact)
+
+
+# --- consuming ------------------------------------------------------------------------------------------------------------
+
+BODIES = [b"%d" % at for at in range(9)]
+
+
+async def consume(cluster: Cutting, status: int) -> None:
+    """Everything is read in order and committed, unless joining or pulling was refused for good."""
+    log = cluster.groups.log()
+    log.limit = 4
+    log.append(*BODIES)
+    client = new_client()
+    await client.connect()
+    try:
+        consumer = await insist(lambda: join(client, GroupSpec("G", (everything("T"),), orderly=True, retries=False)))
+    except ClusterError as error:
+        assert error.failure in LASTS  # noqa: PT017 - one of two good ends
+    else:
+        await read_all(cluster, client, consumer, status)
+    await client.close()
+
+
+async def read_all(cluster: Cutting, client: RocketmqClient, consumer: GroupConsumer, status: int) -> None:
+    stream = await anext(consumer.streams())
+    read: list[bytes] = []
+    ended: MqbridgeError | None = None
+    while len(read) < len(BODIES) and ended is None:
+        ended = await read_on(client, stream, read)
+    await consumer.close()
+    assert read == BODIES or isinstance(ended, GapError | ServerRefused)
+    if ended is not None:
+        assert cluster.asked[Code.PULL_MESSAGE]
+        assert failure_of(status) is Failure.FATAL
+    if cluster.hit != Code.UPDATE_CONSUMER_OFFSET:
+        assert cluster.groups.committed("G") == len(read)
+
+
+async def read_on(client: RocketmqClient, stream: QueueStream, read: list[bytes]) -> MqbridgeError | None:
+    """One answer more; the message 5 is sent back. What ended the queue, if something did."""
+    try:
+        pulled = await stream.receive()
+    except (GapError, ServerRefused) as error:
+        return error
+    for record in pulled.records:
+        if record.body == b"5":
+            await SendBack(client, "G").later(stream.queue, record)
+        read.append(record.body)
+    stream.commit(pulled.next)
+    return None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        Code.GET_ROUTEINFO_BY_TOPIC, Code.HEART_BEAT, Code.GET_CONSUMER_LIST_BY_GROUP, Code.LOCK_BATCH_MQ,
+        Code.QUERY_CONSUMER_OFFSET, Code.GET_MIN_OFFSET, Code.PULL_MESSAGE, Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ,
+        Code.UNREGISTER_CLIENT,
+    ],
+)  # fmt: skip
+async def test_members(impatient: pytest.MonkeyPatch, code: int) -> None:
+    await for_each(impatient, code, consume)
+
+
+async def test_sending_back(impatient: pytest.MonkeyPatch) -> None:
+    """Whatever the broker says: it has made a copy, or a copy is sent to the retry topic."""
+
+    async def send_back(cluster: Cutting, status: int) -> None:
+        cluster.topics["%RETRY%G"] = {"broker-a": 1}
+        client = new_client()
+        await client.connect()
+        await SendBack(client, "G").later(QUEUE, Record("T", b"x", store_host=bytes(8)))
+        # SUCCESS is believed, and a broker that goes away is asked a second time.
+        assert len(cluster.stored[A, 0]) == (status not in {Status.SUCCESS, Status.GO_AWAY})
+        await client.close()
+
+    await for_each(impatient, Code.CONSUMER_SEND_MSG_BACK, send_back)
+
+
+@pytest.mark.parametrize("code", [Code.POP_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME])
+async def test_pops(impatient: pytest.MonkeyPatch, code: int) -> None:
+    impatient.setattr(pops, "FULL_WAIT_S", 0.0)
+    record = encode_record(Record("T", b"x"))
+    receipt = Receipt(0, 1000, 60000, 0, "0", "broker-a", 0, 0)
+    brought = PopResult(1000, 60000, 0, 0, "0 0 0", "0 0 0").encode()
+    changed = {"popTime": "1", "invisibleTime": "2", "reviveQid": "3"}
+
+    async def pop(cluster: Cutting, status: int) -> None:
+        client = new_client()
+        await client.connect()
+        popper = Popper(client, "G", everything("T"), poll_ms=0)
+        for call in (
+            lambda: popper.pop("broker-a"),
+            lambda: popper.acknowledge([receipt]),
+            lambda: popper.acknowledge([receipt, receipt._replace(offset=1)]),
+            lambda: popper.change_invisible(receipt, 1000),
+        ):
+            await tell(call)
+        await client.close()
+
+    for status in STATUSES:
+        cluster = cutting(impatient, "none", -1)
+        cluster.on |= {
+            Code.POP_MESSAGE: lambda link, request: link.answer(request, ext=brought, body=record),
+            Code.BATCH_ACK_MESSAGE: success,
+            Code.ACK_MESSAGE: success,
+            Code.CHANGE_MESSAGE_INVISIBLETIME: lambda link, request: link.answer(request, ext=changed),
+        }
+        cluster.on[code] = refuses(status)
+        async with asyncio.timeout(DEADLINE_S):
+            await pop(cluster, status)
+        assert cluster.asked[code]
+
+
+async def tell(call: Callable[[], Awaitable[object]]) -> None:
+    """It succeeds, or says so by one of our errors."""
+    try:
+        await call()
+    except MqbridgeError as error:
+        assert str(error)  # noqa: PT017 - one of two good ends
+
+
+# --- everything that is asked once ----------------------------------------------------------------------------------------
+
+CALLS: dict[int, Callable[[RocketmqClient], Awaitable[object]]] = {
+    Code.GET_BROKER_CLUSTER_INFO: lambda client: client.admin.cluster(),
+    Code.GET_BROKER_CONFIG: lambda client: client.admin.broker_config(A),
+    Code.UPDATE_BROKER_CONFIG: lambda client: client.admin.update_broker_config(A, {"a": 1}),
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda client: client.admin.topics(),
+    Code.GET_TOPICS_BY_CLUSTER: lambda client: client.admin.topics("C"),
+    Code.UPDATE_AND_CREATE_TOPIC: lambda client: client.admin.create_topic("T", 1, timeout=0.02),
+    Code.DELETE_TOPIC_IN_BROKER: lambda client: client.admin.delete_topic("T", timeout=0.02),
+    Code.DELETE_TOPIC_IN_NAMESRV: lambda client: client.admin.delete_topic("T", timeout=0.02),
+    Code.GET_TOPIC_CONFIG: lambda client: client.admin.topic_config("T"),
+    Code.GET_TOPIC_STATS_INFO: lambda client: client.admin.topic_stats("T"),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda client: client.groups.create(GroupConfig("G")),
+    Code.DELETE_SUBSCRIPTIONGROUP: lambda client: client.groups.delete("G"),
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda client: client.groups.configs(),
+    Code.GET_CONSUMER_CONNECTION_LIST: lambda client: client.groups.consumers("G"),
+    Code.GET_PRODUCER_CONNECTION_LIST: lambda client: client.groups.producers("G"),
+    Code.QUERY_TOPICS_BY_CONSUMER: lambda client: client.groups.topics_of("G"),
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: lambda client: client.groups.groups_of("T"),
+    Code.GET_CONSUME_STATS: lambda client: client.groups.progress("G"),
+    Code.GET_ALL_CONSUMER_OFFSET: lambda client: client.groups.offsets(),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: lambda client: client.groups.reset("G", "T", 0),
+    Code.UPDATE_CONSUMER_OFFSET: lambda client: client.groups.write("G", {QUEUE: 1}),
+    Code.QUERY_CONSUMER_OFFSET: lambda client: client.positions.committed(QUEUE, "G"),
+    Code.GET_MIN_OFFSET: lambda client: client.positions.first(QUEUE),
+    Code.GET_MAX_OFFSET: lambda client: client.positions.next(QUEUE),
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: lambda client: client.positions.at(QUEUE, 0),
+    Code.GET_EARLIEST_MSG_STORETIME: lambda client: client.positions.earliest_time(QUEUE),
+    Code.QUERY_MESSAGE: lambda client: client.query.by_key("T", "k"),
+    Code.VIEW_MESSAGE_BY_ID: lambda client: client.query.by_offset_id(offset_id(bytes.fromhex("7f00000100002a9f"), 5)),
+    Code.QUERY_ASSIGNMENT: lambda client: Popper(client, "G", everything("T")).assignments(),
+    Code.CHECK_CLIENT_CONFIG: lambda client: join(client, GroupSpec("G", (sql92("T", "a = 1"),))),
+}
+ACCEPTED = {
+    Code.GET_TOPIC_CONFIG: {Status.TOPIC_NOT_EXIST},
+    Code.GET_CONSUMER_CONNECTION_LIST: {Status.CONSUMER_NOT_ONLINE},
+    Code.QUERY_CONSUMER_OFFSET: {Status.QUERY_NOT_FOUND},
+    Code.QUERY_MESSAGE: {Status.QUERY_NOT_FOUND},
+}
+"""Refusals that are an answer: there is none."""
+CLUSTER_INFO = {
+    "brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "C"}},
+    "clusterAddrTable": {"C": ["broker-a"]},
+}
+
+
+@pytest.mark.parametrize("code", CALLS)
+async def test_questions(impatient: pytest.MonkeyPatch, code: int) -> None:
+    for status in STATUSES:
+        cluster = cutting(impatient, "none", -1)
+        cluster.topics["T"] = {"broker-a": 1}
+        cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says(CLUSTER_INFO)
+        cluster.on |= dict.fromkeys((Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV), success)
+        cluster.on[code] = refuses(status)
+        client = new_client()
+        await client.connect()
+        async with asyncio.timeout(DEADLINE_S):
+            if status == Status.SUCCESS or status in ACCEPTED.get(code, ()):  # without the header or body that belongs to it
+                await tell(lambda client=client: CALLS[code](client))
+            else:
+                with pytest.raises(ClusterError):
+                    await CALLS[code](client)
+            await client.close()
+        assert cluster.asked[code]

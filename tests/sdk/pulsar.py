@@ -1,0 +1,231 @@
+"""What the tests with Pulsar's Java client share: a subscription, its members of both kinds, and what each of them did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.pulsar.client.batching import Batching
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.topic_consumer import TopicConsumer, open_topic_consumer
+from mqbridge.pulsar.client.topic_producer import TopicProducer, open_topic_producer
+from mqbridge.pulsar.mapping import decode
+from tests.kit import java
+from tests.kit.java import JavaProgram
+from tests.kit.pulsar import Pulsar
+from tests.pulsar.conftest import client_of
+from tests.sdk.rocketmq import Line, body, sequence, until
+
+SUBSCRIPTION = "s"
+PAUSE_S = 0.02
+"""Between two messages while members come and go."""
+KEYS = 16
+ALONE = Batching(max_messages=1)
+"""Every message an entry of its own."""
+
+
+class Handled(NamedTuple):
+    """A message that a member had: when (microseconds since the epoch), its number, who, and what became of it."""
+
+    at: int
+    number: int
+    who: str
+    key: str | None
+    partition: int
+    redelivered: int
+    done: str
+    batch: int
+    """Messages of its entry; -1 for one that is alone."""
+
+
+Judge = Callable[[int, int], str]
+"""What becomes of a message, by its number and how often it was delivered again: acknowledged, refused or kept."""
+
+
+def acknowledge_all(number: int, redelivered: int) -> str:
+    return "acknowledged"
+
+
+class OurMember:
+    """Reads through our client, and does with each message what `judge` says."""
+
+    def __init__(self, name: str, consumer: TopicConsumer, cumulative: bool, judge: Judge = acknowledge_all) -> None:
+        self.handled: list[Handled] = []
+        self._name, self._consumer, self._cumulative, self._judge = name, consumer, cumulative, judge
+        self._task = spawn(self._run(), f"test member {name}")
+
+    async def _run(self) -> None:
+        while True:
+            owner, entry = await self._consumer.receive()
+            for message in decode(entry):
+                _, _, index = message.position
+                number = sequence(message.payload)
+                done = self._judge(number, entry.redelivery_count)
+                key = message.key if isinstance(message.key, str) else None
+                count = entry.count if entry.is_batch else -1
+                at = time.time_ns() // 1000
+                self.handled.append(Handled(at, number, self._name, key, entry.partition, entry.redelivery_count, done, count))
+                if done == "refused":
+                    owner.negative_acknowledge(entry.place, 0.0)
+                elif done == "acknowledged" and self._cumulative:
+                    owner.acknowledge_up_to(entry.place, index, entry.count)
+                elif done == "acknowledged":
+                    owner.acknowledge_message(entry.place, index, entry.count)
+
+    async def leave(self) -> None:
+        await cancel(self._task)
+        await self._consumer.close()
+
+
+class JavaMember:
+    """A PulsarConsume."""
+
+    def __init__(self, name: str, program: JavaProgram, leave: Path) -> None:
+        self.program = program
+        self._name, self._leave = name, leave
+
+    @property
+    def handled(self) -> list[Handled]:
+        return [self._read(line) for line in self.program.lines() if "done" in line]
+
+    def _read(self, line: Line) -> Handled:
+        number, place, batch = sequence(body(line)), line["id"], line["id"]["batchSize"] or -1
+        redelivered, done = line["redeliveryCount"], line["done"]
+        return Handled(line["at"], number, self._name, line["key"], place["partition"], redelivered, done, batch)
+
+    async def leave(self) -> None:
+        """In order: it acknowledges what it has handled and says good-bye."""
+        self._leave.touch()
+        await asyncio.to_thread(self.program.wait)
+
+
+class Group:
+    """A subscription to a topic; `members` are those who are in it, `gone` those who were."""
+
+    def __init__(self, pulsar: Pulsar, type_: str, partitions: int, folder: Path) -> None:
+        self.pulsar, self.type = pulsar, type_
+        self.client = client_of(pulsar.service_url)
+        self.topic = pulsar.take_topic(partitions)
+        self.members: dict[str, OurMember | JavaMember] = {}
+        self.gone: list[OurMember | JavaMember] = []
+        self.sent: list[int] = []
+        self._folder = folder
+        self._stack = contextlib.AsyncExitStack()
+
+    async def open(self) -> None:
+        self._stack.push_async_callback(self.client.close)
+        self.producer: TopicProducer = await open_topic_producer(self.client, self.topic, batching=ALONE)
+        self._stack.push_async_callback(self.producer.close)
+
+    async def join(self, name: str, judge: Judge = acknowledge_all) -> OurMember:
+        """One of ours. Its connection is its own: a client's consumers share theirs."""
+        client = client_of(self.pulsar.service_url)
+        self._stack.push_async_callback(client.close)
+        type_ = Types.SubType.Value(self.type)
+        subscription = Subscription(SUBSCRIPTION, type_, consumer_name=name)
+        consumer = await open_topic_consumer(client, self.topic, subscription)
+        self._stack.push_async_callback(consumer.close)
+        member = self.members[name] = OurMember(name, consumer, type_ == Types.Failover, judge)
+        self._stack.push_async_callback(cancel, member._task)
+        return member
+
+    def spawn_java(self, name: str, **options: Any) -> None:
+        """A Java member; it is in the subscription some time later, see `joined`."""
+        leave = self._folder / f"{name}-leaves"
+        program = java.spawn(
+            "PulsarConsume", url=self.pulsar.service_url, topic=self.topic, subscription=SUBSCRIPTION, type=self.type, name=name,
+            idle=0, live=True, until=str(leave), **options,
+        )  # fmt: skip
+        self._stack.enter_context(program)
+        self.members[name] = JavaMember(name, program, leave)
+
+    async def leave(self, name: str) -> None:
+        member = self.members.pop(name)
+        self.gone.append(member)
+        await member.leave()
+
+    def kill(self, name: str) -> None:
+        member = self.members.pop(name)
+        assert isinstance(member, JavaMember)
+        member.program.kill()
+        self.gone.append(member)
+
+    # --- what the broker says ---------------------------------------------------------------------------------------
+
+    async def joined(self) -> None:
+        """Wait until exactly the members are in the subscription, at every partition."""
+        await until(lambda: all(names == self.members.keys() for names, _ in self._state()), self._state)
+
+    async def rest(self) -> None:
+        """Wait until exactly the members are in the subscription and all that was sent is acknowledged."""
+        wanted = self.members.keys()
+        await until(lambda: all(names == wanted and not backlog for names, backlog in self._state()), self._state)
+
+    def _state(self) -> list[tuple[set[str], int]]:
+        """Of each partition: who consumes it, and how many messages are not acknowledged."""
+        path = self.topic.replace("://", "/")
+        stats = self.pulsar.admin("GET", f"{path}/partitioned-stats?perPartition=true&getPreciseBacklog=true")
+        said = [partition["subscriptions"].get(SUBSCRIPTION) for partition in stats["partitions"].values()]
+        return [({each["consumerName"] for each in one["consumers"]}, one["msgBacklog"]) if one else (set(), -1) for one in said]
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    async def send(self, count: int) -> list[int]:
+        """Messages of all keys in turn; their numbers."""
+        numbers = list(range(len(self.sent), len(self.sent) + count))
+        self.sent += numbers
+        await asyncio.gather(*(self.producer.send(number.to_bytes(8), key=f"k{number % KEYS}") for number in numbers))
+        return numbers
+
+    @contextlib.asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Messages all the while."""
+        over = False
+
+        async def send() -> None:
+            while not over:
+                await self.send(1)
+                await asyncio.sleep(PAUSE_S)
+
+        task = spawn(send(), "test sending")
+        try:
+            yield
+            over = True
+            await task
+        finally:
+            await cancel(task)
+
+    def events(self) -> list[Handled]:
+        """What all members had, in the order of time."""
+        return sorted(event for member in (*self.gone, *self.members.values()) for event in member.handled)
+
+    def times(self, numbers: Sequence[int]) -> Counter[int]:
+        """How often each of these was acknowledged."""
+        wanted = set(numbers)
+        return Counter(event.number for event in self.events() if event.done == "acknowledged" and event.number in wanted)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@contextlib.asynccontextmanager
+async def group(pulsar: Pulsar, type_: str, partitions: int, folder: Path) -> AsyncIterator[Group]:
+    """A fresh topic with a subscription that nobody is in yet."""
+    made = Group(pulsar, type_, partitions, folder)
+    try:
+        await made.open()
+        yield made
+    finally:
+        await made.close()
+
+
+def in_order(numbers: Sequence[int]) -> bool:
+    """Whether every first appearance comes in order: what is delivered again may repeat."""
+    seen = list(dict.fromkeys(numbers))
+    return seen == sorted(seen)

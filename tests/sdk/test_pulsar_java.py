@@ -1,0 +1,123 @@
+"""Consumers of ours and of the official Java client in one Pulsar subscription: nothing is lost, order is kept, at rest once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqbridge.pulsar.client.batching import Batching
+from mqbridge.pulsar.client.topic_producer import open_topic_producer
+from tests.kit.pulsar import Pulsar
+from tests.sdk.pulsar import KEYS, Group, Handled, group, in_order
+from tests.sdk.rocketmq import run_java, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
+
+PARTITIONS = 4
+BURST = 64
+
+
+async def burst(members: Group) -> None:
+    """While nobody comes or goes every message is handled once."""
+    await members.rest()
+    numbers = await members.send(BURST)
+    await members.rest()
+    assert members.times(numbers) == dict.fromkeys(numbers, 1)
+
+
+@pytest.mark.parametrize("type_", ["Shared", "Failover", "Key_Shared"])
+async def test_members_of_both_kinds_join_leave_and_are_killed(type_: str, pulsar: Pulsar, tmp_path: Path) -> None:
+    async with group(pulsar, type_, PARTITIONS, tmp_path) as members:
+        await members.join("a")
+        members.spawn_java("java-1")
+        async with members.sending():
+            await members.joined()
+            await until(lambda: len(members.members["java-1"].handled) > 5)
+        await burst(members)
+        async with members.sending():
+            await members.join("b")
+            await members.leave("java-1")
+            members.spawn_java("java-2", keep_from=10)
+            await members.joined()
+            await until(lambda: len(members.members["java-2"].handled) > 20)
+            members.kill("java-2")
+        await burst(members)
+        async with members.sending():
+            await members.leave("a")
+        await burst(members)
+        check(members)
+
+
+def check(members: Group) -> None:
+    """Over the whole time."""
+    events = members.events()
+    done = [event for event in events if event.done == "acknowledged"]
+    assert {event.number for event in done} == set(members.sent)
+    assert {event.who for event in done} == {"a", "b", "java-1", "java-2"}
+    kept = {event.number for event in events if event.done == "kept"}
+    assert kept <= {event.number for event in done if event.who in ("a", "b")}
+    assert kept
+    if members.type != "Failover":  # where who reads changes, what the one before has in hand comes to the next one, too
+        twice = {number for number, times in members.times(members.sent).items() if times > 1}
+        assert twice <= {event.number for event in done if event.who == "java-2"}, "only of what was killed before it was told"
+    if members.type != "Shared":
+        by = "partition" if members.type == "Failover" else "key"
+        wrong = {name: numbers for name, numbers in grouped(done, by) if not in_order(numbers)}
+        assert not wrong
+
+
+def grouped(events: list[Handled], by: str) -> Iterator[tuple[object, list[int]]]:
+    """The numbers of each partition, or of each key, in the order in which they were handled."""
+    found: dict[object, list[int]] = defaultdict(list)
+    for event in events:
+        found[getattr(event, by)].append(event.number)
+    return iter(found.items())
+
+
+@pytest.mark.parametrize("producer", ["ours", "Java"])
+async def test_batches_of_one_key_each_stay_with_one_member(producer: str, pulsar: Pulsar, tmp_path: Path) -> None:
+    count = 40 * KEYS
+    async with group(pulsar, "Key_Shared", 1, tmp_path) as members:
+        await members.join("a")
+        members.spawn_java("java-1")
+        await members.joined()
+        if producer == "Java":
+            await run_java(
+                "PulsarProduce", url=pulsar.service_url, topic=members.topic, messages=count, size=8,
+                key="k{n}", keys=KEYS, by_key=True,
+            )  # fmt: skip
+        else:
+            ours = await open_topic_producer(members.client, members.topic, batching=Batching(by_key=True))
+            for number in range(count):
+                ours.send(number.to_bytes(8), key=f"k{number % KEYS}")
+            await ours.close()
+        members.sent += range(count)
+        await members.rest()
+        events = members.events()
+    assert sorted(event.number for event in events) == members.sent
+    assert {event.who for event in events} == {"a", "java-1"}
+    assert any(event.batch > 1 for event in events)
+    for key, numbers in grouped(events, "key"):
+        assert numbers == sorted(numbers)
+        assert len({event.who for event in events if event.key == key}) == 1
+        assert {f"k{number % KEYS}" for number in numbers} == {key}
+
+
+async def test_what_one_kind_refuses_comes_to_the_other(pulsar: Pulsar, tmp_path: Path) -> None:
+    async with group(pulsar, "Shared", 2, tmp_path) as members:
+        await members.join("a", lambda _, redelivered: "acknowledged" if redelivered else "refused")
+        members.spawn_java("java-1", refuse=1)
+        await members.joined()
+        numbers = await members.send(4 * BURST)
+        await members.rest()
+        histories: dict[int, list[Handled]] = defaultdict(list)
+        for event in members.events():
+            histories[event.number].append(event)
+    assert histories.keys() == set(numbers)
+    for events in histories.values():
+        assert [(event.done, event.redelivered) for event in events] == [("refused", 0), ("acknowledged", 1)]
+    pairs = {(first.who, second.who) for first, second in histories.values()}
+    assert pairs >= {("a", "java-1"), ("java-1", "a")}

@@ -1,0 +1,114 @@
+"""What Java consumers send back: it comes again as their own messages do, and ends in dead letters that a route can read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import OutboundSpec
+from mqbridge.message import Message
+from tests.e2e.corpus import assert_same
+from tests.e2e.sides import side
+from tests.e2e.support import opened
+from tests.kit import java
+from tests.kit.gateway import GatewayProcess
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.tubemq import TubeMQ
+from tests.sdk.rocketmq import IDLE_S, Line, body, config, everything, make_group, run_java, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
+
+EACH = 8
+"""Messages by Java, and as many by us."""
+TOTAL = 2 * EACH
+ONE_SECOND = 1
+"""Delay level."""
+Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
+
+
+async def fill(request: pytest.FixtureRequest, rocketmq: RocketMQ, client: str) -> str:
+    """A topic of messages that Java's producer and ours have sent."""
+    topic = rocketmq.take_topic(1)
+    common: dict[str, Any] = {"name_servers": rocketmq.name_server, "topic": topic, "client": client, "window": 1}
+    await run_java("RocketProduce", messages=EACH, size=20, tags="j", keys="j{n}", properties={"n": "{n}", "b": "x"}, **common)
+    ours = [Message(b"ours %d" % n, (("n", str(n)), ("b", "x")), keys=(f"o{n}",), msg_type="o") for n in range(EACH)]
+    rocket = side("rocketmq", request)
+    async with opened(rocket.system, rocket.settings) as cluster:
+        outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
+        assert not (await outbound.send(0, ours[:-1], None)).failures
+        assert not (await outbound.send(0, ours[-1:], None)).failures
+        await outbound.close()
+    return topic
+
+
+def same_again(lines: Sequence[Line], times: int) -> None:
+    """Each message was delivered so often, counted, and each time as the same."""
+    seen = [(body(line), line["tags"], line["keys"], line["properties"]["n"], line["properties"]["b"], line["messageId"])
+            for line in lines]  # fmt: skip
+    assert set(Counter(seen).values()) == {times}
+    assert len(set(seen)) == TOTAL
+    assert Counter(line["reconsumeTimes"] for line in lines) == dict.fromkeys(range(times), TOTAL)
+
+
+@Clients
+async def test_what_java_sends_back_comes_again(client: str, request: pytest.FixtureRequest, rocketmq: RocketMQ) -> None:
+    topic, group = await fill(request, rocketmq, client), await make_group(rocketmq)
+    lines = await run_java(
+        "RocketConsume", name_servers=rocketmq.name_server, client=client, topic=topic, group=group,
+        fail=1, retry_level=ONE_SECOND, messages=TOTAL, idle=IDLE_S,
+    )  # fmt: skip
+    same_again(lines, 2)
+    # The retry topic read as what it is, a topic: the messages say how often they were delivered, and nothing that hides them.
+    rocket = side("rocketmq", request)
+    (original,), (again,) = await asyncio.gather(everything(rocket, topic, 1), everything(rocket, f"%RETRY%{group}", 1))
+    assert [message.delivery_count for message in original] == [0] * TOTAL
+    assert [message.delivery_count for message in again] == [1] * TOTAL
+    assert_same(sorted(map(plain, original), key=payload), sorted(map(plain, again), key=payload), "the retry topic")
+
+
+def payload(message: Message) -> bytes:
+    return message.payload or b""
+
+
+def plain(message: Message) -> Message:
+    """Without the order of its properties, which a broker changes when it stores a message again, and the id that it adds."""
+    pairs = sorted(pair for pair in message.properties if pair[0] != "UNIQ_KEY" or (message.msg_type == "j"))
+    return message.replace(properties=tuple(pairs))
+
+
+@Clients
+async def test_dead_letters_of_a_java_group_are_a_source(
+    client: str, request: pytest.FixtureRequest, rocketmq: RocketMQ, pulsar: Pulsar, tubemq: TubeMQ, tmp_path: Path
+) -> None:
+    topic, group = await fill(request, rocketmq, client), await make_group(rocketmq)
+    dead = f"%DLQ%{group}"
+    with java.spawn(
+        "RocketConsume", name_servers=rocketmq.name_server, client=client, topic=topic, group=group,
+        fail=1000, retry_level=ONE_SECOND, max_reconsume=1, idle=0,
+    ) as program:  # fmt: skip
+        await until(lambda: rocketmq.queues(dead) and rocketmq.message_count(dead) == TOTAL, program.stderr)
+        await until(lambda: len(program.lines()) >= 2 * TOTAL)  # printed a moment after they were refused
+        same_again(program.lines(), 2)
+
+    rocket = side("rocketmq", request)
+    targets = [(side("pulsar", request), pulsar.take_topic(1)), (side("tubemq", request), tubemq.take_topic(1))]
+    with GatewayProcess(config(rocket, dead, f"g_{time.time_ns()}", *targets), tmp_path, "--until-idle", "3") as gateway:
+        assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
+    (original,), (letters,), *arrived = await asyncio.gather(
+        everything(rocket, topic, 1),
+        everything(rocket, dead, 1),
+        *(everything(where, name, 1) for where, name in targets),
+    )
+    assert all(message.delivery_count >= 2 for message in letters)
+    kept = [[one for one in message.properties if not one[0].startswith("DLQ_")] for message in letters]
+    stripped = [plain(message.replace(properties=tuple(pairs))) for message, pairs in zip(letters, kept, strict=True)]
+    assert_same(sorted(map(plain, original), key=payload), sorted(stripped, key=payload), "the dead letters")
+    for (where, _), (messages,) in zip(targets, arrived, strict=True):
+        assert_same(letters, messages, where.system)

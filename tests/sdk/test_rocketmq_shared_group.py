@@ -1,0 +1,271 @@
+"""A push consumer group of the gateway and Java consumers: at rest every queue has one owner, and nothing is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import OutboundSpec
+from mqbridge.errors import ClusterError
+from mqbridge.message import Message, split_origin
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.wire.bodies import Queue, decode_running_info
+from mqbridge.rocketmq.wire.codes import Code
+from tests.e2e.sides import Side, side
+from tests.e2e.support import opened
+from tests.kit import java
+from tests.kit.gateway import GatewayProcess
+from tests.kit.java import JavaProgram
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.sdk.rocketmq import POLL_S, body, config, connected, everything, make_group
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(400)]
+
+QUEUES = 8
+PATIENCE_S = 90.0
+REST_S = 0.5
+"""What was divided stays so for so long."""
+PAUSE_S = 0.05
+"""Between two messages of a queue."""
+HOLD_MS = 200
+"""A Java consumer prints a message so long before its offset can be committed: what it consumed is known though it is killed."""
+THREADS = 64
+IDLE_S = 5
+ONE_SECOND = 1
+GATEWAY = "gateway"
+BROKER = "broker-a"
+
+
+class Group:
+    """A topic, its group, the members that run, and what Java consumed."""
+
+    def __init__(self, rocket: Side, pulsar: Side, client: RocketmqClient, topic: str, group: str, folder: Path) -> None:
+        self.topic, self.group, self.target = topic, group, pulsar.take_topic(QUEUES)
+        self.config = config(rocket, topic, group, (pulsar, self.target))
+        self.gateway: GatewayProcess | None = None
+        self.javas: dict[str, JavaProgram] = {}
+        self.ended: list[JavaProgram] = []
+        self._rocket, self._client, self._folder = rocket, client, folder
+        self._stack = contextlib.ExitStack()
+
+    async def step(self, step: str) -> None:
+        """`+ NAME`: joins, `- gateway`: leaves, `! NAME`: is killed; names are `gateway` and the versions of Java's client."""
+        what, name = step.split()
+        if (what, name) == ("+", GATEWAY):
+            self.gateway = self._stack.enter_context(GatewayProcess(self.config, self._folder))
+        elif what == "+":
+            self.join(name, idle=IDLE_S)
+        elif name != GATEWAY:
+            self.javas[name].kill()
+            self.ended.append(self.javas.pop(name))
+        else:
+            gateway, self.gateway = self.gateway, None
+            assert gateway is not None
+            if what == "-":
+                assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+            else:
+                gateway.kill()
+
+    def join(self, name: str, **options: Any) -> None:
+        """A Java member starts."""
+        server = self._rocket.server
+        assert isinstance(server, RocketMQ)
+        self.javas[name] = self._stack.enter_context(
+            java.spawn(
+                "RocketConsume", name_servers=server.name_server, topic=self.topic, group=self.group, client=name,
+                hold=HOLD_MS, threads=THREADS, **options,
+            )
+        )  # fmt: skip
+
+    async def owners(self) -> dict[str, set[str]]:
+        """Whose every queue is: by the gateway's own page, and by what Java's clients say about themselves."""
+        found: dict[str, set[str]] = {}
+        if self.gateway is not None:
+            lanes = (await asyncio.to_thread(self.gateway.route)).get("lanes", {})
+            queues = {lane.rpartition("/")[2] for lane in lanes if "%" not in lane}
+            found[GATEWAY] = queues
+        found |= {member: {f"{one.broker}:{one.id}" for one in queues} for member, queues in (await self.held("JAVA")).items()}
+        return found
+
+    async def held(self, language: str, topic: str | None = None) -> dict[str, list[Queue]]:
+        """The queues of a topic that members say they hold, by client id."""
+        found = {}
+        known = await self._client.groups.consumers(self.group)
+        for member in known.connections if known else ():
+            if member.language == language:
+                ext = {"consumerGroup": self.group, "clientId": member.client_id, "jstackEnable": "false"}
+                address = (await self._client.admin.masters())[BROKER]
+                answer = await self._client.request(address, Code.GET_CONSUMER_RUNNING_INFO, ext)
+                info = decode_running_info(answer.body)
+                wanted = topic or self.topic
+                found[member.client_id] = [one for one, said in info.queues.items() if one.topic == wanted and not said["droped"]]
+        return found
+
+    async def at_rest(self) -> None:
+        """Wait until the members that run have the queues among them, evenly, each queue once, and stay so for a while."""
+        deadline = time.monotonic() + PATIENCE_S
+        since, before = time.monotonic(), None
+        while True:
+            try:
+                owners = await self.owners()
+            except ClusterError as error:  # a member that goes does not answer
+                owners = {str(error): set()}
+            if owners != before:
+                since, before = time.monotonic(), owners
+            if self._divided(owners) and time.monotonic() - since > REST_S:
+                return
+            assert time.monotonic() < deadline, f"{owners}\n{self.gateway.log if self.gateway else ''}"
+            await asyncio.sleep(POLL_S)
+
+    def _divided(self, owners: dict[str, set[str]]) -> bool:
+        sizes = sorted(map(len, owners.values()))
+        count = len(self.javas) + (self.gateway is not None)
+        once = sum(sizes) == QUEUES == len(set().union(*owners.values()))
+        return len(owners) == count and once and sizes[-1] - sizes[0] <= 1
+
+    async def read_to_end(self, topic: str, queues: int) -> None:
+        """Wait until the group has consumed everything."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            places = [Queue(topic, BROKER, number) for number in range(queues)]
+            ends = await asyncio.gather(*(self._client.positions.next(place) for place in places))
+            reached = await asyncio.gather(*(self._client.positions.committed(place, self.group) for place in places))
+            if all(end == offset or (end == 0 and offset is None) for end, offset in zip(ends, reached, strict=True)):
+                return
+            assert time.monotonic() < deadline, f"{topic}: {reached} of {ends}\n{self.gateway.log if self.gateway else ''}"
+            await asyncio.sleep(POLL_S)
+
+    def consumed(self) -> list[dict[str, Any]]:
+        """What Java's consumers printed."""
+        return [line for one in (*self.javas.values(), *self.ended) for line in one.lines() if "body" in line]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextlib.asynccontextmanager
+async def shared(request: pytest.FixtureRequest, folder: Path, retry_queues: int = 1) -> AsyncIterator[Group]:
+    rocket, pulsar = side("rocketmq", request), side("pulsar", request)
+    rocketmq = rocket.server
+    assert isinstance(rocketmq, RocketMQ)
+    assert isinstance(pulsar.server, Pulsar)
+    group = await make_group(rocketmq, retry_queues=retry_queues)
+    async with connected(rocketmq) as client:
+        members = Group(rocket, pulsar, client, rocketmq.take_topic(QUEUES), group, folder)
+        try:
+            yield members
+        finally:
+            members.close()
+
+
+class Sending:
+    """Messages to every queue, one after the other, until `stop`."""
+
+    def __init__(self, rocket: Side, topic: str) -> None:
+        self.sent: list[bytes] = []
+        self._ending = asyncio.Event()
+        self._task = spawn(self._run(rocket, topic), "sending")
+
+    async def _run(self, rocket: Side, topic: str) -> None:
+        async with opened(rocket.system, rocket.settings) as cluster:
+            outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
+            for number in itertools.count():
+                if self._ending.is_set():
+                    break
+                bodies = [b"%d/%d" % (queue, number) for queue in range(QUEUES)]
+                receipts = await asyncio.gather(*(outbound.send(n, [Message(one)], None) for n, one in enumerate(bodies)))
+                assert not any(receipt.failures for receipt in receipts)
+                self.sent += bodies
+                await asyncio.sleep(PAUSE_S)
+            await outbound.close()
+
+    async def stop(self) -> None:
+        self._ending.set()
+        await self._task
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["+ gateway", "+ 5.3.3", "+ 4.9.8", "! 5.3.3", "- gateway", "+ gateway"],
+        ["+ 4.9.8", "+ gateway", "! gateway", "+ gateway", "+ 5.3.3", "! 4.9.8"],
+    ],
+    ids=["the gateway first", "Java first"],
+)
+async def test_members_join_and_leave(steps: Sequence[str], request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    async with shared(request, tmp_path) as group:
+        sending = Sending(side("rocketmq", request), group.topic)
+        try:
+            for step in steps:
+                await group.step(step)
+                await group.at_rest()
+            await sending.stop()
+        finally:
+            await cancel(sending._task)
+        # The Java consumers have nothing more to do, and leave in order; what they leave is the gateway's.
+        for name, program in list(group.javas.items()):
+            await asyncio.to_thread(program.wait)
+            group.ended.append(group.javas.pop(name))
+        await group.at_rest()
+        await group.read_to_end(group.topic, QUEUES)
+        await group.step("- gateway")
+
+        theirs = {body(line) for line in group.consumed()}
+        ours = {m.payload for messages in await everything(side("pulsar", request), group.target, QUEUES) for m in messages}
+        assert theirs
+        assert ours
+        missing = set(sending.sent) - theirs - ours
+        assert not missing, f"{len(missing)} of {len(sending.sent)} were lost: {sorted(missing)[:20]}"
+
+
+@pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
+async def test_what_java_sends_back_comes_to_the_gateway(client: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    rocket = side("rocketmq", request)
+    async with shared(request, tmp_path, retry_queues=2) as group:
+        retries = f"%RETRY%{group.group}"
+        await group.step("+ gateway")
+        group.join(client, fail=1, retry_level=ONE_SECOND, idle=0)
+        await group.at_rest()
+        deadline = time.monotonic() + PATIENCE_S
+        while [len(queues) for who in ("JAVA", "PYTHON") for queues in (await group.held(who, retries)).values()] != [1, 1]:
+            assert time.monotonic() < deadline, "the retry queues were not divided"
+            await asyncio.sleep(POLL_S)
+
+        sent = {b"%d/%d" % (queue, n) for queue in range(QUEUES) for n in range(10)}
+        async with opened(rocket.system, rocket.settings) as cluster:
+            outbound = await cluster.outbound(OutboundSpec(group.topic, stamp_origin=False))
+            for queue in range(QUEUES):
+                messages = [Message(b"%d/%d" % (queue, n)) for n in range(10)]
+                assert not (await outbound.send(queue, messages, None)).failures
+            await outbound.close()
+        await group.read_to_end(group.topic, QUEUES)
+        refused = {body(line) for line in group.consumed() if not line["accepted"]}
+        deadline = time.monotonic() + PATIENCE_S
+        while await asyncio.to_thread(_count, rocket, retries) < len(refused):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(POLL_S)
+        await group.read_to_end(retries, 2)
+        await group.step("- gateway")
+
+        accepted = {body(line) for line in group.consumed() if line["accepted"]}
+        arrived = [m for messages in await everything(side("pulsar", request), group.target, QUEUES) for m in messages]
+        again = {m.payload for m in arrived if split_origin(m.origin or "")[2].startswith(retries)}
+        assert refused
+        assert again, "some of what Java refused fell to the gateway"
+        assert again | accepted == refused
+        assert again.isdisjoint(accepted)
+        assert {m.payload for m in arrived} | accepted == sent
+
+
+def _count(rocket: Side, topic: str) -> int:
+    assert isinstance(rocket.server, RocketMQ)
+    return rocket.server.message_count(topic)

@@ -1,0 +1,183 @@
+"""What we write to RocketMQ is to its official Java clients what their own producers write."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import OutboundSpec
+from mqbridge.message import Message
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.record import Record
+from tests.e2e.sides import Side, side
+from tests.e2e.support import opened
+from tests.kit import java
+from tests.kit.gateway import GatewayProcess
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.tubemq import TubeMQ
+from tests.sdk.rocketmq import IDLE_S, Line, body, connected, run_java, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
+
+QUEUES = 2
+COUNT = 90
+DUE_S = 4
+Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
+
+
+def written(queue: int) -> list[Message]:
+    """Many in batches, one that fills a send, one that is sent alone, one that is due later."""
+    many = [
+        Message(
+            b"%d/%d" % (queue, n),
+            (("n", str(n)), ("name", "grün"), ("a b", "c=d,e")),
+            key=f"shard-{n % 5}",
+            keys=(f"key-{queue}-{n}", "all"),
+            msg_type=(None, "t0", "t1")[n % 3],
+            event_time=1_795_219_034_000 + n,
+        )
+        for n in range(COUNT)
+    ]
+    large = Message(b"x" * ((4 << 20) - 3000), (("n", "large"),), keys=(f"large-{queue}",), msg_type="t0")
+    alone = Message(b"y" * (4 << 20), (("z", "1"), ("a", "2")), msg_type="t1")
+    late = Message(
+        b"late", (("n", "late"),), keys=(f"late-{queue}",), msg_type="late", deliver_at=int(time.time() + DUE_S) * 1000
+    )
+    return [*many, large, alone, late]
+
+
+async def send(rocket: Side, topic: str, partitions: Sequence[Sequence[Message]]) -> None:
+    async with opened(rocket.system, rocket.settings) as cluster:
+        outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
+        receipts = await asyncio.gather(*(outbound.send(number, messages, None) for number, messages in enumerate(partitions)))
+        assert not [failure.reason for receipt in receipts for failure in receipt.failures]
+        await outbound.close()
+
+
+def assert_sees(line: Line, message: Message) -> None:
+    """A Java consumer was given this message."""
+    where = f"{message!r} as {str(line)[:1000]}"
+    assert body(line) == message.payload, where
+    assert line["tags"] == message.msg_type, where
+    assert line["keys"] == (" ".join(message.keys) or None), where
+    said = line["properties"]
+    assert {name: said.get(name) for name, _ in message.properties} == dict(message.properties), where
+    assert said.get("__SHARDINGKEY") == message.key or message.key in message.keys or message.key is None, where
+    assert line["reconsumeTimes"] == 0, where
+
+
+async def wait_written(rocketmq: RocketMQ, topic: str, count: int) -> None:
+    await until(lambda: rocketmq.message_count(topic) == count, lambda: f"{rocketmq.message_count(topic)} of {count}")
+
+
+@Clients
+async def test_java_reads_what_we_wrote(client: str, request: pytest.FixtureRequest, rocketmq: RocketMQ, tmp_path: Path) -> None:
+    topic, sent = rocketmq.take_topic(QUEUES), [written(queue) for queue in range(QUEUES)]
+    total = sum(map(len, sent))
+    await send(side("rocketmq", request), topic, sent)
+    await wait_written(rocketmq, topic, total)
+
+    async def consumed(program: str, count: int = total, **options: Any) -> list[Line]:
+        common = {"name_servers": rocketmq.name_server, "topic": topic, "messages": count, "idle": IDLE_S, "client": client}
+        return await run_java(program, group=f"g_{time.time_ns()}", **common, **options)
+
+    wanted = {message.payload: message for messages in sent for message in messages if message.msg_type in {"t0", "late"}}
+    chosen = [message for messages in sent for message in messages if message.payload in wanted]
+    orderly, tagged, spread, *pulled = await asyncio.gather(
+        consumed("RocketConsume", orderly=True),
+        consumed("RocketConsume", len(chosen), tags="t0 || late"),
+        consumed("RocketConsume", broadcast=True, offsets=str(tmp_path)),
+        consumed("RocketPull", mode="subscribe"),
+        consumed("RocketPull", mode="assign"),
+        consumed("RocketPull", mode="pull"),
+    )
+    for lines in (orderly, spread, *pulled):
+        assert len(lines) == total
+        places = {(line["queue"], line["offset"]): line for line in lines}
+        for queue, messages in enumerate(sent):
+            for offset, message in enumerate(messages):
+                assert_sees(places[queue, offset], message)
+        assert len({line["messageId"] for line in lines}) == total, "each message has an id of its own"
+    for queue in range(QUEUES):
+        offsets = [line["offset"] for line in orderly if line["queue"] == queue]
+        assert offsets == sorted(offsets)
+    assert len(tagged) == len(chosen)
+    assert sorted(map(body, tagged)) == sorted(message.payload or b"" for message in chosen)
+    await assert_found(rocketmq, topic, sent, spread)
+
+
+def named(record: Record) -> dict[str, str]:
+    return dict(properties.decode(record.properties))
+
+
+async def assert_found(rocketmq: RocketMQ, topic: str, sent: Sequence[Sequence[Message]], lines: Sequence[Line]) -> None:
+    """Tools find our messages by their keys, and by the ids that Java shows for them."""
+    async with connected(rocketmq) as client:
+        for queue, messages in enumerate(sent):
+            for message in (messages[0], messages[COUNT - 1], messages[COUNT], messages[-1]):
+                (record,) = await client.query.by_key(topic, message.keys[0])
+                assert (record.queue_id, record.body) == (queue, message.payload)
+        for line in (lines[0], lines[len(lines) // 2], lines[-1]):
+            found = [await client.query.by_offset_id(line["offsetMessageId"], topic)]
+            if line["messageId"] != line["offsetMessageId"]:
+                found += await client.query.by_unique_key(topic, line["messageId"])
+            assert found
+            assert all(record is not None and record.body == body(line) for record in found)
+
+
+async def test_from_java_producers_of_the_others_to_java_consumers(
+    request: pytest.FixtureRequest, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, tmp_path: Path
+) -> None:
+    sides = {system: side(system, request) for system in ("tubemq", "pulsar", "rocketmq")}
+    sources = {"tubemq": tubemq.take_topic(QUEUES), "pulsar": pulsar.take_topic(QUEUES)}
+    targets = {system: rocketmq.take_topic(QUEUES) for system in sources}
+    common: dict[str, Any] = {"messages": 60, "print": True}
+    from_tube, from_pulsar = await asyncio.gather(
+        run_java("TubeProduce", master=tubemq.masters, topic=sources["tubemq"], size=200, types="t1,t2", time="202611202350",
+                 attributes={"k": "v{n}", "name": "grün"}, **common),
+        run_java("PulsarProduce", url=pulsar.service_url, topic=sources["pulsar"], size=9000, key="k{n}", compression="LZ4",
+                 properties={"n": "{n}", "name": "grün"}, event_time=1234, **common),
+    )  # fmt: skip
+    settings = {
+        "clusters": {name: {"system": name, **each.settings} for name, each in sides.items()},
+        "routes": [
+            {
+                "name": system,
+                "from": {"cluster": system, "topic": topic, "group": f"g_{time.time_ns()}"},
+                "to": {"cluster": "rocketmq", "topic": targets[system]},
+            }
+            for system, topic in sources.items()
+        ],
+    }
+    with GatewayProcess(settings, tmp_path, "--until-idle", "3") as gateway:
+        assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
+
+    consume: dict[str, Any] = {"name_servers": rocketmq.name_server, "idle": IDLE_S}
+    tube, second, whole = await asyncio.gather(
+        run_java("RocketConsume", topic=targets["tubemq"], group="j1", messages=60, client="4.9.8", **consume),
+        run_java("RocketConsume", topic=targets["tubemq"], group="j2", messages=30, client="5.3.3", tags="t2", **consume),
+        run_java("RocketConsume", topic=targets["pulsar"], group="j1", messages=60, client="5.3.3", **consume),
+    )
+    by_body = {body(line): line for line in tube}
+    assert len(tube) == len(by_body) == len(from_tube)
+    for line in from_tube:
+        got, number = by_body[body(line)], line["seq"]
+        assert got["tags"] == ("t1", "t2")[number % 2]
+        assert (got["properties"]["k"], got["properties"]["name"]) == (f"v{number}", "grün")
+        assert got["properties"]["mqbridge.event_time"] == "1795218600000"
+        assert got["properties"]["mqbridge.origin"].startswith(f"tubemq|{sources['tubemq']}|")
+    assert sorted(body(line) for line in second) == sorted(body(line) for line in from_tube if line["seq"] % 2 == 1)
+
+    by_body = {body(line): line for line in whole}
+    assert len(whole) == len(by_body) == len(from_pulsar)
+    for line in from_pulsar:
+        got, number = by_body[body(line)], line["seq"]
+        assert (got["properties"]["__SHARDINGKEY"], got["properties"]["n"]) == (f"k{number}", str(number))
+        assert got["properties"]["mqbridge.event_time"] == "1234"
+        assert got["queue"] == int(got["properties"]["mqbridge.origin"].split("|")[2])

@@ -1,0 +1,133 @@
+"""Consumers of ours and of the official Java client in one TubeMQ group: nothing is lost, at rest each message comes once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.client import TubeMQClient
+from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.messages import decode_all
+from mqbridge.tubemq.client.producer import Sender
+from mqbridge.tubemq.client.reading import Puller
+from tests.kit import java
+from tests.kit.tubemq import TubeMQ
+from tests.sdk.rocketmq import body, sequence, until
+from tests.tubemq.real import fresh_group, in_order
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(400)]
+
+PARTITIONS = 8
+BURST = 10
+PAUSE_S = 0.05
+
+
+class OurMember:
+    """Reads and confirms; `handled` are the numbers of the messages, by partition."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.handled: list[tuple[str, int]] = []
+        self._puller = Puller(consumer)
+        self._task = spawn(self._run(), "test member")
+
+    async def _run(self) -> None:
+        while (delivery := await self._puller.pull()) is not None:
+            name = delivery.partition.ref.name
+            self.handled += [(name, sequence(message.body)) for message in decode_all(delivery.pack.messages)]
+            delivery.confirm()
+
+    @property
+    def held(self) -> int:
+        return len(self.consumer.holding.held)
+
+    async def leave(self) -> None:
+        await cancel(self._task)
+        await self._puller.close()
+        await self.consumer.close()
+
+
+class Sending:
+    """Numbered messages to all partitions in turn."""
+
+    def __init__(self, sender: Sender) -> None:
+        self.sent: list[int] = []
+        self._sender, self._names = sender, list(sender.route.partitions)
+
+    async def round(self) -> list[int]:
+        """One to each partition."""
+        numbers = list(range(len(self.sent), len(self.sent) + PARTITIONS))
+        self.sent += numbers
+        pairs = zip(self._names, numbers, strict=True)
+        await asyncio.gather(*(self._sender.send(name, number.to_bytes(8)) for name, number in pairs))
+        return numbers
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        over = False
+
+        async def run() -> None:
+            while not over:
+                await self.round()
+                await asyncio.sleep(PAUSE_S)
+
+        task = spawn(run(), "test sending")
+        try:
+            yield
+            over = True
+            await task
+        finally:
+            await cancel(task)
+
+
+async def test_members_of_both_kinds_join_and_leave(tubemq: TubeMQ, tmp_path: Path) -> None:
+    topic, group, leave = tubemq.take_topic(PARTITIONS), fresh_group(), tmp_path / "leave"
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(TubeMQClient(tubemq.masters, heartbeat_s=0.5))
+        sending = Sending(await client.sender(topic))
+        first = OurMember(await client.consumer(group, [topic]))
+        stack.push_async_callback(first.leave)
+        program = stack.enter_context(
+            java.spawn("TubeConsume", master=tubemq.masters, topic=topic, group=group, heartbeat=1000, idle=0, until=str(leave))
+        )
+
+        def theirs() -> list[tuple[str, int]]:
+            return [(line["partition"], sequence(body(line))) for line in program.lines() if "body" in line]
+
+        def handled() -> Counter[int]:
+            return Counter(number for _, number in [*first.handled, *second, *theirs()])
+
+        async def burst() -> None:
+            """At rest each message is handled once."""
+            await until(lambda: handled().keys() == set(sending.sent))
+            numbers = [number for _ in range(BURST) for number in await sending.round()]
+            await until(lambda: handled().keys() == set(sending.sent))
+            times = handled()
+            assert {number: times[number] for number in numbers} == dict.fromkeys(numbers, 1)
+
+        second: list[tuple[str, int]] = []
+        async with sending.running():
+            await until(lambda: first.held == PARTITIONS // 2 and bool(theirs()))
+        await burst()
+        async with sending.running():
+            joined = OurMember(await client.consumer(group, [topic]))
+            stack.push_async_callback(joined.leave)
+            second = joined.handled
+            await until(lambda: 0 < joined.held < PARTITIONS // 2 and bool(second))
+            leave.touch()
+            await asyncio.to_thread(program.wait)
+            await until(lambda: first.held + joined.held == PARTITIONS)
+        await burst()
+        async with sending.running():
+            await first.leave()
+            await until(lambda: joined.held == PARTITIONS)
+        await burst()
+        for member in (first.handled, second, theirs()):
+            for name in {name for name, _ in member}:
+                assert in_order([number.to_bytes(8) for of, number in member if of == name])
