@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 CLUSTER_TESTS := cluster or sdk
 
-.PHONY: help quickstart setup check test test-fast test-long fuzz bench docs generate lock clean
+.PHONY: help quickstart setup check test test-fast test-thorough test-long fuzz bench docs generate lock clean
 
 help:            ## this list
-	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 # --- setting up -------------------------------------------------------------------------------------------------------
 
@@ -48,17 +48,22 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	@echo "==> all checks passed"
 
-test: $(VENV)/.dev ## everything, real TubeMQ, Pulsar and RocketMQ included (about twenty minutes, the first time more)
+test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (about twenty minutes, the first time more)
 	@sh tests/prerequisites.sh
 	@echo "==> fetching the real servers (once; kept in the cache)"
 	@$(BIN)/python -m tests.kit.clusters fetch
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
-	@$(BIN)/python -m pytest -m "not long"
-	@echo "==> all tests passed. Next: make quickstart, or make test-long (the full-size runs), or make bench"
+	@$(BIN)/python -m pytest -m "not (long or thorough)"
+	@echo "==> all tests passed. Next: make quickstart, or make test-thorough (more of the same), make test-long (the full-size runs), make bench"
 
 test-fast: $(VENV)/.dev ## what needs no Java: seconds
-	@$(BIN)/python -m pytest -q -m "not ($(CLUSTER_TESTS) or long)"
+	@$(BIN)/python -m pytest -q -m "not ($(CLUSTER_TESTS) or long or thorough)"
+
+test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, second brokers, examples, mixed groups with Java (ten minutes)
+	@sh tests/prerequisites.sh
+	@$(BIN)/python -m pytest -m "thorough and not long"
+	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
 
 test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers
 	@sh tests/prerequisites.sh

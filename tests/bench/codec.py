@@ -15,7 +15,8 @@ from mqbridge.tubemq import mapping as tubemq
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
-from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, SendMessageRequestP2B, TransferedMessage
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
+from mqbridge.tubemq.wire.send import SendRequestEncoder
 from tests.kit.oracle import message
 
 COUNT = 500
@@ -52,14 +53,12 @@ def decode_tubemq(frame: bytes) -> list[Message]:
 
 def encode_tubemq(messages: list[Message]) -> list[bytes]:
     """From messages to the frames of their send requests."""
-    request = SendMessageRequestP2B(clientId="c", topicName="orders", partitionId=0, checkSum=-1, sentAddr=1, flag=0, data=b"")
+    encoder = SendRequestEncoder("c", "orders", 0, -1, 1)
     frames = []
     for number, each in enumerate(messages):
         encoded = tubemq.encode(each, ORIGIN + "2800:1")
-        request.data, request.flag = encoded.data, encoded.flag
-        if encoded.msg_type is not None:
-            request.msgType = encoded.msg_type
-        body = rpc.encode_request(rpc.WRITE, rpc.SEND, 10_000, request.SerializeToString())
+        request = encoder.encode(encoded.data, encoded.flag, encoded.msg_type, None)
+        body = rpc.encode_request(rpc.WRITE, rpc.SEND, 10_000, request)
         frames.append(tube_frame.encode_frame(number, body))
     return frames
 

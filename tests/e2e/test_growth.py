@@ -76,6 +76,7 @@ async def test_new_queues_are_read_and_the_target_grows_with_them(
     assert await arrived(there, target) == expected(range(4))
 
 
+@pytest.mark.thorough
 async def test_the_partitions_of_a_new_broker_are_read(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     there, target = side("pulsar", request), f"joined-{time.time_ns()}"
     with TubeMQ({"demo": 2}, pool={}) as server:

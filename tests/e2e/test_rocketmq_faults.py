@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.kit.oracle import Oracle, message
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 BROKERS = 2
 PER_BROKER = 4
@@ -193,7 +193,7 @@ async def until_stored(gateway: GatewayProcess, count: int) -> None:
 
 
 @asynccontextmanager
-async def connected(cluster: RocketMQ):
+async def connected(cluster: RocketMQ) -> AsyncIterator[RocketmqClient]:
     client = RocketmqClient(cluster.name_servers)
     try:
         await client.connect()
@@ -238,9 +238,9 @@ async def _first_broker_is_done(world: World, client: RocketmqClient, rows: Rows
 @Total
 async def test_sigterm_and_restart_repeat_nothing(world: World, tmp_path: Path, total: int) -> None:
     await world.fill(counts(total))
-    for _ in range(2):
-        with GatewayProcess(world.config(rate=total // 2, in_flight_bytes="2MiB"), tmp_path) as gateway:
-            await until_stored(gateway, total // 5)
+    for stored in (total // 10, 0):  # in the middle, and as soon as it shows itself
+        with GatewayProcess(world.config(rate=total // 5, in_flight_bytes="1MiB"), tmp_path) as gateway:
+            await until_stored(gateway, stored)
             assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
     assert [oracle.arrived for oracle in await world.finish(counts(total), tmp_path)] == [total, total]
 

@@ -114,6 +114,7 @@ def test_pulsar_keeps_its_data_over_kill_and_restart_and_leaves_nothing() -> Non
         assert is_gone(cluster.servers, cluster.folder)
 
 
+@pytest.mark.thorough
 def test_rocketmq_of_two_brokers_and_name_servers_keeps_its_data_over_kill_and_restart_and_leaves_nothing() -> None:
     with RocketMQ({"brokerClusterName": "twins"}, brokers=2, name_servers=2) as cluster:
         topic = cluster.create_topic("kept", 2)

@@ -17,7 +17,7 @@ from mqbridge.pulsar.wire.schemas import STRING, version_number
 from tests.pulsar.conftest import client_of
 from tests.pulsar.entries import PATIENCE_S, numbers, take
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 AVRO = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 NUMBER = {"name": "n", "type": ["null", "long"], "default": None}

@@ -13,7 +13,7 @@ from tests.pulsar.conftest import client_of
 from tests.pulsar.entries import PATIENCE_S, drain, numbers
 from tests.pulsar.proxy import CuttingProxy
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 COUNT = 8
 

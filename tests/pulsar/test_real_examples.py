@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit.pulsar import Pulsar
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "pulsar"
 DEADLINE_S = 60.0

@@ -15,7 +15,7 @@ from tests.kit.rocketmq import RocketMQ
 from tests.rocketmq.client.places import PATIENCE_S, Place
 from tests.rocketmq.client.test_java_members import JavaMember
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "rocketmq"
 

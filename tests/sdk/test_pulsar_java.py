@@ -14,7 +14,7 @@ from tests.kit.pulsar import Pulsar
 from tests.sdk.pulsar import KEYS, Group, Handled, group, in_order
 from tests.sdk.rocketmq import run_java, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 BURST = 64

@@ -29,7 +29,7 @@ from tests.pulsar.entries import PATIENCE_S, batch, payloads, take
 from tests.sdk.pulsar import SUBSCRIPTION, OurMember, group, in_order
 from tests.sdk.rocketmq import body, run_java, sequence, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest.mark.timeout(300)]
 
 ORDER = {
     "type": "record",

@@ -21,7 +21,7 @@ from tests.kit.tubemq import TubeMQ
 from tests.sdk.rocketmq import body, sequence, until
 from tests.tubemq.real import fresh_group, in_order
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest.mark.timeout(400)]
 
 PARTITIONS = 8
 BURST = 10

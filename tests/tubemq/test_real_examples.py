@@ -15,7 +15,7 @@ from mqbridge.tubemq.wire.payload import join_payload
 from tests.kit.tubemq import TubeMQ
 from tests.tubemq.real import PATIENCE_S, Client, fresh_group
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "tubemq"

@@ -20,7 +20,7 @@ from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_more import SecondBroker, StandbyMasters
 from tests.tubemq.real import PATIENCE_S, Client, in_order, until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 Open = Callable[..., Awaitable[Client]]
 

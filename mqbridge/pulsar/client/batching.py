@@ -55,11 +55,6 @@ class OutgoingMessage:
         self.payload, self.key, self.ordering_key, self.properties = payload, key, ordering_key, properties
         self.event_time, self.deliver_at, self.sequence_id = event_time, deliver_at, sequence_id
 
-    @property
-    def alone(self) -> bool:
-        """It cannot be in a batch."""
-        return self.deliver_at is not None or self.sequence_id is not None
-
     def describe(self, metadata: MessageMetadata) -> None:
         """Write all but the payload."""
         self.describe_keys(metadata)
@@ -116,10 +111,13 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
 
     def add(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
-        """Send a message, perhaps a little later; the future is where it was stored, or fails with ClusterError."""
+        """Send a message, perhaps a little later; the future is where it was stored, or fails with ClusterError.
+
+        What is delivered later, or has a sequence id of its own, cannot be in a batch.
+        """
         future: asyncio.Future[MessageId] = self._loop.create_future()
         batching = self._batching
-        if message.alone or batching.max_messages <= 1:
+        if message.deliver_at is not None or message.sequence_id is not None or batching.max_messages <= 1:
             self.flush()
             self._send_alone(message, future)
             return future
@@ -169,9 +167,10 @@ class Batcher:
                     future.set_exception(error)
             return
         (ledger, entry, *_), partition = sent.result(), self._partition
+        place = tuple.__new__  # what MessageId's own constructor does, at less than half its cost
         for index, future in enumerate(futures, 0 if batched else -1):
             if not future.done():
-                future.set_result(MessageId(ledger, entry, partition, index))
+                future.set_result(place(MessageId, (ledger, entry, partition, index)))
 
     async def close(self) -> None:
         """Send what has gathered and close the producer."""

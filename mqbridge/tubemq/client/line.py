@@ -23,8 +23,9 @@ from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.session import Answer, Session
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, SendMessageResponseB2P
+from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageResponseB2P
 from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse
+from mqbridge.tubemq.wire.send import SendRequestEncoder
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,8 @@ class Way(Protocol):
     counters: SendCounters
     loop: asyncio.AbstractEventLoop
 
-    def request_for(self, name: str) -> SendMessageRequestP2B:
-        """What the requests of one partition have in common."""
+    def encoder_for(self, name: str) -> SendRequestEncoder:
+        """Encodes the requests of one partition."""
 
     def session_for(self, name: str) -> Session:
         """The session of the partition's Broker."""
@@ -99,11 +100,8 @@ class Line:
         self._submitted = 0
         self._recovery: asyncio.Task[None] | None = None
         self._backoff = Backoff(FIRST_RETRY_S, MOST_RETRY_S)
-        self._request = way.request_for(name)
+        self._encoder = way.encoder_for(name)
         self._token: int | None = None
-        self._msg_type: str | None = None
-        self._msg_time: str | None = None
-        """What `_request` says now: most messages change none of them, and clearing a field costs as much as sending."""
         self._troubled = False
         self._session = way.session_for(name)
 
@@ -134,19 +132,12 @@ class Line:
                 self._fail(message, error)
 
     def _post(self, message: _Message) -> None:
-        request = self._request
-        request.data, request.flag = message.data, message.flag
-        if message.msg_type != self._msg_type:
-            _set(request, "msgType", message.msg_type)
-            self._msg_type = message.msg_type
-        if message.msg_time != self._msg_time:
-            _set(request, "msgTime", message.msg_time)
-            self._msg_time = message.msg_time
         masters = self._way.routes.masters
         if masters.visit_token != self._token:
             self._token = masters.visit_token
-            request.authInfo.CopyFrom(masters.authorized())
-        self._session.post(WRITE, SEND, request.SerializeToString(), message.answered)
+            self._encoder.authorize(masters.authorized())
+        request = self._encoder.encode(message.data, message.flag, message.msg_type, message.msg_time)
+        self._session.post(WRITE, SEND, request, message.answered)
         self._in_flight += 1
         self._in_flight_bytes += len(message.data)
 
@@ -265,13 +256,6 @@ class Line:
         self._again, self._waiting = [], deque()
         for message in waiting:
             self._fail(message, ConnectionLost(f"the sender to {self._way.topic} was closed before this message was sent"))
-
-
-def _set(request: SendMessageRequestP2B, field: str, value: str | None) -> None:
-    if value is None:
-        request.ClearField(field)
-    else:
-        setattr(request, field, value)
 
 
 def _only_full(error: MqbridgeError) -> bool:

@@ -13,7 +13,7 @@ from mqbridge.tubemq.client.routes import Routes, TopicRoute
 from mqbridge.tubemq.client.session import Session, Sessions
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B
+from mqbridge.tubemq.wire.send import SendRequestEncoder
 
 __all__ = ["Done", "Producer", "SendResult", "Sender"]
 
@@ -126,15 +126,10 @@ class Sender:
                 future.set_result(None)
                 self._room.remove(entry)
 
-    def request_for(self, name: str) -> SendMessageRequestP2B:
-        """What the requests of one partition have in common. Raises KeyError for a partition that the topic does not have."""
-        request = SendMessageRequestP2B()
-        request.clientId = self.routes.client_id
-        request.topicName = self.topic
-        request.partitionId = self.route.partitions[name].partition
-        request.checkSum = NO_CHECK_SUM
-        request.sentAddr = _signed_address(self.routes.host)
-        return request
+    def encoder_for(self, name: str) -> SendRequestEncoder:
+        """Encodes the requests of one partition. Raises KeyError for a partition that the topic does not have."""
+        routes, partition = self.routes, self.route.partitions[name].partition
+        return SendRequestEncoder(routes.client_id, self.topic, partition, NO_CHECK_SUM, _signed_address(routes.host))
 
     def session_for(self, name: str) -> Session:
         """The session of the Broker that has the partition."""

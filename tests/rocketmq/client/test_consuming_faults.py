@@ -8,7 +8,7 @@ from mqbridge.rocketmq.wire.bodies import Queue
 from tests.kit.rocketmq import RocketMQ
 from tests.rocketmq.client.places import Place, Reading, until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

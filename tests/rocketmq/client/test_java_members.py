@@ -16,7 +16,7 @@ from tests.rocketmq.client.places import Place, Places, Reading, places, until
 
 __all__ = ["places"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sdk]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk]
 
 PROGRAM = Path(__file__).with_name("PushMember.java")
 QUEUES = 8
