@@ -24,9 +24,8 @@ from tests.sdk.rocketmq import Line, body, sequence, until
 
 SUBSCRIPTION = "s"
 STRANDED_S = 10.0
-"""After this long the broker is asked whether it still knows that there is something to read: when the active consumer of a failover
-subscription changes while messages come, some (seen with 4.0.8) wait for ever for an entry that is there. See the issue
-apache/pulsar#26164."""
+"""After this long the broker is asked whether it still knows that there is something to read: when the active consumer of a
+failover subscription changes while messages come, some (seen with 4.0.8) wait for ever for an entry that is there."""
 AGAIN_S = 0.3
 """Before what was refused comes again: not while what is new is handed out, in turn with it and so always to the other member."""
 PAUSE_S = 0.02
