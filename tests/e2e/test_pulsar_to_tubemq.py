@@ -23,7 +23,7 @@ CORPUS = [
     Message(None, key="gone"),
     Message(bytes(range(256)) * 4, key=b"\x00\xff", ordering_key=b"\x01"),
     Message("grün".encode(), (("a,b", "c=d%"), ("a,b", "again"), ("leer", " ")), key="schlüssel", event_time=1795219034805),
-    Message(b"typed", (("$msgType$", "t1"), ("k", "v"))),
+    Message(b"typed", (("$msgType$", "t1"), ("k", "v")), msg_type="t1"),
     Message(b"x" * 900_000, tuple((f"p{n}", "v" * 20) for n in range(200))),
     Message(b"later", deliver_at=1795219034805),
 ]
