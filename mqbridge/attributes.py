@@ -8,9 +8,6 @@ from mqbridge.message import Pair
 MEMO_ENTRIES = 16384
 """A memo is emptied when it holds this many: messages repeat few distinct pairs, or so many that no memo would help."""
 
-MEMO_CHARS = 24
-"""A value longer than this seldom repeats: ids, tokens, sentences. It is not remembered."""
-
 _pairs: dict[bytes, Pair | None] = {}
 
 

@@ -27,6 +27,7 @@ from mqbridge.message import RESERVED_PREFIX, Message, Pair
 ORIGIN = "mqbridge.origin"
 HOPS = "mqbridge.hops"
 ATTRIBUTES = "mqbridge.attributes"
+KEY = "mqbridge.key"
 KEYS = "mqbridge.keys"
 TYPE = "mqbridge.msg_type"
 EVENT_TIME = "mqbridge.event_time"

@@ -9,7 +9,10 @@ Properties are an ordered tuple of pairs, not a mapping: Pulsar and TubeMQ both 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mqbridge.raw import Layout
 
 Position = tuple[int, ...]
 """A place in a partition, ordered as tuples are.
@@ -94,6 +97,11 @@ class Message:
 
     only_attributes = False
     """The attribute string says everything but payload and position: properties, type and time can be read from it."""
+
+    layout: "Layout | None" = None
+    values: tuple[bytes, ...] = ()
+    lengths: tuple[int, ...] | None = None
+    """Of a `RawMessage`: its properties as the bytes that they came as."""
 
     def __init__(
         self,

@@ -1,6 +1,8 @@
 """Hypothesis strategies for messages and for the native messages of every system; shared by the mapping tests."""
 
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -93,6 +95,23 @@ CARRIED = ("payload", "properties", "key", "ordering_key", "keys", "msg_type", "
 def said(message: Message) -> dict[str, object]:
     """What a message says, without where it is: what a round trip must keep."""
     return {field: getattr(message, field) for field in CARRIED}
+
+
+Changes = Callable[[bytes], bytes]
+
+
+def changes(alphabet: bytes) -> st.SearchStrategy[Changes]:
+    """Functions that put letters of the alphabet in place of some, or no, bytes."""
+
+    def change(places: list[tuple[float, int]], data: bytes) -> bytes:
+        changed = bytearray(data)
+        for place, letter in places:
+            if data:
+                changed[int(place * len(data))] = letter
+        return bytes(changed)
+
+    places = st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(alphabet))
+    return st.lists(places, max_size=4).map(lambda places: partial(change, places))
 
 
 # --- TubeMQ -------------------------------------------------------------------------------------------------------------

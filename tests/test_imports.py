@@ -14,7 +14,9 @@ CORE = CONTRACT | {"net", "routing", "delivery"}
 # package -> what of mqbridge it may import, besides itself
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "message": set(),
+    "message": {"raw"},  # for type checkers only
+    "raw": {"message"},
+    "shapes": set(),
     "attributes": {"message"},
     "fates": {"message"},
     "carried": {"message"},
@@ -35,13 +37,15 @@ for system in SYSTEMS:
     ALLOWED |= {
         f"{system}.wire": {"errors", "wire"} | ({"message"} if system == "log" else set()),
         f"{system}.client": {"errors", "wire", "net", f"{system}.wire"},
-        f"{system}.mapping": CONTRACT | {"attributes", "carried", "fates", "wire", f"{system}.wire"},
+        f"{system}.mapping": CONTRACT | {"attributes", "carried", "fates", "raw", "shapes", "wire", f"{system}.wire"},
         f"{system}.config": CONTRACT | {"net", "units", f"{system}.wire", f"{system}.client"},
         f"{system}.adapter": CONTRACT
         | {"net", "receipts", "wire"}
         | {f"{system}.{part}" for part in ("wire", "client", "mapping", "config")},
     }
-MAPPING = {"escapes", "fields", "head", "mapping", "native", "preview", "reading", "writing"}
+MAPPING = {"batched", "batches", "cutting", "escapes", "fields", "head", "mapping", "native", "preview", "reading", "shapes"} | {
+    "writing"
+}
 """The modules of a system that know messages and their own wire, and nothing else."""
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}
 

@@ -14,7 +14,7 @@ from mqbridge.carried import EVENT_TIME, carry, escape_user, stamps
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.message import Message, format_position
 from mqbridge.pulsar.fields import TABLE
-from mqbridge.pulsar.head import LENGTH, carried_type, encode_head, encode_native
+from mqbridge.pulsar.head import carried_type, encode_run
 from mqbridge.pulsar.reading import read, read_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
@@ -64,31 +64,10 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
             entries.append(_plain(message, origin, index))
             index += 1
         else:
-            cut = encode_native if message.only_attributes else _encode_run
-            parts, end = cut(messages, index, stamp, limits.max_bytes, limits.max_messages)
+            parts, end = encode_run(messages, index, stamp, limits.max_bytes, limits.max_messages)
             entries.append(_batch(messages, parts, range(index, end)))
             index = end
     return entries, failures
-
-
-def _encode_run(
-    messages: Sequence[Message], start: int, origin: bytes | None, max_bytes: int, max_messages: int
-) -> tuple[list[bytes], int]:
-    """The pieces of a batch of the messages from `start` on, and where it ended: at a limit or at a message of another kind."""
-    parts: list[bytes] = []
-    size, index = 0, start
-    for index in range(start, min(len(messages), start + max_messages)):
-        message = messages[index]
-        if message.defect is not None or message.deliver_at is not None or message.only_attributes:
-            return parts, index
-        payload = message.payload or b""
-        head = encode_head(message, origin, len(payload))
-        cost = len(head) + len(payload) + 4
-        if parts and size + cost > max_bytes:
-            return parts, index
-        parts += (LENGTH.pack(len(head)), head, payload)
-        size += cost
-    return parts, index + 1
 
 
 def _batch(messages: Sequence[Message], parts: list[bytes], indexes: range) -> Outgoing:

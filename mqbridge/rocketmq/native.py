@@ -1,221 +1,291 @@
 r"""Reading and writing the ordinary message fast; `reading` and `writing` are the plain ways, and the reference in tests.
 
-Items of property strings (`name \x01 value`) repeat from message to message, so what they mean is remembered. What is not
-ordinary is left to the plain ways.
+A property string (`name \x01 value \x02` ...) is cut into names and values at once, and what the names mean is remembered by all
+of them together. A string that is anything out of the ordinary, or of a gateway, is left to the plain ways.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
 
-from mqbridge.attributes import MEMO_CHARS, MEMO_ENTRIES
-from mqbridge.carried import ATTRIBUTES, BUILT, EVENT_TIME, HOPS, ORIGIN
-from mqbridge.message import RESERVED_PREFIX, Message, Pair
-from mqbridge.rocketmq.fields import FLAG, IGNORED_NAMES, SHARDED, is_plain
+from mqbridge.attributes import MEMO_ENTRIES
+from mqbridge.carried import ATTRIBUTES, BUILT, EVENT_TIME, ORIGIN
+from mqbridge.message import RESERVED_PREFIX, Message
+from mqbridge.raw import Layout, RawMessage, is_text, layout_of
+from mqbridge.rocketmq.fields import IGNORED_NAMES, SHARDED, is_plain
 from mqbridge.rocketmq.reading import PLACEHOLDER, first_key, read
 from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, fault
 from mqbridge.rocketmq.wire.record import Record
-from mqbridge.rocketmq.writing import write
+from mqbridge.shapes import Shape, Shapes
 
 _TAGS, _KEYS, _UNIQUE, _SHARDING, _TIMER = (
     name.encode() for name in (Name.TAGS, Name.KEYS, Name.UNIQ_KEY, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS)
 )
+_FIELDS = frozenset({_TAGS, _KEYS, _SHARDING})
 _ORIGIN, _ATTRIBUTES, _TIME, _BUILT = ORIGIN.encode(), ATTRIBUTES.encode(), EVENT_TIME.encode(), BUILT[0].encode()
 _OURS = RESERVED_PREFIX.encode()
-_SIMPLE = frozenset({_ORIGIN, _ATTRIBUTES, _TIME, _BUILT})
+_CARRIED = frozenset({_ORIGIN, _ATTRIBUTES, _TIME, _BUILT})
 """What most messages of a gateway have, and nothing else."""
-_SYSTEM = frozenset({_KEYS, _TAGS, _SHARDING, _TIMER})
 
-_items: dict[bytes, Pair | tuple[()]] = {}
-"""What an item is: a user's pair, or nothing that is copied."""
-_written: dict[Pair, bytes] = {}
-"""An ordinary pair as it stands in a property string."""
+Picker = Callable[[Sequence[bytes]], tuple[bytes, ...]]
 
 
-class RecordMessage(Message):
-    """A message whose property string is taken apart when somebody asks; at once where a gateway wrote it, see `read_stamped`.
+class RecordMessage(RawMessage):
+    """A message of a record that no gateway wrote."""
 
-    A target that takes the string apart itself finds it in `record`.
+    __slots__ = ()
+
+    attributes: bytes | None = None
+
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+class _CarriedMessage(RecordMessage):
+    """A message that a gateway wrote."""
+
+    __slots__ = ("attributes", "hops", "origin")
+    origin: str | None  # type: ignore[assignment]  # not the constant that other raw messages have
+
+
+class _Form:
+    """What a property string with these names says: where among its values the user's are, tag and keys, -1 for none.
+
+    `text` is the string but for the values, `rest` is for what not all messages have.
     """
 
-    __slots__ = ("record",)
+    __slots__ = ("count", "keys_at", "kind", "layout", "names", "pick", "rest", "tag_at", "text")
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.payload = record.body
-        self.position = (record.queue_offset,)
-        self.event_time = record.born_timestamp
-        self.publish_time = record.store_timestamp
-        self.delivery_count = record.reconsume_times
-        self.attributes = self.ordering_key = self.origin = self.defect = None
-        self.hops = 0
+    def __init__(self, names: tuple[bytes, ...], users: Sequence[int]) -> None:
+        self.names = names
+        carried = not _CARRIED.isdisjoint(names)
+        self.kind = _CarriedMessage if carried else RecordMessage
+        self.rest = _Rest(names, users, carried=carried) if carried or _SHARDING in names else None
+        self.count = len(names)
+        self.layout = layout_of(tuple([names[place] for place in users]))
+        self.pick = picker(users)
+        self.tag_at, self.keys_at = _place(names, _TAGS), _place(names, _KEYS)
+        self.text = b"".join([name.replace(b"%", b"%%") + b"\x01%b\x02" for name in names])
 
-    def __getattr__(self, name: str) -> Any:
-        """Called for a slot that is not filled yet: one that the property string says. Fills all of these."""
-        if name not in _LAZY:
-            raise AttributeError(name)
-        self.take_apart()
-        return getattr(self, name)
 
-    def take_apart(self) -> bool:  # noqa: C901, PLR0912 - per message; calls cost more
-        """Fill the slots that the property string says; False when it holds what only the plain way can read."""
-        pairs: list[Pair] = []
-        ours: dict[bytes, bytes] = {}
-        append, get = pairs.append, _items.get
-        system: dict[bytes, bytes] = {}
-        unique = False
-        for item in self.record.properties.split(b"\x02"):
-            pair = get(item)
-            if pair:
-                append(pair)
-                continue
-            if pair is not None:
-                continue
-            name, _, value = item.partition(b"\x01")
-            if name == _UNIQUE:
-                # Every message has another one: not worth remembering. Behind what is ours it is the broker's.
-                if value and not unique and not ours:
-                    append((Name.UNIQ_KEY, value.decode()))
-                    unique = True
-            elif name in _SYSTEM:
-                if value:
-                    system[name] = value
-            elif name.startswith(_OURS):
-                if name not in _SIMPLE or name in ours or not value:
-                    return False
-                ours[name] = value
-            elif pair := _remember(item, name, value):
-                append(pair)
-        if ours and not self._take_ours(ours):
+class _Rest:
+    """What a message has that was carried, or has a key of its own."""
+
+    __slots__ = ("_attributes_at", "_built_at", "_carried", "_key_at", "_origin_at", "_sharded", "_time_at")
+
+    def __init__(self, names: tuple[bytes, ...], users: Sequence[int], *, carried: bool) -> None:
+        self._carried = carried
+        self._key_at, self._origin_at, self._attributes_at, self._time_at, self._built_at = (
+            _place(names, name) for name in (_SHARDING, _ORIGIN, _ATTRIBUTES, _TIME, _BUILT)
+        )
+        self._sharded = layout_of((*(names[place] for place in users), SHARDED.encode()))
+
+    def fill(self, message: RecordMessage, values: tuple[bytes, ...]) -> bool:
+        """Fill that in; False when some of it is to be read plainly."""
+        if self._carried and not (isinstance(message, _CarriedMessage) and self._fill_carried(message, values)):
             return False
-        self.msg_type = self.key = self.deliver_at = None
-        self.keys = ()
-        if system:
-            self._say(system, pairs)
-        if self.record.flag:
-            append((FLAG, str(self.record.flag)))
-        self.properties = tuple(pairs)
+        if self._key_at >= 0:
+            key = values[self._key_at].decode()
+            if key == message.key:  # KEYS say it too
+                message.layout, message.lengths, message.values = self._sharded, None, (*message.values, b"1")
+            message.key = key
         return True
 
-    def _take_ours(self, ours: dict[bytes, bytes]) -> bool:
-        """Fill what a gateway carried; False when some of it is to be read plainly."""
-        self.event_time = None
-        for name, value in ours.items():
-            if name == _ORIGIN:
-                self.origin, self.hops = value.decode(), 1
-            elif name == _ATTRIBUTES:
-                self.attributes = value
-            elif name == _TIME and value.isdigit() and (value[:1] != b"0" or value == b"0"):
-                self.event_time = int(value)
-            elif name != _BUILT or value != b"1":
+    def _fill_carried(self, message: "_CarriedMessage", values: tuple[bytes, ...]) -> bool:
+        if message.payload == PLACEHOLDER or (self._built_at >= 0 and values[self._built_at] != b"1"):
+            return False
+        message.event_time = None
+        if self._time_at >= 0:
+            time = values[self._time_at]
+            if not time.isdigit() or (time[:1] == b"0" and time != b"0"):
                 return False
+            message.event_time = int(time)
+        message.attributes = None if self._attributes_at < 0 else values[self._attributes_at]
+        message.origin, message.hops = (None, 0) if self._origin_at < 0 else (values[self._origin_at].decode(), 1)
         return True
 
-    def _say(self, system: dict[bytes, bytes], pairs: list[Pair]) -> None:
-        """Fill what the system's own properties say."""
-        if (tag := system.get(_TAGS)) is not None:
-            self.msg_type = tag.decode()
-        if (keys := system.get(_KEYS)) is not None:
-            self.keys = tuple(keys.decode().split(" "))
-            self.key = self.keys[0] or first_key(self.keys)
-        if (key := system.get(_SHARDING)) is not None:
-            text = key.decode()
-            if text == self.key:
-                pairs.append((SHARDED, "1"))
-            self.key = text
-        if (time := system.get(_TIMER)) is not None and time.isdigit():
-            self.deliver_at = int(time)
+
+class _StringShape(Shape):
+    """The shape of a property string."""
+
+    __slots__ = ("form", "lengths")
+
+    def __init__(self, data: bytes, form: _Form, values: tuple[bytes, ...]) -> None:
+        self.form = form
+        self.lengths = tuple(map(len, form.pick(values)))
+        # A name with the separator behind it, and from the second on with the one before it.
+        cuts = [cut for name, value in zip(form.names, values, strict=True) for cut in (len(name) + 2, len(value))]
+        super().__init__(data, [cuts[0] - 1, *cuts[1:], 1])
 
 
-_LAZY = frozenset({"properties", "msg_type", "key", "keys", "deliver_at"})
-"""The slots that the property string says."""
+_forms: dict[tuple[bytes, ...], _Form | None] = {}
+"""By the names of a string, and the nothing behind its last separator; None for strings that are to be read plainly."""
+_shapes = Shapes[_StringShape]()
+_keys: dict[bytes, tuple[tuple[str, ...], str | None]] = {}
+"""Index keys and key by the value of KEYS."""
+_tags: dict[bytes, str] = {}
 
 
-def read_stamped(record: Record) -> Message:
-    """The message of a record that has a name of ours in its properties."""
-    if record.body != PLACEHOLDER:
-        message = RecordMessage(record)
-        if message.take_apart():
-            return message
-    return read(record)
+def read_all(records: Sequence[Record]) -> list[Message]:
+    """The messages of records."""
+    messages: list[Message] = []
+    append, shapes, keys_of, tags, new = messages.append, _shapes.by_length, _keys, _tags, RecordMessage.__new__
+    for record in records:
+        data = record.properties
+        if record.flag or record.defect is not None:
+            append(read(record))
+            continue
+        shape = shapes.get(len(data))
+        if (
+            shape is not None
+            and (fields := shape.unpack(data))[::2] == shape.fixed
+            # All separators are in the fixed bytes: there is no other way to cut it.
+            and data.count(b"\x01") == shape.form.count
+            and data.count(b"\x02") == shape.form.count
+        ):
+            form, values, lengths = shape.form, fields[1::2], shape.lengths
+        elif (cut := _cut(data)) is not None:
+            form, values = cut
+            lengths = None
+        else:
+            append(read(record))
+            continue
+        message = new(form.kind)
+        message.payload = record.body
+        message.position = (record.queue_offset,)
+        message.event_time = record.born_timestamp
+        message.publish_time = record.store_timestamp
+        message.delivery_count = record.reconsume_times
+        message.layout, message.lengths, message.values = form.layout, lengths, form.pick(values)
+        if (at := form.tag_at) >= 0:
+            value = values[at]
+            message.msg_type = tags.get(value) or _tag(value)
+        else:
+            message.msg_type = None
+        if (at := form.keys_at) >= 0:
+            value = values[at]
+            message.keys, message.key = keys_of.get(value) or _keys_of(value)
+        else:
+            message.keys, message.key = (), None
+        append(message if form.rest is None or form.rest.fill(message, values) else read(record))
+    _shapes.earn(len(records))
+    return messages
 
 
-def _remember(item: bytes, name: bytes, value: bytes) -> Pair | tuple[()]:
-    if len(_items) >= MEMO_ENTRIES:
-        _items.clear()
-    text = name.decode()
-    ignored = not (name and value) or text in IGNORED_NAMES or text.startswith(TRANSIENT_PREFIX)
-    pair: Pair | tuple[()] = () if ignored else (text, value.decode())
-    _items[item] = pair
-    return pair
+def _cut(data: bytes) -> tuple[_Form, tuple[bytes, ...]] | None:
+    """Form and values of a string; None for one that is to be read plainly."""
+    parts = data.replace(b"\x01", b"\x02").split(b"\x02")
+    names, values = tuple(parts[::2]), tuple(parts[1::2])
+    try:
+        form = _forms[names]
+    except KeyError:
+        form = _learn(names)
+    # Written again it is the same: then the separators take turns, and no value holds one.
+    if form is None or len(values) != form.count or form.text % values != data or b"\x01\x02" in data:
+        return None
+    _shapes.learn(len(data), partial(_StringShape, data, form, values))
+    return form, values
 
 
-def write_ordinary(message: Message, stamp: str | None) -> tuple[bytes, int]:  # noqa: C901, PLR0912 - per message; calls cost more
-    """Property string and flag of a message in a batch: the same as `write` gives. Raises UnicodeEncodeError."""
-    properties, keys, key = message.properties, message.keys, message.key
-    count = len(properties)
-    if (
-        not message.payload
-        or message.ordering_key is not None
-        or message.deliver_at is not None
-        or (count > 1 and len(dict(properties)) != count)
-    ):
-        return _plainly(message, stamp)
-    get = _written.get
-    tail = []
-    if (tag := message.msg_type) is not None:
-        tail.append(f"TAGS\x01{tag}\x02")
-    first = None
-    if keys:
-        joined = " ".join(keys)
-        first = keys[0]
-        if not first or key is None or ((len(keys) > 1 or " " in joined) and tuple(joined.split(" ")) != keys):
-            return _plainly(message, stamp)
-        tail.append(f"KEYS\x01{joined}\x02")
-    if key != first:
-        if key.__class__ is not str:
-            return _plainly(message, stamp)
-        tail.append(f"__SHARDINGKEY\x01{key}\x02")
-    native = len(tail)
-    if (attributes := message.attributes) is not None:
-        try:
-            tail.append(f"{ATTRIBUTES}\x01{attributes.decode()}\x02")
-        except UnicodeDecodeError:
-            return _plainly(message, stamp)
-    if (time := message.event_time) is not None:
-        tail.append(f"{EVENT_TIME}\x01{time}\x02")
-    origin, hops = (message.origin, message.hops) if stamp is None else (stamp, message.hops + 1)
-    if origin is not None:
-        tail.append(f"{ORIGIN}\x01{origin}\x02")
-        if hops > 1:
-            tail.append(f"{HOPS}\x01{hops}\x02")
-    if len(tail) == native:
-        tail.append(_MADE)
-    count += len(tail)
-    data = b"".join([get(pair) or _write_pair(pair) for pair in properties]) + "".join(tail).encode()
-    # A separator inside a text shows in the counts, an empty text in the tail by two side by side; a pair that is not ordinary is
-    # missing.
-    if data.count(b"\x01") != count or data.count(b"\x02") != count or b"\x01\x02" in data:
-        return _plainly(message, stamp)
-    return data, 0
+def _learn(names: tuple[bytes, ...]) -> _Form | None:
+    """What these names mean."""
+    if len(_forms) >= MEMO_ENTRIES:
+        _forms.clear()
+    form = _forms[names] = _form_of(names[:-1]) if len(names) > 1 and names[-1] == b"" else None
+    return form
 
 
-_MADE = f"{BUILT[0]}\x01{BUILT[1]}\x02"
+def _form_of(names: tuple[bytes, ...]) -> _Form | None:
+    """None for names out of the ordinary: repeats, escapes, what only some gateways write."""
+    users: list[int] = []
+    carried = False
+    for place, name in enumerate(names):
+        if not name or not is_text(name) or name == _TIMER:
+            return None
+        again = name in names[:place]
+        if name == _UNIQUE:
+            if not again and not carried:  # the others were made by a broker
+                users.append(place)
+        elif again:
+            return None
+        elif name.startswith(_OURS):
+            if name not in _CARRIED:
+                return None
+            carried = True
+        elif not (name in _FIELDS or (text := name.decode()) in IGNORED_NAMES or text.startswith(TRANSIENT_PREFIX)):
+            users.append(place)
+    return _Form(names, users)
 
 
-def _plainly(message: Message, stamp: str | None) -> tuple[bytes, int]:
-    written = write(message, stamp, alone=False, delayed=False)
-    return written.encoded(), written.flag
+def _place(names: tuple[bytes, ...], name: bytes) -> int:
+    return names.index(name) if name in names else -1
 
 
-def _write_pair(pair: Pair) -> bytes:
-    """The pair as it stands in a property string; nothing when it has to be escaped, or may mean something to `writing`."""
-    name, value = pair
-    if name == Name.UNIQ_KEY and value:
-        return f"UNIQ_KEY\x01{value}\x02".encode()  # another one in every message; a separator inside shows in the counts
-    if fault(name, value) is not None or name.startswith(RESERVED_PREFIX) or not is_plain(name):
-        return b""
-    data = f"{name}\x01{value}\x02".encode()
-    if len(value) <= MEMO_CHARS:
-        if len(_written) >= MEMO_ENTRIES:
-            _written.clear()
-        _written[pair] = data
+def picker(places: Sequence[int]) -> Picker:
+    """Takes what is at these places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: tuple([values[place] for place in places])
+
+
+def _tag(value: bytes) -> str:
+    if len(_tags) >= MEMO_ENTRIES:
+        _tags.clear()
+    tag = _tags[value] = value.decode()
+    return tag
+
+
+def _keys_of(value: bytes) -> tuple[tuple[str, ...], str | None]:
+    if len(_keys) >= MEMO_ENTRIES:
+        _keys.clear()
+    keys = tuple(value.decode().split(" "))
+    found = _keys[value] = keys, first_key(keys)
+    return found
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+class Plan:
+    """How properties of these names stand in a property string, if they may stand there as they are.
+
+    `text` takes their values, `count` is how many there are.
+    """
+
+    __slots__ = ("count", "has_id", "text")
+
+    def __init__(self, layout: Layout) -> None:
+        self.text = b"".join([name.replace(b"%", b"%%") + b"\x01%b\x02" for name in layout.names])
+        self.count = len(layout.names)
+        self.has_id = Name.UNIQ_KEY in layout.texts
+
+
+def plan_of(layout: Layout) -> Plan | None:
+    """The plan of these names; None when one is to be escaped, or may mean something to `writing`."""
+    texts = layout.texts
+    ordinary = all(is_plain(text) and fault(text, "x") is None and not text.startswith(RESERVED_PREFIX) for text in texts)
+    return Plan(layout) if ordinary and len(set(texts)) == len(texts) else None
+
+
+written_tags: dict[str, bytes] = {}
+written_keys: dict[tuple[str, ...], tuple[bytes, str]] = {}
+"""KEYS and the first key by the keys."""
+NO_KEYS = b"", ""
+
+
+def write_tag(tag: str) -> bytes:
+    """TAGS."""
+    if len(written_tags) >= MEMO_ENTRIES:
+        written_tags.clear()
+    data = written_tags[tag] = f"TAGS\x01{tag}\x02".encode()
     return data
+
+
+def write_keys(keys: tuple[str, ...]) -> tuple[bytes, str]:
+    """KEYS, and the first of the keys; NO_KEYS where they cannot be taken apart again."""
+    if len(written_keys) >= MEMO_ENTRIES:
+        written_keys.clear()
+    joined = " ".join(keys)
+    ordinary = keys[0] and ((len(keys) == 1 and " " not in joined) or tuple(joined.split(" ")) == keys)
+    found = written_keys[keys] = (f"KEYS\x01{joined}\x02".encode(), keys[0]) if ordinary else NO_KEYS
+    return found

@@ -12,18 +12,36 @@ Everything in a built string is percent-encoded where it holds `%`, `,` or `=`, 
 appended to either kind.
 """
 
+import re
 import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 from urllib.parse import quote, unquote
 
-from mqbridge.attributes import MEMO_CHARS, MEMO_ENTRIES, read_pair, read_pairs
-from mqbridge.carried import BUILT, CARRIED_KEYS, USER_PREFIX, WITHOUT, carry, escape_user, is_carried, stamps, uncarry
+from mqbridge.attributes import MEMO_ENTRIES, read_pair, read_pairs
+from mqbridge.carried import (
+    BUILT,
+    CARRIED_KEYS,
+    EVENT_TIME,
+    HOPS,
+    KEY,
+    KEYS,
+    ORIGIN,
+    USER_PREFIX,
+    WITHOUT,
+    carry,
+    escape_user,
+    is_carried,
+    keys_text,
+    stamps,
+    uncarry,
+)
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, Pair
+from mqbridge.raw import Layout, lay_out
 from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE, TABLE
-from mqbridge.tubemq.native import MSG_TIME_DIGITS, Minutes, NativeMessage, minutes_of, system_fields
+from mqbridge.tubemq.native import MSG_TIME_DIGITS, Minutes, learn_more, minutes_of, read_native, system_fields
 from mqbridge.tubemq.wire.payload import CHECKSUM_MASK, HAS_ATTRIBUTES, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.wire.checksum import crc32
@@ -32,11 +50,11 @@ ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"
 """What nothing native says, a missing payload among it; `stamps` writes the other two."""
 
 _LENGTH = struct.Struct(">i")
-_MARKER = f"{BUILT[0]}={BUILT[1]}".encode()
+_MARKER_TEXT = f"{BUILT[0]}={BUILT[1]}"
+_MARKER = _MARKER_TEXT.encode()
 _OURS = b"mqbridge."
 _ESCAPES = str.maketrans({"%": "%25", ",": "%2C", "=": "%3D"})
 _PLAIN_KEYS = CARRIED_KEYS | {BUILT[0], MSG_TYPE, MSG_TIME}
-_escaped: dict[Pair, str] = {}
 
 
 class Encoded:
@@ -72,7 +90,8 @@ def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC) -
         elif _OURS in attributes:
             messages.append(_from_stamped(data, attributes, (offset, index), minutes))
         else:
-            messages.append(NativeMessage(data, attributes, (offset, index), minutes))
+            messages.append(read_native(data, attributes, (offset, index), minutes))
+    learn_more(len(pack))
     return messages
 
 
@@ -128,6 +147,8 @@ def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> Encoded:
         raise MappingError(f"the message at {message.position} could not be read: {message.defect}")
     body = message.payload or b""
     time = None if message.event_time is None else _minutes_of(zone)[message.event_time // 1000]
+    if (built := _build_ordinary(message, stamp, time)) is not None:
+        return Encoded(*join_payload(built, body), message.msg_type, time)
     ours: list[Pair]
     if message.only_attributes or (message.attributes is not None and _unchanged(message, message.attributes, zone)):
         text = message.attributes or b""
@@ -179,17 +200,77 @@ def _build(message: Message, time: str | None) -> tuple[bytes, list[Pair]]:
         system.append((MSG_TYPE, message.msg_type))
     if time is not None and MSG_TIME not in names:
         system.append((MSG_TIME, time))
-    get = _escaped.get
-    text = ",".join([get(pair) or _escape_pair(pair) for pair in properties])
+    text = ",".join([_escape(escape_user(pair)) for pair in properties])
     return text.encode(), system + carry(message, (*ALWAYS_CARRIED, "event_time", "attributes"))
 
 
-def _escape_pair(pair: Pair) -> str:
-    text = _escape(escape_user(pair))
-    if len(pair[1]) <= MEMO_CHARS:
-        if len(_escaped) >= MEMO_ENTRIES:
-            _escaped.clear()
-        _escaped[pair] = text
+def _build_ordinary(  # noqa: C901, PLR0912 - per message; calls cost more
+    message: Message, stamp: str | None, time: str | None
+) -> bytes | None:
+    """The whole string of a message of which nothing has to be escaped; None for others. `_build` and `stamps` say the same."""
+    layout = message.layout
+    if message.attributes is not None or message.payload is None:
+        return None
+    if layout is not None:
+        values = message.values
+    elif message.deliver_at is not None or message.ordering_key is not None or isinstance(message.key, bytes):
+        return None
+    else:
+        try:
+            layout, values = lay_out(message.properties)
+        except UnicodeEncodeError:
+            return None
+    plan = layout.plan("tubemq", _plan_of)
+    if plan is None:
+        return None
+    said = [_MARKER_TEXT]
+    if message.msg_type is not None:
+        said.append(f"{MSG_TYPE}={message.msg_type}")
+    if time is not None:
+        said.append(f"{MSG_TIME}={time}")
+    if message.key is not None:
+        said.append(f"{KEY}={message.key!s}")
+    if keys := message.keys:
+        said.append(_said_keys.get(keys) or _say_keys(keys))
+    if message.event_time is not None:
+        said.append(f"{EVENT_TIME}={message.event_time}")
+    if stamp is None or stamp is message.origin:
+        said += [f"{name}={value}" for name, value in stamps(message, stamp)]
+    else:
+        said.append(f"{ORIGIN}={stamp}")
+        if message.hops:
+            said.append(f"{HOPS}={message.hops + 1}")
+    try:
+        text = b"%b%b" % (plan[0] % values, ",".join(said).encode())
+    except UnicodeEncodeError:
+        return None
+    # What has to be escaped shows in the counts, or behind an equals sign.
+    count = plan[1] + len(said)
+    if text.count(b"=") != count or text.count(b",") != count - 1 or b"%" in text or _BLANK.search(text) is not None:
+        return None
+    return text if count > 1 else None
+
+
+def _plan_of(layout: Layout) -> tuple[bytes, int] | None:
+    """The pairs of these names but for the values, and how many; None for names that are to be escaped, or the system's."""
+    if MSG_TYPE in layout.texts or MSG_TIME in layout.texts:
+        return None
+    items = [_escape(escape_user((name, "x")))[:-1] for name in layout.texts]
+    text = "".join([f"{item}%b," for item in items]).encode()
+    return None if text.count(b"%") != len(items) else (text, len(items))
+
+
+_BLANK = re.compile(
+    rb"=(?:,|$|[\t-\r\x1c- ]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)"
+)
+"""A value that is empty, or that begins with anything that `str.isspace` takes for a blank."""
+_said_keys: dict[tuple[str, ...], str] = {}
+
+
+def _say_keys(keys: tuple[str, ...]) -> str:
+    if len(_said_keys) >= MEMO_ENTRIES:
+        _said_keys.clear()
+    text = _said_keys[keys] = f"{KEYS}={keys_text(keys)}"
     return text
 
 

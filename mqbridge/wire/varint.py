@@ -20,6 +20,9 @@ def _encode(value: int) -> bytes:
 SMALL = [_encode(value) for value in range(1 << 14)]
 """The encodings of the small values, by value."""
 
+CONTINUED = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
+"""The first two bytes of a longer encoding, by the lowest 14 bits of its value."""
+
 
 def encode_varint(value: int) -> bytes:
     """An unsigned value up to 64 bits."""

@@ -1,7 +1,8 @@
 """`make bench`: the figures of docs/benchmarks.md, measured on this machine.
 
-python -m tests.bench            codec and bridge
+python -m tests.bench            codec, bridge and clients
 python -m tests.bench codec      seconds, needs no server
+python -m tests.bench clients    our clients beside the official ones
 python -m tests.bench --write    also renews docs/benchmarks.md
 """
 
@@ -13,7 +14,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import bridge, codec
+from tests.bench import bridge, clients, codec
 from tests.kit.maven import say
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
@@ -101,8 +102,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="*", default=["codec", "bridge"], help="codec, bridge (default both)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge (default {ROUNDS})")
+    parser.add_argument("what", nargs="*", default=["codec", "bridge", "clients"], help="codec, bridge, clients (default all)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
     parser.add_argument("--write", action="store_true", help="renew docs/benchmarks.md")
     arguments = parser.parse_args()
     parts = [INTRO, machine() + "\n"]
@@ -111,6 +112,8 @@ def main() -> None:
         parts.append(codec_table())
     if "bridge" in arguments.what:
         parts.append(bridge_table(arguments.rounds))
+    if "clients" in arguments.what:
+        parts.append(clients.table(arguments.rounds))
     page = "\n".join(parts)
     print(page)
     if arguments.write:

@@ -11,13 +11,17 @@ from collections.abc import Callable
 from mqbridge.message import Message
 from mqbridge.pulsar import mapping as pulsar
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
+from mqbridge.rocketmq import mapping as rocketmq
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.record import Record, decode_records, encode_record
 from mqbridge.tubemq import mapping as tubemq
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
 from mqbridge.tubemq.wire.send import SendRequestEncoder
-from tests.kit.oracle import message
+from tests.bench.ends import BORN, native_pairs
+from tests.kit.oracle import body, message
 
 COUNT = 500
 RUNS = 15
@@ -86,15 +90,40 @@ def decode_pulsar(data: bytes) -> list[Message]:
     return pulsar.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
 
 
+def rocketmq_answer(size: int) -> bytes:
+    """The body of a broker's answer to a pull: what its Java producers would have sent."""
+    strings = [properties.encode([*native_pairs(0, number, f"{number:032X}"), ("CLUSTER", "c")]) for number in range(COUNT)]
+    records = (
+        Record("orders", body(0, n, size), string, born_timestamp=BORN, queue_offset=n) for n, string in enumerate(strings)
+    )
+    return b"".join(map(encode_record, records))
+
+
+def decode_rocketmq(answer: bytes) -> list[Message]:
+    """From an answer to messages."""
+    return rocketmq.decode(decode_records(answer))
+
+
+def encode_rocketmq(messages: list[Message], limits: rocketmq.Limits) -> list[bytes]:
+    """From messages to the bodies of send requests."""
+    sends, _ = rocketmq.encode(messages, ORIGIN, limits, BORN)
+    return [out.body for out in sends]
+
+
 def measure(size: int) -> dict[str, float]:
     """ns per message by operation, for bodies of this size with five attributes."""
     messages = [message(0, number, size) for number in range(COUNT)]
     frame, entry = tubemq_pack(messages), pulsar_entry(messages)
     arrived = decode_tubemq(frame)
+    answer = rocketmq_answer(size)
+    pulled = decode_rocketmq(answer)
     encoder, limits = SendEncoder(0), pulsar.Limits()
     return {
         "TubeMQ decode": best(lambda: decode_tubemq(frame)),
         "TubeMQ encode": best(lambda: encode_tubemq(messages)),
         "Pulsar encode": best(lambda: encode_pulsar(arrived, encoder, limits)),
         "Pulsar decode": best(lambda: decode_pulsar(entry)),
+        "RocketMQ encode": best(lambda: encode_rocketmq(arrived, rocketmq.Limits())),
+        "RocketMQ decode": best(lambda: decode_rocketmq(answer)),
+        "RocketMQ to Pulsar": best(lambda: encode_pulsar(pulled, encoder, limits)),
     }

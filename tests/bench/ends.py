@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from mqbridge.adapter import OutboundSpec
@@ -143,5 +143,10 @@ async def _fill_rocketmq(server: RocketMQ, topic: str, count: int, size: int) ->
 
 
 def _native(partition: int, number: int, unique_key: str) -> bytes:
-    own: Sequence[tuple[str, str]] = (("UNIQ_KEY", unique_key), ("KEYS", f"key-{number % 1000}"), ("TAGS", TYPES[number % 3]))
-    return properties.encode([*own, *pairs(partition, number)])
+    return properties.encode(native_pairs(partition, number, unique_key))
+
+
+def native_pairs(partition: int, number: int, unique_key: str) -> list[tuple[str, str]]:
+    """What a RocketMQ message says, in the order of the Java clients: a tag, a key of a thousand, five properties."""
+    own = [("UNIQ_KEY", unique_key), ("KEYS", f"key-{number % 1000}"), ("TAGS", TYPES[number % 3])]
+    return [*own, *pairs(partition, number)]

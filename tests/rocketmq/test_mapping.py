@@ -6,16 +6,18 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import Failure
 from mqbridge.message import Message
+from mqbridge.raw import is_text
 from mqbridge.rocketmq import fields
-from mqbridge.rocketmq.mapping import BROKER_BYTES, MAX_PROPERTIES_BYTES, Limits, Outgoing, decode, encode
-from mqbridge.rocketmq.native import write_ordinary
-from mqbridge.rocketmq.reading import read
+from mqbridge.rocketmq.batches import BROKER_BYTES, MAX_PROPERTIES_BYTES
+from mqbridge.rocketmq.mapping import Limits, Outgoing, decode, encode
+from mqbridge.rocketmq.reading import PLACEHOLDER, read
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
 from mqbridge.rocketmq.writing import write
-from tests.strategies import any_messages, property_string, rocketmq_natives, said
+from mqbridge.shapes import Shapes
+from tests.strategies import Changes, any_messages, changes, property_string, rocketmq_natives, said
 
 NOW = 1_800_000_000_000
 PREFIX = "c|t|b:0|"
@@ -69,6 +71,20 @@ def test_the_fast_way_reads_what_the_plain_way_reads(native: Record) -> None:
     assert decode([native])[0].as_dict() == read(native).as_dict()
 
 
+@settings(max_examples=500, deadline=None)
+@given(native=rocketmq_natives(), changes=changes(b"\x01\x02ab1"))
+def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(native: Record, changes: Changes) -> None:
+    """The first one leaves its shape, which is tried on the others."""
+    string = changes(native.properties)
+    if not is_text(string):
+        return
+    changed = Record("T", b"body", string, queue_offset=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mqbridge.rocketmq.native._shapes", Shapes())
+        got = decode([native, changed, native, changed])
+    assert [message.as_dict() for message in got] == 2 * [read(native).as_dict(), read(changed).as_dict()]
+
+
 @pytest.mark.parametrize("name", [*sorted(fields.IGNORED_NAMES - {"__RMQ.TRANSIENT.*"}), "__RMQ.TRANSIENT.x"])
 def test_the_systems_own_notes_are_never_copied(name: str) -> None:
     [message] = decode([record(("a", "1"), (name, "3"))])
@@ -107,11 +123,14 @@ def test_a_unique_key_that_the_broker_made_is_not_the_messages() -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(message=any_messages(), stamp=st.sampled_from([None, PREFIX + "1"]), hops=st.integers(0, 3))
-def test_the_fast_way_writes_what_the_plain_way_writes(message: Message, stamp: str | None, hops: int) -> None:
+@given(message=any_messages(), prefix=st.sampled_from([None, PREFIX]), hops=st.integers(0, 3))
+def test_the_fast_way_writes_what_the_plain_way_writes(message: Message, prefix: str | None, hops: int) -> None:
     message.origin, message.hops = ("o", hops) if hops else (None, 0)
-    plain = write(message, stamp, alone=False, delayed=False)
-    assert write_ordinary(message, stamp) == (plain.encoded(), plain.flag)
+    message.position = (1,)
+    message.deliver_at = None if message.deliver_at is None or message.deliver_at > NOW else message.deliver_at
+    plain = write(message, None if prefix is None else prefix + "1", alone=False, delayed=False)
+    [outgoing] = sends(message, origin=prefix)
+    assert decode_batch(outgoing.body) == [(plain.flag, message.payload or PLACEHOLDER, plain.encoded())]
 
 
 def test_what_a_rocketmq_consumer_sees() -> None:

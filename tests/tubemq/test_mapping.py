@@ -4,15 +4,16 @@ import struct
 from datetime import UTC
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message
+from mqbridge.shapes import Shapes
 from mqbridge.tubemq.mapping import Encoded, decode, encode
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
-from tests.strategies import messages, said
+from tests.strategies import Changes, any_messages, attribute_strings, changes, messages, said
 
 STAMP = "c|t|1:0|28:3"
 
@@ -73,6 +74,22 @@ def test_a_native_message_keeps_its_attribute_string(attributes: bytes, body: by
     again = read(encoded)
     assert said(again) == said(message)
     assert again.origin == (STAMP if stamped else None)
+
+
+@given(
+    attributes=st.one_of(attribute_strings, st.lists(st.sampled_from([b"$msgType$=t", b"ab=12", b"c=\xc3\xbc"])).map(b",".join)),
+    changes=changes(b"=,a1\xc3"),
+)
+def test_what_is_as_long_as_one_before_is_read_alike(attributes: bytes, changes: Changes) -> None:
+    """The first one leaves its shape, which is tried on the others."""
+    both = [native(attributes), native(changes(attributes))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mqbridge.tubemq.native._shapes", Shapes())
+        got = decode(both * 2, 0)
+        patch.setattr("mqbridge.tubemq.native._cut", lambda _: None)  # pair by pair
+        patch.setattr("mqbridge.tubemq.native._shapes", Shapes())
+        plain = decode(both * 2, 0)
+    assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
 
 
 @given(message=messages(msg_type=st.one_of(st.none(), st.text("ab,=%", min_size=1, max_size=4))), stamped=st.booleans())
@@ -143,6 +160,17 @@ def test_hops(origin: str | None, hops: int, stamp: str, then: int, attributes: 
     assert (again.origin, again.hops, again.attributes) == (stamp, then, attributes)
     kept = read(encode(again, again.origin))
     assert (kept.origin, kept.hops) == (stamp, then)
+
+
+@settings(max_examples=500, deadline=None)
+@given(message=any_messages(), stamp=st.sampled_from([None, STAMP]), hops=st.integers(0, 3))
+def test_the_fast_way_builds_what_the_plain_way_builds(message: Message, stamp: str | None, hops: int) -> None:
+    message.origin, message.hops = ("o", hops) if hops else (None, 0)
+    fast = encode(message, stamp)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mqbridge.tubemq.mapping._build_ordinary", lambda *_: None)
+        plain = encode(message, stamp)
+    assert (fast.data, fast.flag) == (plain.data, plain.flag)
 
 
 def test_lone_surrogates_are_refused() -> None:

@@ -89,6 +89,10 @@ class OutgoingMessage:
             metadata.ordering_key = self.ordering_key
 
 
+PLAIN = OutgoingMessage(b"")
+"""Says nothing; see `Batcher.put`."""
+
+
 class _Batch:
     """Messages that will be an entry."""
 
@@ -111,7 +115,11 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
 
     def add(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
-        """Send a message, perhaps a little later; the future is where it was stored, or fails with ClusterError.
+        """Send a message, perhaps a little later; the future is where it was stored, or fails with ClusterError."""
+        return self.put(message, message.payload)
+
+    def put(self, message: OutgoingMessage, payload: bytes | None) -> "asyncio.Future[MessageId]":
+        """The same with this payload, whatever the message has; `PLAIN` stands for all of which nothing else is said.
 
         What is delivered later, or has a sequence id of its own, cannot be in a batch.
         """
@@ -119,9 +127,10 @@ class Batcher:
         batching = self._batching
         if message.deliver_at is not None or message.sequence_id is not None or batching.max_messages <= 1:
             self.flush()
-            self._send_alone(message, future)
+            self._send_alone(message, payload, future)
             return future
-        head, payload = message.head(), message.payload or b""
+        head = message.head() if payload is None or message is not PLAIN else plain_head(len(payload))
+        payload = payload or b""
         size = len(head) + len(payload)
         if self._messages and self._bytes + size > batching.max_bytes:
             self.flush()
@@ -139,10 +148,10 @@ class Batcher:
             self._timer = self._loop.call_later(batching.max_delay_s, self.flush)
         return future
 
-    def _send_alone(self, message: OutgoingMessage, future: "asyncio.Future[MessageId]") -> None:
+    def _send_alone(self, message: OutgoingMessage, payload: bytes | None, future: "asyncio.Future[MessageId]") -> None:
         metadata = MessageMetadata()
         message.describe(metadata)
-        sent = self._producer.send(metadata, message.payload or b"", 1, message.sequence_id)
+        sent = self._producer.send(metadata, payload or b"", 1, message.sequence_id)
         sent.add_done_callback(functools.partial(self._done, [future], False))
 
     def flush(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.pulsar.client.batching import Batcher, Batching, MessageId, OutgoingMessage
+from mqbridge.pulsar.client.batching import PLAIN, Batcher, Batching, MessageId, OutgoingMessage
 from mqbridge.pulsar.client.client import REFRESH_S, PulsarClient
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.publication import Publication
@@ -69,14 +69,19 @@ class TopicProducer:
 
     def send(self, payload: bytes | None, **said: Any) -> "asyncio.Future[MessageId]":
         """Send a message; what else it says is named as in `OutgoingMessage`. The future fails with ClusterError."""
-        return self.send_message(OutgoingMessage(payload, **said) if said else OutgoingMessage(payload))
+        if said or payload is None:
+            return self.send_message(OutgoingMessage(payload, **said))
+        return self._batcher_for(PLAIN).put(PLAIN, payload)
 
     def send_message(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
         """Send a message."""
+        return self._batcher_for(message).add(message)
+
+    def _batcher_for(self, message: OutgoingMessage) -> Batcher:
         if self._closed:
             raise ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
         partition = self._next_turn() if message.key is None and self.partitions else self.partition_of(message)
-        return (self._batchers.get(partition) or self._batcher(partition)).add(message)
+        return self._batchers.get(partition) or self._batcher(partition)
 
     def partition_of(self, message: OutgoingMessage) -> int:
         """Where a message goes; asked for one without a key, it is the next one's turn."""

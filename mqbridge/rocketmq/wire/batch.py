@@ -12,7 +12,8 @@ from mqbridge.rocketmq.wire.properties import MAX_BYTES
 
 _HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
-_pack, _pack_u16 = _HEAD.pack, _U16.pack
+pack_head, pack_length = _HEAD.pack, _U16.pack
+"""For who writes elements into a batch piece by piece: what stands before the body, and before the properties."""
 
 OVERHEAD_BYTES = _HEAD.size + _U16.size
 """What a message takes besides its body and its properties."""
@@ -24,7 +25,7 @@ def encode_element(body: bytes, properties: bytes, flag: int = 0) -> bytes:
     if size > MAX_BYTES:
         raise LocalProtocolError(f"{size} bytes of properties; a message carries up to {MAX_BYTES}")
     try:
-        return _pack(22 + len(body) + size, 0, 0, flag, len(body)) + body + _pack_u16(size) + properties
+        return pack_head(22 + len(body) + size, 0, 0, flag, len(body)) + body + pack_length(size) + properties
     except struct.error as error:
         raise LocalProtocolError(f"a message of {len(body)} bytes with the flag {flag} does not fit a batch: {error}") from error
 

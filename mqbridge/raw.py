@@ -1,0 +1,96 @@
+"""Messages whose properties are still the bytes that they came as.
+
+Names repeat from message to message and values mostly do not, so these are kept apart: the names are a `Layout`, of which there
+is one however many messages have it, and a message brings its values. What a target makes of the names it makes once per layout;
+the properties of a message are then one formatting of its values, and no value is looked up, remembered or decoded.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mqbridge.message import Message, Pair
+
+MAX_LAYOUTS = 4096
+"""Remembered; they are forgotten all at once when names vary that much, and a memo by layout goes with its layout."""
+
+_layouts: dict[tuple[bytes, ...], "Layout"] = {}
+
+
+class Layout:
+    """Names of properties, in their order.
+
+    `plans` is for targets: what each of them, by its name, has made of these names.
+    """
+
+    __slots__ = ("names", "plans", "texts")
+
+    def __init__(self, names: tuple[bytes, ...]) -> None:
+        self.names = names
+        self.texts = tuple([name.decode() for name in names])
+        self.plans: dict[str, Any] = {}
+
+    def plan(self, target: str, make: "Callable[[Layout], Any]") -> Any:
+        """What a target made of it, or makes now."""
+        try:
+            return self.plans[target]
+        except KeyError:
+            plan = self.plans[target] = make(self)
+            return plan
+
+
+def layout_of(names: tuple[bytes, ...]) -> Layout:
+    """The layout of these names. Raises UnicodeDecodeError when one is not UTF-8."""
+    layout = _layouts.get(names)
+    if layout is None:
+        if len(_layouts) >= MAX_LAYOUTS:
+            _layouts.clear()
+        layout = _layouts[names] = Layout(names)
+    return layout
+
+
+class RawMessage(Message):
+    """A message whose properties become text when somebody asks: `layout` has their names, `values` are UTF-8.
+
+    `lengths` are those of the values where whoever read it knew them. It has a payload of bytes; its key, if any, is text, and so
+    is its attribute string. What the ordinary message of a system does not have is a constant of its class, so that making one
+    sets few slots.
+    """
+
+    __slots__ = ("layout", "lengths", "values")
+    layout: Layout
+
+    ordering_key = deliver_at = origin = defect = None
+    hops = 0
+
+    @property
+    def properties(self) -> tuple[Pair, ...]:  # type: ignore[override]
+        """Names and values as text."""
+        return tuple(zip(self.layout.texts, [value.decode() for value in self.values], strict=True))
+
+
+def lay_out(properties: Sequence[Pair]) -> tuple[Layout, tuple[bytes, ...]]:
+    """Layout and values of properties. Raises UnicodeEncodeError for lone surrogates."""
+    if not properties:
+        return EMPTY, ()
+    names, values = zip(*properties, strict=True)
+    layout = _by_texts.get(names)
+    if layout is None:
+        if len(_by_texts) >= MAX_LAYOUTS:
+            _by_texts.clear()
+        layout = _by_texts[names] = layout_of(tuple([name.encode() for name in names]))
+    return layout, tuple([value.encode() for value in values])
+
+
+_by_texts: dict[tuple[str, ...], Layout] = {}
+EMPTY = Layout(())
+
+
+def is_text(data: bytes) -> bool:
+    """Whether bytes are UTF-8."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
