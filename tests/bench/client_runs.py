@@ -117,10 +117,11 @@ async def pulsar_produce_batches(said: dict[str, Any], meter: Meter) -> None:
         for entry in entries:
             sent = producers[number % count].send(entry.metadata, entry.payload, entry.count)
             waiting.append((entry.count, sent))
-        while len(waiting) * each > said["window"]:
-            stored, future = waiting.popleft()
-            await future
-            meter.add(stored)
+        if len(waiting) * each >= said["window"]:
+            while len(waiting) * each > said["window"] // 2:
+                stored, future = waiting.popleft()
+                await future
+                meter.add(stored)
     for stored, future in waiting:
         await future
         meter.add(stored)
