@@ -11,7 +11,7 @@ from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.pulsar.entries import PATIENCE_S, batch, drain, numbers, send_all, take
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 
 def path_of(topic: str) -> str:

@@ -23,7 +23,7 @@ from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
 from tests.sdk.rocketmq import IDLE_S, Line, body, connected, run_java, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest.mark.timeout(300)]
 
 QUEUES = 2
 COUNT = 90

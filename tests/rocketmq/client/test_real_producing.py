@@ -21,7 +21,7 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from tests.kit.rocketmq import RocketMQ
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(240)]
 
 READER = "reader"
 MAX_PENDING = 200
