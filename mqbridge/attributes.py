@@ -3,10 +3,8 @@
 An item without `=`, without a key or that is not UTF-8 is no pair; it stays in the string alone. A value may hold further `=`.
 """
 
+from mqbridge.memo import remember
 from mqbridge.message import Pair
-
-MEMO_ENTRIES = 16384
-"""A memo is emptied when it holds this many: messages repeat few distinct pairs, or so many that no memo would help."""
 
 _pairs: dict[bytes, Pair | None] = {}
 
@@ -18,7 +16,7 @@ def read_pairs(attributes: bytes) -> tuple[Pair, ...]:
         try:
             pair = _pairs[item]
         except KeyError:
-            pair = _remember(item)
+            pair = remember(_pairs, item, read_pair(item), len(item))
         if pair is not None:
             pairs.append(pair)
     return tuple(pairs)
@@ -31,10 +29,3 @@ def read_pair(item: bytes) -> Pair | None:
     except UnicodeDecodeError:
         return None
     return (key, value) if equals and key else None
-
-
-def _remember(item: bytes) -> Pair | None:
-    if len(_pairs) >= MEMO_ENTRIES:
-        _pairs.clear()
-    pair = _pairs[item] = read_pair(item)
-    return pair

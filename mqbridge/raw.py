@@ -6,12 +6,15 @@ the properties of a message are then one formatting of its values, and no value 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from mqbridge.message import Message, Pair
 
-MAX_LAYOUTS = 4096
-"""Remembered; they are forgotten all at once when names vary that much, and a memo by layout goes with its layout."""
+MAX_LAYOUTS, MAX_NAMES_BYTES = 4096, 4096
+"""What is remembered: so many at once, of names that are so long in all."""
+
+N = TypeVar("N", str, bytes)
+V = TypeVar("V")
 
 _layouts: dict[tuple[bytes, ...], "Layout"] = {}
 
@@ -38,13 +41,20 @@ class Layout:
             return plan
 
 
+def keep(memo: dict[tuple[N, ...], V], names: tuple[N, ...], value: V) -> V:
+    """Remember what names mean; gives that back. They are forgotten all at once when they vary too much."""
+    if sum(map(len, names)) <= MAX_NAMES_BYTES:
+        if len(memo) >= MAX_LAYOUTS:
+            memo.clear()
+        memo[names] = value
+    return value
+
+
 def layout_of(names: tuple[bytes, ...]) -> Layout:
     """The layout of these names. Raises UnicodeDecodeError when one is not UTF-8."""
     layout = _layouts.get(names)
     if layout is None:
-        if len(_layouts) >= MAX_LAYOUTS:
-            _layouts.clear()
-        layout = _layouts[names] = Layout(names)
+        layout = keep(_layouts, names, Layout(names))
     return layout
 
 
@@ -75,9 +85,7 @@ def lay_out(properties: Sequence[Pair]) -> tuple[Layout, tuple[bytes, ...]]:
     names, values = zip(*properties, strict=True)
     layout = _by_texts.get(names)
     if layout is None:
-        if len(_by_texts) >= MAX_LAYOUTS:
-            _by_texts.clear()
-        layout = _by_texts[names] = layout_of(tuple([name.encode() for name in names]))
+        layout = keep(_by_texts, names, layout_of(tuple([name.encode() for name in names])))
     return layout, tuple([value.encode() for value in values])
 
 

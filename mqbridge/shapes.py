@@ -9,9 +9,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-MAX_BYTES = 4096
+MAX_BYTES = 2048
 """One shape is remembered for each length up to here."""
 PRICE, MOST_CREDIT = 64, 64 * 64
+"""See `Shapes`."""
 
 
 class Shape:

@@ -17,7 +17,8 @@ ALLOWED: dict[str, set[str]] = {
     "message": {"raw"},  # for type checkers only
     "raw": {"message"},
     "shapes": set(),
-    "attributes": {"message"},
+    "memo": set(),
+    "attributes": {"memo", "message"},
     "fates": {"message"},
     "carried": {"message"},
     "units": {"errors"},
@@ -37,7 +38,7 @@ for system in SYSTEMS:
     ALLOWED |= {
         f"{system}.wire": {"errors", "wire"} | ({"message"} if system == "log" else set()),
         f"{system}.client": {"errors", "wire", "net", f"{system}.wire"},
-        f"{system}.mapping": CONTRACT | {"attributes", "carried", "fates", "raw", "shapes", "wire", f"{system}.wire"},
+        f"{system}.mapping": CONTRACT | {"attributes", "carried", "fates", "memo", "raw", "shapes", "wire", f"{system}.wire"},
         f"{system}.config": CONTRACT | {"net", "units", f"{system}.wire", f"{system}.client"},
         f"{system}.adapter": CONTRACT
         | {"net", "receipts", "wire"}

@@ -1,7 +1,7 @@
 """Messages of batches as they are read fast."""
 
-from mqbridge.attributes import MEMO_ENTRIES
 from mqbridge.carried import ATTRIBUTES, HOPS, KEYS, ORIGIN, TYPE, uncarry
+from mqbridge.memo import remember
 from mqbridge.message import Message
 from mqbridge.raw import RawMessage
 
@@ -53,8 +53,5 @@ class Carried:
 
 
 def _read_keys(said: bytes) -> tuple[str, ...]:
-    if len(_keys) >= MEMO_ENTRIES:
-        _keys.clear()
     keys: tuple[str, ...] = uncarry([(KEYS, said.decode())], blank=False)[1]["keys"]
-    _keys[said] = keys
-    return keys
+    return remember(_keys, said, keys, len(said))

@@ -6,9 +6,9 @@ A property's bytes up to its value repeat from message to message, so what they 
 import base64
 from collections.abc import Sequence
 
-from mqbridge.attributes import MEMO_ENTRIES
 from mqbridge.carried import ATTRIBUTES, CARRIED_KEYS, ORIGIN, USER_PREFIX, uncarry
 from mqbridge.errors import RemoteProtocolError
+from mqbridge.memo import remember
 from mqbridge.message import Message
 from mqbridge.pulsar.batched import BatchedMessage
 from mqbridge.pulsar.fields import MSG_TYPE
@@ -89,9 +89,7 @@ class _Head:
         self.names.append(name)
         self.values.append(value)
         if value_at == at + name_size + 6:
-            if len(_names) >= MEMO_ENTRIES:
-                _names.clear()
-            _names[data[at:value_at]] = name
+            remember(_names, data[at:value_at], name)
         return end
 
 

@@ -6,11 +6,10 @@ message even where the values do not: a formatting for all of them was measured 
 
 import base64
 import struct
-from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
-from mqbridge.attributes import MEMO_ENTRIES
 from mqbridge.carried import ATTRIBUTES, EVENT_TIME, HOPS, KEYS, ORIGIN, TYPE, WITHOUT, carry, escape_user, keys_text, stamps
+from mqbridge.memo import ENTRIES, remember
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.pulsar.fields import MSG_TYPE
 from mqbridge.pulsar.wire.batch import property_bytes
@@ -20,9 +19,8 @@ from mqbridge.wire.varint import CONTINUED, SMALL, encode_varint
 # Field tags of SingleMessageMetadata.
 _PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = b"\x12", b"\x18", b"\x28", b"\x30\x01"
 _ORDERING_KEY, _NULL_VALUE = b"\x3a", b"\x48\x01"
-_PROPERTY, _VALUE = b"\x0a", b"\x12"
+_PROPERTY, _NAME, _VALUE = b"\x0a", b"\x0a", b"\x12"
 _UINT64 = (1 << 64) - 1
-K = TypeVar("K", bound=Hashable)
 _length = struct.Struct(">I").pack
 """The length of a head, before it."""
 
@@ -33,50 +31,61 @@ _encoded_times: dict[int | None, bytes] = {}
 """Of whole minutes, which is what TubeMQ tells; others seldom repeat."""
 
 
-class PropertyHeads(dict[int, bytes]):
-    """What stands before the value of a property of one name, by the length of the value."""
+def _head(name: bytes, length: int) -> bytes:
+    """What stands before the value of a property, by the length of the value."""
+    size = encode_varint(length)
+    key = b"".join((_NAME, encode_varint(len(name)), name, _VALUE, size))
+    return _PROPERTY + encode_varint(len(key) + length) + key
+
+
+class _Heads(dict[int, bytes]):
+    """All of those of one name, bounded by MAX_SHORT."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        key = name.encode()
-        self._key = b"\x0a" + encode_varint(len(key)) + key + _VALUE
+        self._name = name.encode()
 
     def __missing__(self, length: int) -> bytes:
-        size = encode_varint(length)
-        head = b"".join((_PROPERTY, encode_varint(len(self._key) + len(size) + length), self._key, size))
+        head = _head(self._name, length)
         if length < MAX_SHORT:
             self[length] = head
         return head
 
 
 MAX_SHORT = 8192
-"""Lengths of values by which something is remembered."""
-_attributes_heads, _origin_heads = PropertyHeads(ATTRIBUTES), PropertyHeads(ORIGIN)
+"""Lengths of values by which something is remembered, and of templates."""
+_attributes_heads, _origin_heads = _Heads(ATTRIBUTES), _Heads(ORIGIN)
 
 
 class Plan:
-    """How properties of these names are written. `type_at` is the place of the one that says the message type, -1 for none."""
+    """How properties of these names are written: `templates` take the values, by their lengths.
 
-    __slots__ = ("_heads", "templates", "type_at")
+    `type_at` is the place of the one that says the message type, -1 for none.
+    """
+
+    __slots__ = ("_names", "templates", "type_at")
 
     def __init__(self, layout: Layout) -> None:
-        self._heads = [PropertyHeads(escape_user((name, ""))[0]) for name in layout.texts]
+        self._names = [escape_user((name, ""))[0].encode() for name in layout.texts]
         self.templates: dict[tuple[int, ...], bytes] = {}
-        """What takes the values, by their lengths."""
         self.type_at = layout.texts.index(MSG_TYPE) if MSG_TYPE in layout.texts else -1
 
     def template(self, lengths: tuple[int, ...]) -> bytes:
         """One more template."""
-        heads = [heads[length] for heads, length in zip(self._heads, lengths, strict=True)]
+        heads = [_head(name, length) for name, length in zip(self._names, lengths, strict=True)]
         template = b"".join([head.replace(b"%", b"%%") + b"%b" for head in heads])
-        if len(self.templates) >= MAX_TEMPLATES:
-            self.templates.clear()
-        self.templates[lengths] = template
+        if len(template) <= MAX_SHORT:
+            _kept.append(self)
+            self.templates[lengths] = template
+            if len(_kept) > ENTRIES:
+                for plan in _kept:
+                    plan.templates.clear()
+                _kept.clear()
         return template
 
 
-MAX_TEMPLATES = 4096
-"""Of one layout; they are forgotten all at once where lengths vary that much."""
+_kept: list[Plan] = []
+"""The plan of each template; when they are too many all templates are forgotten."""
 
 
 def encode_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
@@ -164,23 +173,17 @@ def _pairs(pairs: Iterable[Pair]) -> list[bytes]:
 
 
 def _encode_keys(keys: tuple[str, ...]) -> bytes:
-    return _remember(_encoded_keys, keys, property_bytes(KEYS, keys_text(keys).encode()))
+    data = property_bytes(KEYS, keys_text(keys).encode())
+    return remember(_encoded_keys, keys, data, len(data))
 
 
 def _encode_type(msg_type: str) -> bytes:
-    return _remember(_encoded_types, msg_type, property_bytes(TYPE, msg_type.encode()))
+    return remember(_encoded_types, msg_type, property_bytes(TYPE, msg_type.encode()), len(msg_type))
 
 
 def _encode_key(key: str | bytes) -> bytes:
     text, flag = (key.encode(), b"") if isinstance(key, str) else (base64.b64encode(key), _B64_KEY)
-    return _remember(_routing_keys, key, _PARTITION_KEY + encode_varint(len(text)) + text + flag)
-
-
-def _remember(memo: dict[K, bytes], key: K, data: bytes) -> bytes:
-    if len(memo) >= MEMO_ENTRIES:
-        memo.clear()
-    memo[key] = data
-    return data
+    return remember(_routing_keys, key, _PARTITION_KEY + encode_varint(len(text)) + text + flag, len(key))
 
 
 def _encode_time(time: int | None) -> bytes:
@@ -188,6 +191,6 @@ def _encode_time(time: int | None) -> bytes:
         return b""
     if 1 << 28 <= time < 1 << 42:  # all of our days: six bytes, each two of them from a table
         said = b"".join((_EVENT_TIME, CONTINUED[time & 0x3FFF], CONTINUED[time >> 14 & 0x3FFF], SMALL[time >> 28]))
-        return said if time % 60_000 else _remember(_encoded_times, time, said)
+        return said if time % 60_000 else remember(_encoded_times, time, said)
     # On the wire 0 means none, so the first millisecond of all is carried.
     return _EVENT_TIME + encode_varint(time & _UINT64) if time else property_bytes(EVENT_TIME, b"0")

@@ -12,9 +12,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from mqbridge.attributes import MEMO_ENTRIES
 from mqbridge.carried import uncarry
 from mqbridge.errors import RemoteProtocolError
+from mqbridge.memo import remember
 from mqbridge.message import Message
 from mqbridge.pulsar.cutting import cut_head, key_of, signed
 from mqbridge.pulsar.fields import MSG_TYPE
@@ -138,10 +138,7 @@ def _time(said: bytes) -> int | None:
 
 
 def _read_key(said: bytes) -> str:
-    if len(_keys) >= MEMO_ENTRIES:
-        _keys.clear()
-    key = _keys[said] = said.decode()
-    return key
+    return remember(_keys, said, said.decode(), len(said))
 
 
 def _is_due(ack_set: Sequence[int], index: int) -> bool:

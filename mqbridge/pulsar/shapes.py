@@ -3,9 +3,9 @@
 The fixed bytes of a shape hold all tags and lengths, so where they fit there is no other way to read the head.
 """
 
-from mqbridge.attributes import MEMO_ENTRIES
 from mqbridge.carried import CARRIED_KEYS, USER_PREFIX
 from mqbridge.errors import RemoteProtocolError
+from mqbridge.memo import remember
 from mqbridge.pulsar.batched import BatchedMessage, Carried, CarriedMessage
 from mqbridge.pulsar.fields import MSG_TYPE
 from mqbridge.raw import layout_of
@@ -133,12 +133,7 @@ class Numbers(dict[bytes, int]):
     """Numbers by their varints, -1 for bytes that are not just one; bounded like every memo."""
 
     def __missing__(self, data: bytes) -> int:
-        if not is_number(data):
-            return -1
-        if len(self) >= MEMO_ENTRIES:
-            self.clear()
-        number = self[data] = decode_varint(data, 0)[0]
-        return number
+        return remember(self, data, decode_varint(data, 0)[0]) if is_number(data) else -1
 
 
 def is_number(data: bytes) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 
-from mqbridge.attributes import MEMO_ENTRIES
 from mqbridge.carried import ATTRIBUTES, BUILT, EVENT_TIME, ORIGIN
+from mqbridge.memo import remember
 from mqbridge.message import RESERVED_PREFIX, Message
-from mqbridge.raw import Layout, RawMessage, is_text, layout_of
+from mqbridge.raw import Layout, RawMessage, is_text, keep, layout_of
 from mqbridge.rocketmq.fields import IGNORED_NAMES, SHARDED, is_plain
 from mqbridge.rocketmq.reading import PLACEHOLDER, first_key, read
 from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, fault
@@ -189,10 +189,8 @@ def _cut(data: bytes) -> tuple[_Form, tuple[bytes, ...]] | None:
 
 def _learn(names: tuple[bytes, ...]) -> _Form | None:
     """What these names mean."""
-    if len(_forms) >= MEMO_ENTRIES:
-        _forms.clear()
-    form = _forms[names] = _form_of(names[:-1]) if len(names) > 1 and names[-1] == b"" else None
-    return form
+    form = _form_of(names[:-1]) if len(names) > 1 and names[-1] == b"" else None
+    return keep(_forms, names, form)
 
 
 def _form_of(names: tuple[bytes, ...]) -> _Form | None:
@@ -229,18 +227,12 @@ def picker(places: Sequence[int]) -> Picker:
 
 
 def _tag(value: bytes) -> str:
-    if len(_tags) >= MEMO_ENTRIES:
-        _tags.clear()
-    tag = _tags[value] = value.decode()
-    return tag
+    return remember(_tags, value, value.decode(), len(value))
 
 
 def _keys_of(value: bytes) -> tuple[tuple[str, ...], str | None]:
-    if len(_keys) >= MEMO_ENTRIES:
-        _keys.clear()
     keys = tuple(value.decode().split(" "))
-    found = _keys[value] = keys, first_key(keys)
-    return found
+    return remember(_keys, value, (keys, first_key(keys)), len(value))
 
 
 # --- out --------------------------------------------------------------------------------------------------------------
@@ -275,17 +267,12 @@ NO_KEYS = b"", ""
 
 def write_tag(tag: str) -> bytes:
     """TAGS."""
-    if len(written_tags) >= MEMO_ENTRIES:
-        written_tags.clear()
-    data = written_tags[tag] = f"TAGS\x01{tag}\x02".encode()
-    return data
+    return remember(written_tags, tag, f"{Name.TAGS}\x01{tag}\x02".encode(), len(tag))
 
 
 def write_keys(keys: tuple[str, ...]) -> tuple[bytes, str]:
     """KEYS, and the first of the keys; NO_KEYS where they cannot be taken apart again."""
-    if len(written_keys) >= MEMO_ENTRIES:
-        written_keys.clear()
     joined = " ".join(keys)
     ordinary = keys[0] and ((len(keys) == 1 and " " not in joined) or tuple(joined.split(" ")) == keys)
-    found = written_keys[keys] = (f"KEYS\x01{joined}\x02".encode(), keys[0]) if ordinary else NO_KEYS
-    return found
+    found = (f"{Name.KEYS}\x01{joined}\x02".encode(), keys[0]) if ordinary else NO_KEYS
+    return remember(written_keys, keys, found, len(joined))

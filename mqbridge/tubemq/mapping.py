@@ -19,7 +19,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 from urllib.parse import quote, unquote
 
-from mqbridge.attributes import MEMO_ENTRIES, read_pair, read_pairs
+from mqbridge.attributes import read_pair, read_pairs
 from mqbridge.carried import (
     BUILT,
     CARRIED_KEYS,
@@ -38,6 +38,7 @@ from mqbridge.carried import (
     uncarry,
 )
 from mqbridge.errors import MappingError
+from mqbridge.memo import ENTRIES, remember
 from mqbridge.message import Message, Pair
 from mqbridge.raw import Layout, lay_out
 from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE, TABLE
@@ -268,10 +269,8 @@ _said_keys: dict[tuple[str, ...], str] = {}
 
 
 def _say_keys(keys: tuple[str, ...]) -> str:
-    if len(_said_keys) >= MEMO_ENTRIES:
-        _said_keys.clear()
-    text = _said_keys[keys] = f"{KEYS}={keys_text(keys)}"
-    return text
+    text = f"{KEYS}={keys_text(keys)}"
+    return remember(_said_keys, keys, text, len(text))
 
 
 def _escape(pair: Pair) -> str:
@@ -299,7 +298,7 @@ class _MinuteTexts(dict[int, str | None]):
         self._zone = zone
 
     def __missing__(self, second: int) -> str | None:
-        if len(self) >= MEMO_ENTRIES:
+        if len(self) >= ENTRIES:
             self.clear()
         text: str | None
         try:

@@ -7,9 +7,10 @@ The string is cut into names and values at once, and what the names mean is reme
 from datetime import datetime, tzinfo
 from functools import partial
 
-from mqbridge.attributes import MEMO_ENTRIES, read_pairs
+from mqbridge.attributes import read_pairs
+from mqbridge.memo import remember
 from mqbridge.message import Message, Pair, Position
-from mqbridge.raw import RawMessage, is_text, lay_out, layout_of
+from mqbridge.raw import RawMessage, is_text, keep, lay_out, layout_of
 from mqbridge.shapes import Shape, Shapes
 from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE
 
@@ -24,10 +25,7 @@ class Minutes(dict[bytes, int | None]):
         self._zone = zone
 
     def __missing__(self, value: bytes) -> int | None:
-        if len(self) >= MEMO_ENTRIES:
-            self.clear()
-        time = self[value] = self._read(value.decode())
-        return time
+        return remember(self, value, self._read(value.decode()), len(value))
 
     def _read(self, text: str) -> int | None:
         """Milliseconds since the epoch of twelve digits; None for anything else."""
@@ -160,17 +158,11 @@ def _cut(attributes: bytes) -> tuple[_Form, tuple[bytes, ...]] | None:
 
 
 def _learn(names: tuple[bytes, ...]) -> _Form | None:
-    if len(_forms) >= MEMO_ENTRIES:
-        _forms.clear()
-    form = _forms[names] = _Form(names) if all(names) and is_text(b"=".join(names)) else None
-    return form
+    return keep(_forms, names, _Form(names) if all(names) and is_text(b"=".join(names)) else None)
 
 
 def _type(value: bytes) -> str:
-    if len(_types) >= MEMO_ENTRIES:
-        _types.clear()
-    msg_type = _types[value] = value.decode()
-    return msg_type
+    return remember(_types, value, value.decode(), len(value))
 
 
 def _read_plainly(body: bytes, attributes: bytes, position: Position, minutes: Minutes) -> Message:
