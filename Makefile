@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLUSTER_TESTS := cluster or sdk
+# Tests wait more than they work: two runs side by side, each with servers of its own, take turns at the files.
+JOBS ?= 2
+SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help quickstart setup check test test-fast test-thorough test-long fuzz bench docs generate lock clean
 
@@ -54,15 +57,15 @@ test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (abou
 	@$(BIN)/python -m tests.kit.clusters fetch
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
-	@$(BIN)/python -m pytest -m "not (long or thorough)"
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not (long or thorough)"
 	@echo "==> all tests passed. Next: make quickstart, or make test-thorough (more of the same), make test-long (the full-size runs), make bench"
 
 test-fast: $(VENV)/.dev ## what needs no Java: seconds
-	@$(BIN)/python -m pytest -q -m "not ($(CLUSTER_TESTS) or long or thorough)"
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not ($(CLUSTER_TESTS) or long or thorough)"
 
 test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, second brokers, examples, mixed groups with Java (ten minutes)
 	@sh tests/prerequisites.sh
-	@$(BIN)/python -m pytest -m "thorough and not long"
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long"
 	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
 
 test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers

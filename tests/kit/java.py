@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import Any, Self
 import orjson
 
 from tests.kit.guard import guard
-from tests.kit.maven import COPY_DEPENDENCIES, java, mvn
+from tests.kit.maven import COPY_DEPENDENCIES, java, locked, mvn
 
 PROJECT = Path(__file__).resolve().parent.parent / "java"
 TARGET = PROJECT / "target"
@@ -33,8 +32,6 @@ FLAGS = ("-Xmx256m", "-XX:+UseSerialGC")
 BRIDGE_FLAGS = ("-Xmx256m", "-Xmn192m", "-XX:+UseSerialGC")
 DEADLINE_S = 120.0
 STDERR_TAIL_BYTES = 6000
-
-_building = threading.Lock()
 
 Line = dict[str, Any]
 Value = str | int | float | bool | Sequence[object] | Mapping[str, object] | None
@@ -73,7 +70,7 @@ def _copied(folder: str, pom: str, option: str) -> None:
 def _made(what: str, files: Sequence[Path], goals: Sequence[str]) -> None:
     """Run Maven when the files are not those of the last time."""
     stamp = TARGET / f"{what}.sha256"
-    with _building:
+    with locked("java-programs"):
         digest = _digest(files)
         if not stamp.exists() or stamp.read_text() != digest:
             mvn(goals, PROJECT)

@@ -63,7 +63,7 @@ def mvn(args: Sequence[str], cwd: Path) -> None:
     if found is None:
         raise ClusterError(f"no mvn in PATH; {INSTALL}")
     environment = {**os.environ, "JAVA_HOME": str(java().resolve().parent.parent)}
-    with _locked("mvn"):
+    with locked("mvn"):
         run = subprocess.run(
             [found, "--batch-mode", "--no-transfer-progress", "--quiet", *args],
             cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -86,7 +86,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     place = cache_folder() / name
     if place.is_dir():
         return place
-    with _locked(name):
+    with locked(name):
         if not place.is_dir():  # another run may have made it while this one waited
             say(f"fetching {name} into {place} (once)")
             with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place.parent) as scratch:
@@ -98,7 +98,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def _locked(name: str) -> Iterator[None]:
+def locked(name: str) -> Iterator[None]:
     """Hold NAME.lock of the cache; the kernel frees it when its holder ends, however that comes."""
     with (cache_folder() / f"{name}.lock").open("w") as file:
         try:
