@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.sending import SendReceipt
-from mqbridge.pulsar.wire.batch import frame_head, plain_head
+from mqbridge.pulsar.wire.batch import PLAIN_HEADS, frame_head
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 
@@ -70,7 +70,7 @@ class OutgoingMessage:
     def head(self) -> bytes:
         """What stands before the payload in a batch."""
         if self.key is self.ordering_key is None and self.payload is not None and not (self.properties or self.event_time):
-            return plain_head(len(self.payload))
+            return PLAIN_HEADS[len(self.payload)]
         key, is_binary = self.key, False
         if isinstance(key, bytes):
             key, is_binary = base64.b64encode(key).decode(), True
@@ -90,7 +90,7 @@ class OutgoingMessage:
 
 
 PLAIN = OutgoingMessage(b"")
-"""Says nothing; see `Batcher.put`."""
+"""Says nothing; see `Batcher.put_plain`."""
 
 
 class _Batch:
@@ -113,23 +113,35 @@ class Batcher:
         self._messages = self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._future = self._loop.create_future
 
     def add(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
         """Send a message, perhaps a little later; the future is where it was stored, or fails with ClusterError."""
-        return self.put(message, message.payload)
+        return self._put(message, message.payload)
 
-    def put(self, message: OutgoingMessage, payload: bytes | None) -> "asyncio.Future[MessageId]":
-        """The same with this payload, whatever the message has; `PLAIN` stands for all of which nothing else is said.
+    def put_plain(self, payload: bytes) -> "asyncio.Future[MessageId]":
+        """The same for a payload of which nothing else is said. Most fit into a batch that has begun and does not end by them."""
+        head = PLAIN_HEADS[len(payload)]
+        size = self._bytes + len(head) + len(payload)
+        batch = self._batches.get(None)
+        if batch is None or size >= self._batching.max_bytes or self._messages + 1 >= self._batching.max_messages:
+            return self._put(PLAIN, payload)
+        future: asyncio.Future[MessageId] = self._future()
+        batch.parts += (head, payload)
+        batch.futures.append(future)
+        self._messages += 1
+        self._bytes = size
+        return future
 
-        What is delivered later, or has a sequence id of its own, cannot be in a batch.
-        """
-        future: asyncio.Future[MessageId] = self._loop.create_future()
+    def _put(self, message: OutgoingMessage, payload: bytes | None) -> "asyncio.Future[MessageId]":
+        """With this payload, whatever the message has. What comes later, or has its own sequence id, cannot be in a batch."""
+        future: asyncio.Future[MessageId] = self._future()
         batching = self._batching
         if message.deliver_at is not None or message.sequence_id is not None or batching.max_messages <= 1:
             self.flush()
             self._send_alone(message, payload, future)
             return future
-        head = message.head() if payload is None or message is not PLAIN else plain_head(len(payload))
+        head = message.head() if payload is None or message is not PLAIN else PLAIN_HEADS[len(payload)]
         payload = payload or b""
         size = len(head) + len(payload)
         if self._messages and self._bytes + size > batching.max_bytes:
@@ -178,8 +190,10 @@ class Batcher:
         (ledger, entry, *_), partition = sent.result(), self._partition
         place = tuple.__new__  # what MessageId's own constructor does, at less than half its cost
         for index, future in enumerate(futures, 0 if batched else -1):
-            if not future.done():
+            try:
                 future.set_result(place(MessageId, (ledger, entry, partition, index)))
+            except asyncio.InvalidStateError:
+                continue  # nobody waits any more
 
     async def close(self) -> None:
         """Send what has gathered and close the producer."""

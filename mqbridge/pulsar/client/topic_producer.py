@@ -49,6 +49,8 @@ class TopicProducer:
         self._batchers: dict[int, Batcher] = {}
         self._producers: dict[int, Producer] = {}
         self._turn, self._left = 0, batching.max_messages
+        self._at_turn: Batcher | None = None
+        """Takes what has no key, for `_left` messages less one."""
         self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -71,7 +73,12 @@ class TopicProducer:
         """Send a message; what else it says is named as in `OutgoingMessage`. The future fails with ClusterError."""
         if said or payload is None:
             return self.send_message(OutgoingMessage(payload, **said))
-        return self._batcher_for(PLAIN).put(PLAIN, payload)
+        batcher = self._at_turn
+        if batcher is None or self._left <= 1:
+            batcher = self._at_turn = self._batcher_for(PLAIN)
+        else:
+            self._left -= 1
+        return batcher.put_plain(payload)
 
     def send_message(self, message: OutgoingMessage) -> "asyncio.Future[MessageId]":
         """Send a message."""
@@ -80,15 +87,15 @@ class TopicProducer:
     def _batcher_for(self, message: OutgoingMessage) -> Batcher:
         if self._closed:
             raise ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
-        partition = self._next_turn() if message.key is None and self.partitions else self.partition_of(message)
+        partition = self.partition_of(message)
         return self._batchers.get(partition) or self._batcher(partition)
 
     def partition_of(self, message: OutgoingMessage) -> int:
         """Where a message goes; asked for one without a key, it is the next one's turn."""
-        if not self.partitions:
-            return -1
         if message.key is None:
             return self._next_turn()
+        if not self.partitions:
+            return -1
         key = message.key if isinstance(message.key, str) else base64.b64encode(message.key).decode()
         return self._hash(key) % self.partitions
 
@@ -98,7 +105,8 @@ class TopicProducer:
         if self._left <= 0:
             self._left = self._batching.max_messages
             self._turn += 1
-        return self._turn % self.partitions
+            self._at_turn = None
+        return self._turn % self.partitions if self.partitions else -1
 
     def producer(self, partition: int) -> Producer:
         """The producer of a partition that was sent to; -1 is the topic without partitions."""
@@ -132,7 +140,7 @@ class TopicProducer:
 
     async def close(self) -> None:
         """Wait for the receipts (see `Producer.close`) and close."""
-        self._closed = True
+        self._closed, self._at_turn = True, None
         await cancel(self._refreshing)
         await asyncio.gather(*(batcher.close() for batcher in self._batchers.values()))
 

@@ -22,9 +22,8 @@ _PROPERTIES = [b"\x0a" + size for size in SMALL]
 _VALUES = [b"\x12" + size for size in SMALL]
 _names: dict[str, bytes] = {}
 _UINT64 = (1 << 64) - 1
-_PLAIN = (_SIZE.pack(2) + b"\x18", _SIZE.pack(3) + b"\x18")
-"""What begins a head that says nothing but the payload's size, by whether that takes two bytes."""
-SMALL_SIZES = len(SMALL)
+MEMO_SIZES = 16384
+"""Payloads below this size have their heads remembered."""
 
 
 def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
@@ -57,12 +56,18 @@ def frame_message(single: SingleMessageMetadata, payload: bytes) -> bytes:
     return _SIZE.pack(len(head)) + head + payload
 
 
-def plain_head(payload_size: int) -> bytes:
-    """What stands before a payload of so many bytes of which nothing else is said."""
-    if payload_size < SMALL_SIZES:
-        return _PLAIN[payload_size > 127] + SMALL[payload_size]
-    size = b"\x18" + encode_varint(payload_size)
-    return _SIZE.pack(len(size)) + size
+class _PlainHeads(dict[int, bytes]):
+    """What stands before a payload of which nothing else is said, by its size."""
+
+    def __missing__(self, size: int) -> bytes:
+        said = b"\x18" + encode_varint(size)
+        head = _SIZE.pack(len(said)) + said
+        if size < MEMO_SIZES:
+            self[size] = head
+        return head
+
+
+PLAIN_HEADS = _PlainHeads()
 
 
 def frame_head(
