@@ -1,4 +1,4 @@
-"""Attribute block and body, the checksum, the filter's hash, the error table."""
+"""Attribute block and body, the checksum, the error table."""
 
 from zlib import crc32
 
@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import Failure
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.filters import java_hash
 from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
 
 
@@ -37,21 +36,6 @@ def test_golden_payload() -> None:
 def test_a_flag_without_a_block_is_a_body(data: bytes) -> None:
     """What Java's Message.clearAttribute() leaves."""
     assert split_payload(data, 1) == (None, data)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("t1", 3645),
-        ("abcdefghij", -634317659),
-        ("", 0),
-        ("polygenelubricants", -(2**31)),
-        ("试验", 31 * 0x8BD5 + 0x9A8C),
-        ("🚀", 31 * 0xD83D + 0xDE80),
-    ],
-)
-def test_hash_vectors(text: str, value: int) -> None:
-    assert java_hash(text) == value
 
 
 def test_codes_say_what_helps() -> None:
