@@ -27,7 +27,6 @@ public final class RocketBench {
     private static final int PACK_MESSAGES = 1024;
     private static final int CACHED_MESSAGES = 4 * PACK_MESSAGES;
     private static final int CACHED_MB = 4;
-    private static final int SEND_TIMEOUT_MS = 15_000;
     private static final int LOOK_MS = 10;
 
     private RocketBench() {}
@@ -49,9 +48,8 @@ public final class RocketBench {
         String topic = args.text("topic");
         byte[] body = new Body(args.count("size", 1000)).of(0);
         Semaphore window = new Semaphore(args.count("window", 16));
-        DefaultMQProducer producer = Rocket.configured(new DefaultMQProducer("bench"), args);
+        DefaultMQProducer producer = Rocket.producer(new DefaultMQProducer("bench"), args);
         args.end();
-        producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.start();
         BenchCount count = new BenchCount(progress);
         for (long sent = 0; sent < messages; sent += batch) {

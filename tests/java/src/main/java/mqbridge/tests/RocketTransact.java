@@ -57,7 +57,7 @@ public final class RocketTransact implements TransactionListener {
     public static void main(String[] argv) {
         Rocket.main(argv, args -> {
             RocketTransact transact = new RocketTransact(args);
-            TransactionMQProducer producer = Rocket.configured(new TransactionMQProducer(args.text("group")), args);
+            TransactionMQProducer producer = Rocket.producer(new TransactionMQProducer(args.text("group")), args);
             args.end();
             producer.setTransactionListener(transact);
             producer.start();
