@@ -114,7 +114,8 @@ def encode_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
         if layout is not known:
             known, plan = layout, layout.plan("pulsar", Plan)
         lengths = message.lengths or tuple(map(len, values))
-        pieces = [(plan.templates.get(lengths) or plan.template(lengths)) % values]
+        template = plan.templates.get(lengths)
+        pieces = [(plan.template(lengths) if template is None else template) % values]
         if (attributes := message.attributes) is not None:
             if special and not is_text(attributes):
                 pieces += _pairs(carry(message, ("attributes",)))

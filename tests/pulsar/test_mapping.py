@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
+from mqbridge.pulsar import head
 from mqbridge.pulsar.lane import cost
 from mqbridge.pulsar.mapping import Limits, decode, encode
 from mqbridge.pulsar.reading import read as read_plainly
@@ -241,3 +242,19 @@ def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
     entry = Entry(MessageMetadata(compression=1, uncompressed_size=1000), b"x" * 10)
     assert cost(entry) == 1000
     assert cost(batch_entry(3)) == len(batch_entry(3).payload)
+
+
+def test_what_layouts_are_written_by_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of messages without properties is empty, and was made again for each of them."""
+    made: list[tuple[int, ...]] = []
+    make = head.Plan.template
+
+    def counted(plan: head.Plan, lengths: tuple[int, ...]) -> bytes:
+        made.append(lengths)
+        return make(plan, lengths)
+
+    monkeypatch.setattr(head.Plan, "template", counted)
+    for properties in ((), (("of this test", "1"),)):
+        made.clear()
+        encode([Message(b"x", properties=properties)] * 10, None, Limits())
+        assert len(made) <= 1
