@@ -44,9 +44,10 @@ for system in SYSTEMS:
         | {"net", "receipts", "wire"}
         | {f"{system}.{part}" for part in ("wire", "client", "mapping", "config")},
     }
-MAPPING = {"batched", "batches", "cutting", "escapes", "fields", "head", "mapping", "native", "preview", "reading", "shapes"} | {
-    "writing"
-}
+MAPPING = (
+    *("batched", "batches", "cutting", "escapes", "fields", "head", "mapping", "native", "preview", "reading", "shapes", "times"),
+    "writing",
+)
 """The modules of a system that know messages and their own wire, and nothing else."""
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}
 
