@@ -16,7 +16,7 @@ from mqbridge.rocketmq.client.routes import Queue
 from mqbridge.rocketmq.client.transactions import Half, State
 from mqbridge.rocketmq.wire import batch, headers
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.bodies import GroupConfig
+from mqbridge.rocketmq.wire.bodies import GroupConfig, decode_table
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from tests.kit.rocketmq import RocketMQ
@@ -36,11 +36,19 @@ async def client(rocketmq: RocketMQ) -> AsyncIterator[RocketmqClient]:
     await client.close()
 
 
+async def indexed(client: RocketmqClient, address: str | None) -> bool:
+    """Whether all that the broker has stored is in its queues: that comes after the answer to a send."""
+    assert address is not None
+    answer = await client.request(address, Code.GET_BROKER_RUNTIME_INFO, {})
+    return decode_table(answer.body)["dispatchBehindBytes"] == "0"
+
+
 async def read(client: RocketmqClient, queue: Queue) -> list[Record]:
     """Everything in a queue, by pulls without a group's offsets."""
     route = await client.routes.get(queue.topic)
     assert route is not None
     found: list[Record] = []
+    await soon(lambda: indexed(client, route.master(queue.broker)))
     at = await client.positions.first(queue)
     while True:
         header = headers.PullHeader(READER, queue.topic, queue.id, at, 1000, headers.PullFlag.SUBSCRIPTION, 0, 0, 0, "*", "TAG")
