@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter import Bounds, Cluster
 from mqbridge.cli.console import print_json, print_table, say
 from mqbridge.cli.places import Place, find, pick
 from mqbridge.cli.reach import Chosen, no_topic
@@ -27,10 +26,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """By partition, where the group is and where it goes."""
+    """By partition, where the group is and where it goes, and where the partition begins and ends as far as that is known."""
 
     wanted: Wanted
-    moves: tuple[tuple[str, Position | None, Position], ...]
+    moves: tuple[tuple[str, Position | None, Position, Bounds | None], ...]
 
 
 async def reset(chosen: Chosen, wanted: Wanted) -> Plan:
@@ -52,7 +51,7 @@ async def reset(chosen: Chosen, wanted: Wanted) -> Plan:
         targets = await find(cluster, topic, names, wanted.place, bounds)
         if wanted.do_it:
             await cluster.move(topic, group, targets)
-    return Plan(wanted, tuple((name, committed.get(name), target) for name, target in targets.items()))
+    return Plan(wanted, tuple((name, committed.get(name), target, bounds.get(name)) for name, target in targets.items()))
 
 
 async def _must_exist(cluster: Cluster, topic: str, group: str) -> None:
@@ -67,22 +66,21 @@ def show(plan: Plan, *, as_json: bool) -> None:
     """The plan, and whether it was carried out."""
     wanted = plan.wanted
     if as_json:
-        moves = [_as_json(*move) for move in plan.moves]
+        moves = [{"partition": name, "committed": text_of(before), "to": text_of(after)} for name, before, after, _ in plan.moves]
         print_json({"topic": wanted.topic, "group": wanted.group, "moved": wanted.do_it, "partitions": moves})
         return
-    rows = [(name, text_of(before), text_of(after), _change(before, after)) for name, before, after in plan.moves]
+    rows = [(name, text_of(before), text_of(after), change(before, after, bounds)) for name, before, after, bounds in plan.moves]
     print_table(["partition", "committed", "to", "change"], rows, right=["committed", "to", "change"])
     done = "is moved" if wanted.do_it else "would be moved"
     say(f"group {wanted.group} {done} in {len(rows)} partition{'' if len(rows) == 1 else 's'} of {wanted.topic}")
 
 
-def _as_json(name: str, before: Position | None, after: Position) -> dict[str, Any]:
-    return {"partition": name, "committed": text_of(before), "to": text_of(after)}
-
-
-def _change(before: Position | None, after: Position) -> str | None:
+def change(before: Position | None, after: Position, bounds: Bounds | None) -> str:
+    """What a move means: in messages where positions count them. In an empty partition all places are one."""
     if before is None:
         return "new"
     if (by := distance(before, after)) is not None:
         return f"{by:+,}" if by else "none"
-    return "none" if before == after else "forth" if after > before else "back"
+    if before == after or (bounds is not None and bounds.first == bounds.next <= min(before, after)):
+        return "none"
+    return "forth" if after > before else "back"

@@ -34,6 +34,7 @@ class TubeMQ:
         # A message without a single byte is refused by Brokers; the mapping gives such a one an attribute block.
         has_admin = config.admin_url is not None
         self.capabilities = Capabilities(
+            seek=True,
             create_topics=has_admin,
             list_topics=has_admin,
             move_groups=has_admin,

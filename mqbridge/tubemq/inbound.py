@@ -9,8 +9,7 @@ from datetime import tzinfo
 from functools import partial
 from typing import Protocol
 
-from mqbridge.errors import LocalProtocolError
-from mqbridge.message import Batch, Partition, Position
+from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.tubemq.client.pack import Pack
 from mqbridge.tubemq.client.partition import PartitionSession
 from mqbridge.tubemq.mapping import decode
@@ -56,6 +55,8 @@ class TubeMQLane:
     def __init__(self, session: PartitionSession, partition: Partition, zone: tzinfo) -> None:
         self.partition = partition
         self._session, self._zone = session, zone
+        self._skip = 0
+        """Messages to leave out after a seek: the Broker begins with whole packs."""
 
     @property
     def caught_up(self) -> bool:
@@ -64,15 +65,20 @@ class TubeMQLane:
 
     async def receive(self) -> Batch:
         """The next pack, after the one before was acknowledged or rejected."""
-        await self._session.settled()
-        pack = await self._session.fetch()
-        count = len(pack.messages)
+        session = self._session
+        await session.settled()
+        pack = await session.fetch()
+        while (count := len(pack.messages)) <= self._skip:
+            self._skip -= count
+            session.confirm()
+            pack = await session.fetch()
+        skip = self._skip
         return Batch(
             self.partition,
-            partial(decode, pack.messages, pack.offset, self._zone),
-            count=count,
+            partial(_decode, pack, skip, self._zone),
+            count=count - skip,
             size=pack.size,
-            first=(pack.offset, 0),
+            first=(pack.offset, skip),
             # Only a commit tells where a pack ends, and the next pack's first position is greater than this one in any case.
             next=(pack.offset, count),
             native=pack,
@@ -81,6 +87,7 @@ class TubeMQLane:
     def acknowledge(self, batch: Batch) -> None:
         """Confirm the pack."""
         if self._is_out(batch):
+            self._skip = 0
             self._session.confirm()
 
     def reject(self, batch: Batch) -> None:
@@ -89,8 +96,9 @@ class TubeMQLane:
             self._session.reject()
 
     async def seek(self, position: Position) -> None:
-        """TubeMQ has no call for it."""
-        raise LocalProtocolError(f"a TubeMQ lane cannot be moved to {position}")
+        """Register anew at the position's offset. Messages of its pack that lie before it are left out."""
+        offset, self._skip = position
+        await self._session.seek(offset)
 
     async def release(self) -> None:
         """Give the partition back."""
@@ -99,3 +107,8 @@ class TubeMQLane:
     def _is_out(self, batch: Batch) -> bool:
         pack: Pack = batch.native
         return self._session.pack is pack
+
+
+def _decode(pack: Pack, skip: int, zone: tzinfo) -> list[Message]:
+    messages = decode(pack.messages, pack.offset, zone)
+    return messages[skip:] if skip else messages

@@ -149,6 +149,8 @@ def six_commands(at: Terminal) -> None:
     missing = at("offsets", topic, "-G", "biling", "--reset", "latest", "--yes", code=2)
     assert "It has billing" in missing.err
     assert [one["payload"] for one in at.consumed("-p", 0, "-o", third, "-c", 1)] == ["2"]
+    assert [one["payload"] for one in at.consumed("-G", "billing", "-o", "beginning")] == ["0", "1", "2", "3", "4"]
+    assert [one["payload"] for one in at.consumed("-G", "billing", "-o", third)] == ["2", "3", "4"]
 
 
 def times(at: Terminal) -> None:

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from mqbridge.adapter import Bounds
+from mqbridge.cli.reset import change
+from mqbridge.message import Position
 from tests.cli.conftest import Invoke
 
 
@@ -159,3 +162,19 @@ def test_a_cluster_that_cannot_move_groups_says_what_is_missing(
     answer = invoke("offsets", "orders", "-G", "g", "--reset", "latest", "--yes", *filled)
     assert answer.code == 3
     assert "give its admin_url" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "first", "next_", "shown"),
+    [
+        ((5,), (2,), (0,), (9,), "-3"),
+        ((5,), (5,), (0,), (9,), "none"),
+        ((7, 3, 0), (7, 0, 0), (7, 0, 0), (7, 5, 0), "back"),
+        ((7, 3, 0), (7, 5, 0), (7, 0, 0), (7, 5, 0), "forth"),
+        # Pulsar says of an empty partition that its last entry is before all ledgers, and of a subscription in which it waits.
+        ((11, 0, 0), (-1, -1, 0), (-1, -1, 0), (-1, -1, 0), "none"),
+        (None, (0,), (0,), (9,), "new"),
+    ],
+)
+def test_what_a_move_means(before: Position | None, after: Position, first: Position, next_: Position, shown: str) -> None:
+    assert change(before, after, Bounds(first, next_)) == shown
