@@ -3,7 +3,7 @@
 python -m tests.bench            codec, bridge and clients
 python -m tests.bench codec      seconds, needs no server
 python -m tests.bench clients    our clients beside the official ones
-python -m tests.bench --write    also renews docs/benchmarks.md
+python -m tests.bench --write    also renews what was measured in docs/benchmarks.md
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -102,23 +103,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="*", default=["codec", "bridge", "clients"], help="codec, bridge, clients (default all)")
+    parser.add_argument("what", nargs="*", default=list(CHAPTERS), help="codec, bridge, clients (default all)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
-    parser.add_argument("--write", action="store_true", help="renew docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="renew these chapters of docs/benchmarks.md")
     arguments = parser.parse_args()
-    parts = [INTRO, machine() + "\n"]
-    if "codec" in arguments.what:
-        say("codec")
-        parts.append(codec_table())
-    if "bridge" in arguments.what:
-        parts.append(bridge_table(arguments.rounds))
-    if "clients" in arguments.what:
-        parts.append(clients.table(arguments.rounds))
-    page = "\n".join(parts)
-    print(page)
+    measured: dict[str, str] = {}
+    for what, measure in CHAPTERS.items():
+        if what in arguments.what:
+            say(what)
+            measured |= chapters(measure(arguments.rounds))
+    print("\n".join(measured.values()))
     if arguments.write:
-        PAGE.write_text(page)
+        found = chapters(PAGE.read_text()) | measured
+        PAGE.write_text("\n".join([INTRO, machine() + "\n", *found.values()]))
         say(f"wrote {PAGE.name}")
+
+
+CHAPTERS: dict[str, Callable[[int], str]] = {"codec": lambda _: codec_table(), "bridge": bridge_table, "clients": clients.table}
+
+
+def chapters(page: str) -> dict[str, str]:
+    """The chapters of a page by their titles."""
+    texts = [f"## {text.strip()}\n" for text in f"\n{page}".split("\n## ")[1:]]
+    return {text.splitlines()[0]: text for text in texts}
 
 
 if __name__ == "__main__":
