@@ -18,6 +18,7 @@ from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.consumer_requests import ConsumerRequests, ConsumerStats
 from mqbridge.pulsar.client.inbox import Inbox
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
+from mqbridge.pulsar.client.silence import SilenceWatch
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import codes, commands, ids
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
@@ -72,6 +73,7 @@ class Consumer:
         self._acks = Acknowledger(consumer_id, topic, subscription, self._inbox, self._session, self.redeliver, request_timeout_s)
         self._requests = ConsumerRequests(consumer_id, topic, self._live_session, request_timeout_s)
         self._seeking = False
+        self._silence = SilenceWatch(topic, subscription.silence_s, self._listens, self._beyond, self._restart_session)
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -166,6 +168,7 @@ class Consumer:
     def _on_message(self, frame: Frame) -> None:
         inbox, message = self._inbox, frame.command.message
         before = len(inbox)
+        self._silence.heard = True
         entry = decode_entry(frame.data, frame.rest)
         entry.ledger, entry.entry = ids.entry_id(message.message_id)
         entry.partition, entry.redelivery_count = self._partition, message.redelivery_count
@@ -208,7 +211,7 @@ class Consumer:
         self._restart_session()
 
     def _on_active(self, active: bool) -> None:
-        self.active = active
+        self.active = self._silence.heard = active
         if not active:
             self._inbox.drop()
             self._inbox.handed = self._acks.acked
@@ -269,14 +272,22 @@ class Consumer:
 
     async def has_more(self) -> bool:
         """Whether the topic has entries beyond what was received (or acknowledged before). Raises ClusterError."""
-        if self._inbox:
-            return True
+        return bool(self._inbox) or await self._beyond() is not None
+
+    async def _beyond(self) -> EntryId | None:
+        """The topic's last entry, if that was not taken (or acknowledged before)."""
         answer = await retrying(self._requests.last, self._request_timeout_s)
         last = ids.entry_id(answer.last_message_id)
         known = max(self._inbox.handed, self._inbox.dropped, self._acks.acked)
         if answer.HasField("consumer_mark_delete_position"):
             known = max(known, ids.entry_id(answer.consumer_mark_delete_position))
-        return last > known and last[1] >= 0
+        return last if last > known and last[1] >= 0 else None
+
+    def _listens(self) -> bool:
+        """Whether all that is not received yet should be on its way."""
+        session, inbox = self._session(), self._inbox
+        live = session is not None and session.alive and self.active and not self._seeking
+        return live and not inbox and not inbox.chunks and inbox.credit.outstanding > 0
 
     async def seek(self, place: EntryId | None = None, *, publish_time: int | None = None) -> None:
         """Continue with this entry, or with the first one published at that time (ms) or later. Raises ClusterError.
@@ -307,6 +318,8 @@ class Consumer:
     async def open(self, timeout: float) -> None:
         """Subscribe for the first time. Raises ClusterError."""
         await retrying(self._attachment.attach, timeout)
+        if self.subscription.ordered:
+            self._silence.begin()
 
     def _restart_session(self, forget: Callable[[], None] | None = None) -> None:
         """Subscribe anew. A broker closes the consumer when it seeks; if it did not, no old entry shall slip through."""
@@ -364,9 +377,15 @@ class Consumer:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
+    @property
+    def resumed(self) -> int:
+        """How often it was found that the broker had stopped delivering, see `silence`."""
+        return self._silence.resumed
+
     def end(self, error: ClusterError) -> None:
         """Nothing more will come, for this reason."""
         self.ended = error
+        self._silence.end()
         self._attachment.ended = True
         self._leave()
         self.wake()
@@ -377,6 +396,7 @@ class Consumer:
             return
         self.closed = True
         self.flush_acks()
+        await self._silence.stop()
         await self._attachment.stop_trying()
         session = self._attachment.connection
         self.end(ClusterError(f"the consumer of {self.topic} is closed", Failure.FATAL))

@@ -45,6 +45,8 @@ class Subscription:
     """Checked against the topic's."""
     properties: tuple[tuple[str, str], ...] = ()
     """Kept with the subscription."""
+    silence_s: float = 30.0
+    """After so long without an entry an exclusive or failover subscription asks whether there are more, and then begins anew."""
     create_topic: bool = True
     """The broker may create the topic by being asked, if it is set up so."""
 

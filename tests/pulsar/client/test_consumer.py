@@ -180,6 +180,48 @@ async def test_a_failover_consumer_follows_the_broker(broker: Broker, client):
     await consumer.close()
 
 
+def topic_ends_at(*place: int):
+    def answer(link, frame):
+        asked = frame.command.getLastMessageId
+        last = pb.CommandGetLastMessageIdResponse(request_id=asked.request_id, last_message_id=ids.message_id(*place))
+        link.send(getLastMessageIdResponse=last)
+
+    return answer
+
+
+async def test_a_subscription_that_the_broker_strands_is_taken_up_again(broker: Broker, client):
+    """Once: if the topic's last entry then still does not come, it is not one for us (a marker, say)."""
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 9)
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover, silence_s=0.02))
+    broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
+    broker.link.message(0, 1, 7, b"x")
+    assert (await consumer.receive()).entry == 7
+    await until(lambda: consumer.sessions == 2)
+    await until(lambda: len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]) > 4)
+    assert (consumer.sessions, consumer.resumed) == (2, 1)
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 10)
+    await until(lambda: consumer.sessions == 3)
+    for entry in (7, 8, 9, 10):
+        broker.link.message(0, 1, entry, b"x")
+    assert [(await consumer.receive()).entry for _ in range(3)] == [8, 9, 10]
+    asked = len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID])
+    await until(lambda: len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]) > asked + 2)
+    assert consumer.sessions == 3, "it is at the end"
+    await consumer.close()
+
+
+@pytest.mark.parametrize("why", ["shared", "passive", "full"])
+async def test_silence_that_is_meant_is_left_alone(broker: Broker, client, why: str):
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 9)
+    kind = {"shared": Types.Shared, "passive": Types.Failover, "full": Types.Exclusive}[why]
+    consumer = await client.consumer(TOPIC, Subscription("s", kind, silence_s=0.01, max_bytes=1))
+    if why == "full":
+        broker.link.message(0, 1, 0, b"waits to be taken")
+    await asyncio.sleep(0.1)
+    assert broker.asked[BaseCommand.GET_LAST_MESSAGE_ID] == []
+    await consumer.close()
+
+
 async def test_the_end_of_a_terminated_topic_is_not_an_error(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     broker.link.send(reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=0))
