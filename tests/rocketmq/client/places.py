@@ -68,6 +68,11 @@ class Place:
         self._clients: list[RocketmqClient] = []
         self._closing: list[Any] = []
 
+    @property
+    def client_ids(self) -> list[str]:
+        """Of the clients so far, in their order."""
+        return [client.client_id for client in self._clients]
+
     def queue(self, number: int = 0) -> Queue:
         return Queue(self.topic, BROKER, number)
 
