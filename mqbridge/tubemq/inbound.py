@@ -97,8 +97,9 @@ class TubeMQLane:
 
     async def seek(self, position: Position) -> None:
         """Register anew at the position's offset. Messages of its pack that lie before it are left out."""
-        offset, self._skip = position
+        offset, skip = position
         await self._session.seek(offset)
+        self._skip = skip
 
     async def release(self) -> None:
         """Give the partition back."""
