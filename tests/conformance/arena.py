@@ -61,6 +61,7 @@ class Arena:
         receipt = await self.within(outbound.send(partition, messages, SOURCE))
         assert [(failure.index, failure.reason) for failure in receipt.failures] == []
         assert len(receipt.position) > 0
+        await self.within(self.harness.settle())
         return receipt
 
     async def lane(self, inbound: Inbound) -> InboundLane:

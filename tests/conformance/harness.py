@@ -34,6 +34,9 @@ class Harness(Protocol):
     def unknown_topic(self) -> str:
         """A well-formed name of no topic."""
 
+    async def settle(self) -> None:
+        """Wait until the system's bounds, and groups that begin at the end, count what it has acknowledged."""
+
     def close(self) -> None: ...
 
 
@@ -58,6 +61,9 @@ class BuiltIn:
 
     def unknown_topic(self) -> str:
         return f"none-{uuid4().hex[:8]}"
+
+    async def settle(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -31,5 +31,8 @@ class PulsarHarness:
     def unknown_topic(self) -> str:
         return f"none-{uuid4().hex[:8]}"
 
+    async def settle(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -30,5 +30,8 @@ class RocketMQHarness:
     def unknown_topic(self) -> str:
         return f"none_{uuid4().hex[:8]}"
 
+    async def settle(self) -> None:
+        await asyncio.to_thread(self._server.settle)
+
     def close(self) -> None:
         pass

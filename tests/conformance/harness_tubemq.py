@@ -34,5 +34,8 @@ class TubeMQHarness:
     def unknown_topic(self) -> str:
         return f"none_{uuid4().hex[:8]}"
 
+    async def settle(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -163,13 +163,19 @@ class RocketMQ:
         return int(answer.fields["queueOffset"])
 
     def message_count(self, topic: str) -> int:
-        """How many messages the queues of a topic hold; consumers see the last of them some milliseconds later."""
+        """How many messages the queues of a topic hold; see `settle`."""
         return sum(
             self._offset(remoting.GET_MAX_OFFSET, broker, topic, queue)
             - self._offset(remoting.GET_MIN_OFFSET, broker, topic, queue)
             for broker, queues in self.queues(topic).items()
             for queue in range(queues)
         )
+
+    def settle(self) -> None:
+        """Wait until what the brokers have stored is in its queues: where offsets, pulls and starts at the end see it."""
+        for broker, address in zip(self.brokers, self.broker_addresses, strict=True):
+            if broker.running:
+                broker.wait_until(lambda: remoting.unindexed(address) == 0, "putting messages into queues")  # noqa: B023
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Change settings of every broker while it runs; most take effect at once."""
@@ -179,7 +185,7 @@ class RocketMQ:
 
     def _offset(self, code: int, broker: str, topic: str, queue: int) -> int:
         address = self.broker_addresses[self.broker_names.index(broker)]
-        return int(remoting.call(address, code, {"topic": topic, "queueId": queue, "committed": False}).fields["offset"])
+        return int(remoting.call(address, code, {"topic": topic, "queueId": queue}).fields["offset"])
 
     def _home(self, name: str) -> Path:
         home = self.folder / name

@@ -19,6 +19,7 @@ PROTOCOL_VERSION = 479
 SEND_MESSAGE_V2 = 310
 UPDATE_AND_CREATE_TOPIC = 17
 UPDATE_BROKER_CONFIG = 25
+GET_BROKER_RUNTIME_INFO = 28
 GET_MAX_OFFSET = 30
 GET_MIN_OFFSET = 31
 GET_ROUTEINFO_BY_TOPIC = 105
@@ -87,6 +88,12 @@ def send(broker: str, topic: str, body: bytes, *, queue: int = 0, properties: Ma
         "j": 0, "k": False, "m": False,
     }  # fmt: skip
     return request(broker, SEND_MESSAGE_V2, fields, body)
+
+
+def unindexed(broker: str) -> int:
+    """Bytes that a broker has stored and not yet put into queues: that comes some milliseconds after the answer to a send."""
+    told = json.loads(call(broker, GET_BROKER_RUNTIME_INFO).body)
+    return int(told["table"]["dispatchBehindBytes"])
 
 
 def _answer(frame: bytes) -> Answer:

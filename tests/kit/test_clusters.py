@@ -61,6 +61,7 @@ def test_rocketmq_stores_messages(rocketmq: RocketMQ) -> None:
     assert rocketmq.queues(topic) == {"broker-a": 3}
     assert rocketmq.message_count(topic) == 0
     assert [rocketmq.send(topic, b"body", queue=2, properties={"TAGS": "a", "name": "grün"}) for _ in range(2)] == [0, 1]
+    rocketmq.settle()
     assert rocketmq.message_count(topic) == 2
     assert rocketmq.queues("no_such_topic") == {}
 
@@ -127,9 +128,11 @@ def test_rocketmq_of_two_brokers_and_name_servers_keeps_its_data_over_kill_and_r
         cluster.name_server_process.start()
         for name_server in cluster.name_servers:
             assert cluster.queues(topic, name_server) == {"broker-a": 2, "broker-b": 2}
+        cluster.settle()
         assert cluster.message_count(topic) == 2
         cluster.restart()
         cluster.send(topic, b"after all that")
+        cluster.settle()
         assert cluster.message_count(topic) == 3
         cluster.kill()
         assert is_gone(cluster.servers, cluster.folder)

@@ -138,6 +138,7 @@ async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
         while outbound.partitions < 5:
             await asyncio.sleep(0.05)
     assert not (await outbound.send(4, [Message(b"new")], None)).failures
+    await asyncio.to_thread(ends.server.settle)
     assert (await cluster.bounds(topic))["broker-a:4"].next == (1,)
 
 

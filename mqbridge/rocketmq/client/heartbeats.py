@@ -7,13 +7,15 @@ So heartbeats to one broker never overlap, and each is composed at the moment it
 import asyncio
 import contextlib
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
+from functools import partial
 
 from mqbridge.errors import ClusterError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.pool import Pool
 from mqbridge.rocketmq.client.routes import Routes
+from mqbridge.rocketmq.client.turns import Turns
 from mqbridge.rocketmq.wire.bodies import ConsumerData, encode_heartbeat
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
 
@@ -35,7 +37,7 @@ class Heartbeats:
         self.consumers: dict[str, ConsumerData] = {}
         self.versions: dict[str, int] = {}
         self._client_id = ""
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns = Turns()
         self._soon = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -81,7 +83,7 @@ class Heartbeats:
     async def greet(self, connection: Connection) -> None:
         """The first one over a new connection. Raises ConnectionLost or RequestTimeout."""
         if self._client_id and (self._producers or self.consumers):
-            await self._send(connection)
+            await self._turns.take(connection.address, partial(self._send, connection))
 
     async def _tell(self, address: str) -> None:
         try:
@@ -89,14 +91,13 @@ class Heartbeats:
             if connection is None:
                 await self._pool.get(address)  # which greets
             else:
-                await self._send(connection)
+                await self._turns.take(address, partial(self._send, connection))
         except ClusterError as error:
             log.warning("%s has no heartbeat: %s", address, error)
 
     async def _send(self, connection: Connection) -> None:
-        async with self._turns[connection.address]:
-            body = encode_heartbeat(self._client_id, list(self._producers), list(self.consumers.values()))
-            answer = await connection.request(Code.HEART_BEAT, {}, body, self._timeout_s)
+        body = encode_heartbeat(self._client_id, list(self._producers), list(self.consumers.values()))
+        answer = await connection.request(Code.HEART_BEAT, {}, body, self._timeout_s)
         self.versions[connection.address] = answer.version
         if answer.code == Status.GO_AWAY:
             self._pool.retire(connection)
@@ -119,8 +120,9 @@ class Heartbeats:
         await asyncio.gather(*(self._leave(one, ext, group) for one in self._pool.live() if one.address in brokers))
 
     async def _leave(self, connection: Connection, ext: dict[str, str], group: str) -> None:
+        deadline = min(self._timeout_s, LEAVE_TIMEOUT_S)
+        request = partial(connection.request, Code.UNREGISTER_CLIENT, ext, b"", deadline)
         try:
-            async with self._turns[connection.address]:
-                await connection.request(Code.UNREGISTER_CLIENT, ext, b"", min(self._timeout_s, LEAVE_TIMEOUT_S))
+            await self._turns.take(connection.address, request)
         except ClusterError as error:
             log.info("%s was not told that %s is gone: %s", connection.address, group, error)

@@ -85,6 +85,7 @@ class Place:
     async def send(self, *bodies: bytes, queue: int = 0, **stored: str) -> None:
         for body in bodies:
             await asyncio.to_thread(self.kit.send, self.topic, body, queue=queue, properties=stored)
+        await asyncio.to_thread(self.kit.settle)
 
     async def join(self, **spec: Any) -> GroupConsumer:
         said = {"group": self.group, "subscriptions": (everything(self.topic),)} | spec

@@ -100,6 +100,22 @@ async def test_heartbeats_to_a_broker_come_one_after_the_other(cluster: Cluster,
     assert beats(cluster, A)[-1].consumers[0].subscriptions[0].version == 2
 
 
+async def test_a_farewell_never_overtakes_a_heartbeat_that_was_cut_short(cluster: Cluster, client: RocketmqClient):
+    await client.routes.get(TOPIC)
+    client.add_consumer(consumer())
+    await client.heartbeat()
+    cluster.at[A, BEAT] = silent
+    beat = asyncio.ensure_future(client.heartbeat())
+    await until(lambda: len(beats(cluster, A)) == 2)
+    beat.cancel()
+    leaving = asyncio.ensure_future(client.remove_consumer("G"))
+    await until(lambda: Code.UNREGISTER_CLIENT in [command.code for command in cluster.asked_at[B]])
+    assert cluster.asked_at[A][-1].code == BEAT, "the broker works on it still"
+    success(cluster.link_to(A), cluster.asked_at[A][-1])
+    await leaving
+    assert cluster.asked_at[A][-1].code == Code.UNREGISTER_CLIENT
+
+
 async def test_they_are_repeated_and_outlive_brokers_that_fail(cluster: Cluster, caplog):
     client = scripted_client(heartbeat=0.01, request=0.05)
     await client.connect()

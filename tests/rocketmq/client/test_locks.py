@@ -138,3 +138,19 @@ async def test_an_aged_lock_hands_nothing_out_and_commits_nothing(scene: Scene) 
     assert stream.due() is None
     await renew(consumer)
     assert stream.take() is not None
+
+
+async def test_an_unlock_never_overtakes_a_lock_that_was_cut_short(scene: Scene) -> None:
+    """Brokers work on the requests of a connection side by side: the lock would stay for a minute, of a member that is gone."""
+    consumer = await scene.join(orderly=True)
+    lock, late = scene.cluster.on[Code.LOCK_BATCH_MQ], []
+    scene.cluster.on[Code.LOCK_BATCH_MQ] = lambda link, request: late.append((link, request))
+    renewal = asyncio.ensure_future(renew(consumer))
+    await until(lambda: late)
+    renewal.cancel()
+    closing = asyncio.ensure_future(consumer.close())
+    await asyncio.sleep(0.05)
+    for link, request in late:
+        lock(link, request)
+    await closing
+    assert scene.groups.locks == {}

@@ -227,6 +227,7 @@ async def test_topics(rocketmq: RocketMQ, client: RocketmqClient):
     with pytest.raises(ClusterError) as caught:
         await producer.send(OutgoingMessage(b"x"), Queue(topic, "broker-a", 4))
     assert caught.value.failure is Failure.REFRESH, "it can be read only"
+    await asyncio.to_thread(rocketmq.settle)
     stats = await client.admin.topic_stats(topic)
     assert stats[Queue(topic, "broker-a", 1)].max_offset == 1
     await client.admin.delete_topic(topic)
