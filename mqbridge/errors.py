@@ -95,7 +95,14 @@ class LaneRevoked(MqbridgeError):
 
 
 class GapError(MqbridgeError):
-    """The source no longer holds messages that were never read."""
+    """The source no longer holds messages that were never read.
+
+    `resume`: the position of what it holds next; None when it went back, so that nobody can tell what of it was read.
+    """
+
+    def __init__(self, problem: str, resume: tuple[int, ...] | None = None) -> None:
+        super().__init__(problem)
+        self.resume = resume
 
 
 class DeliveryError(MqbridgeError):

@@ -78,7 +78,7 @@ def report(outcome: Outcome) -> None:
     for route in outcome.routes:
         rate = route.stored / outcome.seconds if outcome.seconds else 0.0
         counted = f"{route.received:,} received, {route.stored:,} stored, {route.dead:,} dead letters"
-        left_out = {"filtered": route.filtered, "looped": route.looped}
+        left_out = {"filtered": route.filtered, "looped": route.looped, "gaps passed": route.gaps}
         counted += "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
         say(f"route {route.name}: {counted}, {route.acknowledged:,} acknowledged in {outcome.seconds:.1f} s ({rate:,.0f}/s)")
         if route.error is not None:

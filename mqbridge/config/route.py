@@ -119,8 +119,9 @@ class Delivery(Part):
     on_gap: Literal["stop", "continue"] = Field(
         default="stop",
         description="What a partition does whose source no longer holds messages that were never read: stop and say so, or go on "
-        "without them. Noticed after a restart only with `state`. A loss that the source reports while it is read stops the "
-        "partition in any case, until the group's offset is set anew (`mqbridge offsets --reset`).",
+        "without them, which is logged and counted (`mqbridge_skipped_gaps_total`). What happened while the gateway was down is "
+        "noticed by `state`, or where the group's own position shows it. A source that went back (a topic made anew, a disk "
+        "restored) stops the partition in any case, until the group's position is set anew (`mqbridge offsets --reset`).",
     )
     stamp_origin: bool = Field(
         default=True, description="Write `mqbridge.origin` (cluster, topic, partition, position) on every message."

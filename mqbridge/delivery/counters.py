@@ -4,10 +4,10 @@
 class Counters:
     """Totals of a route since it began; they outlive restarts of the route and reloads of the configuration."""
 
-    __slots__ = ("acknowledged", "batches", "bytes", "dead", "filtered", "last_batch_at", "looped", "received", "stored")
+    __slots__ = ("acknowledged", "batches", "bytes", "dead", "filtered", "gaps", "last_batch_at", "looped", "received", "stored")
 
     def __init__(self) -> None:
-        self.received = self.stored = self.acknowledged = self.filtered = self.looped = self.dead = 0
+        self.received = self.stored = self.acknowledged = self.filtered = self.looped = self.dead = self.gaps = 0
         self.batches = self.bytes = 0
         self.last_batch_at = 0.0
 

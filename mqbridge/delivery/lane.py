@@ -20,8 +20,8 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.deadletter import DeadLetters, describe
 from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
-from mqbridge.errors import DeliveryError, Failure, LaneRevoked
-from mqbridge.message import Batch, Message, Position
+from mqbridge.errors import DeliveryError, Failure, GapError, LaneRevoked
+from mqbridge.message import Batch, Message, Partition, Position, format_position
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import Filter
 
@@ -37,11 +37,21 @@ class Terms:
     filter: Filter | None = None
     individual_ack: bool = False
     dead_letters: DeadLetters | None = None
+    skip_gaps: bool = False
+    """Go on behind what the source has lost, if it says where that is."""
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
     """Limits in units of a batch's attribute: (`count` or `size`, limit)."""
     on_progress: Callable[[Batch], None] | None = None
     drain_timeout_s: float = 30.0
     """How long a lane that ends waits for what it has in flight."""
+
+    def skip(self, partition: Partition, gap: GapError) -> Position:
+        """Where to go on behind a gap, which is counted; raises it where the route does not want that, or nobody knows where."""
+        if not self.skip_gaps or gap.resume is None:
+            raise gap
+        self.counters.gaps += 1
+        log.warning("%s goes on at %s without what was lost: %s", partition, format_position(gap.resume), gap)
+        return gap.resume
 
 
 class LaneDelivery:
@@ -93,11 +103,11 @@ class LaneDelivery:
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
-        terms, lane = self._terms, self.lane
+        terms = self._terms
         loop = asyncio.get_running_loop()
         while True:
             try:
-                batch = await lane.receive()
+                batch = await self._next()
             except LaneRevoked as revoked:
                 self.error = revoked
                 return
@@ -106,6 +116,21 @@ class LaneDelivery:
             await terms.budget.take(batch.size)
             terms.counters.last_batch_at = loop.time()
             self._dispatch(self._tickets.open(batch, loop.time()))
+
+    async def _next(self) -> Batch:
+        while True:
+            try:
+                return await self.lane.receive()
+            except GapError as gap:
+                await self._skip(gap)
+
+    async def _skip(self, gap: GapError) -> None:
+        """Go on behind a gap when all before it is acknowledged: a seek forgets what is in flight. Or raise it."""
+        resume = self._terms.skip(self.lane.partition, gap)
+        if self._tickets:
+            self._settled.clear()
+            await self._settled.wait()
+        await self.lane.seek(resume)
 
     def _dispatch(self, ticket: Ticket) -> None:
         batch, counters = ticket.batch, self._terms.counters

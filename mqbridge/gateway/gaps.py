@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class GapCheck:
-    """The check of one route; `checkpoints` is None where gaps are not to be noticed."""
+    """The check of one route; without `checkpoints` nothing is noticed."""
 
     def __init__(self, route: str, source: Cluster, checkpoints: Checkpoints | None) -> None:
         self._route, self._source, self._checkpoints = route, source, checkpoints
@@ -42,7 +42,8 @@ class GapCheck:
         if held.first > left_off:
             raise GapError(
                 f"{partition} begins at {format_position(held.first)}, but this route had delivered only up to "
-                f"{format_position(left_off)}: what lay between is gone. Set `on_gap: continue` to go on without it"
+                f"{format_position(left_off)}: what lay between is gone",
+                held.first,
             )
         if held.next < left_off:
             log.warning(

@@ -20,11 +20,13 @@ _COUNTERS = {
     "stored": "Messages stored by the targets",
     "dead": "Messages stored as dead letters",
     "acknowledged": "Messages acknowledged to the source",
+    "gaps": "Times that a partition went on without messages that its source had lost before they were read",
     "batches": "Batches received from the source",
     "bytes": "Bytes received from the source",
 }
 _NAMES = {name: f"mqbridge_{name}_messages" for name in _COUNTERS} | {
     "dead": "mqbridge_dead_letters",
+    "gaps": "mqbridge_skipped_gaps",
     "batches": "mqbridge_batches",
     "bytes": "mqbridge_received_bytes",
 }

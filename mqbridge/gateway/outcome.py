@@ -17,6 +17,7 @@ class RouteOutcome:
     error: str | None
     filtered: int = 0
     looped: int = 0
+    gaps: int = 0
     stopped: dict[str, str] = field(default_factory=dict)
 
 
@@ -45,5 +46,6 @@ def outcome_of(route: Route) -> RouteOutcome:
         error=None if route.error is None else str(route.error),
         filtered=counters.filtered,
         looped=counters.looped,
+        gaps=counters.gaps,
         stopped={str(partition): reason for partition, reason in route.stopped.items()},
     )

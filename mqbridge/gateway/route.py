@@ -141,7 +141,7 @@ class Route:
 
     async def _consume(self) -> None:
         """One session: until `stop`, an error, or until `_renewed` is there for the next one. Raises when it cannot join."""
-        gaps = GapCheck(self.name, self._source, None if self.config.delivery.on_gap == "continue" else self._checkpoints)
+        gaps = GapCheck(self.name, self._source, self._checkpoints)
         session = self._session = Session(
             self.config, self._source, self._ends, self._terms(), gaps, self._fail, again=self.sessions > 0
         )
@@ -193,6 +193,7 @@ class Route:
             filter=make_filter(source.msg_types, chosen.include, chosen.exclude),
             individual_ack=self._source.capabilities.individual_ack,
             dead_letters=self._ends.dead_letters,
+            skip_gaps=delivery.on_gap == "continue",
             rates=[(unit, RateLimit(limit)) for unit, limit in limits.items() if limit],
             on_progress=self._note if self._checkpoints is not None else None,
             drain_timeout_s=self._drain_s,

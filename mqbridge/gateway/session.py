@@ -119,18 +119,26 @@ class Session:
     async def _deliver(self, lane: InboundLane, delivery: LaneDelivery) -> None:
         partition = lane.partition
         try:
-            await self._gaps.check(partition)
+            await self._check(partition)
             await self._place(partition, delivery)
             await delivery.run()
         except GapError as error:
-            log.error("route %s: %s stopped: %s", self._config.name, partition, error)  # noqa: TRY400 - expected, its text says all
-            self.stopped[partition] = str(error)
+            advice = "" if error.resume is None else ". Set `on_gap: continue` to go on without what was lost"
+            self.stopped[partition] = f"{error}{advice}"
+            log.error("route %s: %s stopped: %s", self._config.name, partition, self.stopped[partition])  # noqa: TRY400 - expected
         except Exception as error:  # noqa: BLE001 - even a bug must stop the route: a lane that ends unseen looks like an idle one
             self._fail(error)
         finally:
             self._live.discard(delivery)
             if self.deliveries.get(partition) is delivery:
                 del self.deliveries[partition]
+
+    async def _check(self, partition: Partition) -> None:
+        """The group itself stands behind such a gap already: nothing has to be moved."""
+        try:
+            await self._gaps.check(partition)
+        except GapError as gap:
+            self.terms.skip(partition, gap)
 
     async def _place(self, partition: Partition, delivery: LaneDelivery) -> None:
         """Wait until every target has a place for the partition, or the session ends."""

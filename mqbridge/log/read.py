@@ -24,7 +24,8 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
         first, tail = connection.execute("SELECT first, next FROM partition WHERE id = ?", (partition,)).fetchone()
         if offset < first:
             raise GapError(
-                f"offsets {offset} to {first - 1} were dropped by the log's retention before they were read; seek to {first}"
+                f"offsets {offset} to {first - 1} were dropped by the log's retention before they were read; seek to {first}",
+                (first,),
             )
         if offset > tail:
             raise GapError(
@@ -53,8 +54,16 @@ def _rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes
         rows.append((base, count, records))
         after = base + count
     if not rows:
-        raise GapError(f"the batch that holds offset {offset} is damaged (CRC32C) or missing; seek past it to go on")
+        problem = f"the batch that holds offset {offset} is damaged (CRC32C) or missing; seek past it to go on"
+        raise GapError(problem, (_after(connection, partition, offset),))
     return rows
+
+
+def _after(connection: sqlite3.Connection, partition: int, offset: int) -> int:
+    """Where the next row begins, or the partition ends."""
+    (tail,) = connection.execute("SELECT next FROM partition WHERE id = ?", (partition,)).fetchone()
+    (base,) = connection.execute("SELECT min(base) FROM batch WHERE partition = ? AND base > ?", (partition, offset)).fetchone()
+    return int(tail if base is None else min(base, tail))
 
 
 def decode(rows: list[Row], offset: int) -> list[Message]:

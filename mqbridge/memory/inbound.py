@@ -92,7 +92,8 @@ class MemoryLane:
             if self._again:
                 return self._redelivered(self._again.popleft())
             if self._next < self._stored.first:
-                raise GapError(f"{self.partition}: offsets {self._next} to {self._stored.first - 1} are gone; seek to go on")
+                first = self._stored.first
+                raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} are gone; seek to go on", (first,))
             if (batch := self._take()) is not None:
                 return batch
             self._wake.clear()

@@ -133,8 +133,9 @@ async def test_gap(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -
     lane = await anext(inbound.lanes())
     await lane.receive()
     broker.gap("t", 0, 7)
-    with pytest.raises(GapError, match="5 to 6"):
+    with pytest.raises(GapError, match="5 to 6") as gap:
         await lane.receive()
+    assert gap.value.resume == (7,)
     await lane.seek((7,))
     assert numbers((await lane.receive()).messages) == [7, 8, 9]
 

@@ -4,8 +4,7 @@ Four offsets, never out of order: acknowledged <= handed out <= received up to (
 is the first. It never goes back but by `seek` or by a reset at the broker, and once nothing is out it follows `position` over
 what a filter left out. One pull is on its way at a time; the next one leaves when its answer is there and the budget has room.
 
-Pulls carry commits along, and brokers work on requests side by side: a pull that is still on its way could overwrite a later
-commit with its own. What has to be the last word (`_save`) waits until that cannot happen any more.
+Pulls carry commits along; what has to be the last word (`_save`) waits for those, see `carriers`.
 
 A pull that answers "nothing" waits at the broker only when the queue is known to be read to its end: so `caught_up` is known at
 once, and only idle queues wait. A queue that ends for a reason of its own (GapError, a refusal that retrying does not help)
@@ -30,10 +29,11 @@ from mqbridge.errors import (
     ServerRefused,
 )
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client import pulling
 from mqbridge.rocketmq.client.brokers import twice
 from mqbridge.rocketmq.client.budget import Account, Budget
+from mqbridge.rocketmq.client.carriers import Carriers
 from mqbridge.rocketmq.client.locks import VALID_S
 from mqbridge.rocketmq.client.offsets import Keeper
 from mqbridge.rocketmq.client.pulled import Pulled
@@ -59,8 +59,6 @@ OVERTAKEN_S = 3.0
 """How long the last word waits for the answer to a pull that carries a commit; a broker that is well needs milliseconds."""
 REVOKED_S = 0.25
 """The same for a queue that another member takes over: that one asks for the offset half a second after it heard of us."""
-BEGUN_S = 0.5
-"""After so long a broker has begun with a pull that is to be held, and has seen to its commit before it holds it."""
 SETTLE_S = 3.0
 """How long a locked queue that is taken away waits for what is out, before its lock goes to another member."""
 
@@ -131,12 +129,7 @@ class QueueStream:
         self._changed = asyncio.Event()
         self._quiet = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._carrier: asyncio.Task[None] | None = None
-        """The task whose pull is on its way with a commit."""
-        self._carried_until = 0.0
-        """Loop time from which on that commit has been seen to in any case."""
-        self._leaving: dict[asyncio.Task[None], float] = {}
-        """Tasks that were to end while they were the carrier, and until when to wait for them."""
+        self._carriers = Carriers()
         self._loop = asyncio.get_running_loop()
 
     def __str__(self) -> str:
@@ -230,10 +223,7 @@ class QueueStream:
 
     async def _save(self) -> None:
         """Tell the keeper and wait for its answer. A failure is logged: what was read after the last commit comes again."""
-        if self._leaving:
-            left = max(self._leaving.values()) - self._loop.time()
-            await asyncio.wait(self._leaving, timeout=max(0.0, min(left, REVOKED_S if self._taken_away else OVERTAKEN_S)))
-            await cancel(*self._leaving)
+        await self._carriers.wait(REVOKED_S if self._taken_away else OVERTAKEN_S)
 
         async def save() -> int:
             offset = self._acked
@@ -286,13 +276,8 @@ class QueueStream:
     def _halt(self) -> None:
         """Pull no more; an answer that still comes is dropped."""
         task, self._task = self._task, None
-        if task is None or task is asyncio.current_task():
-            return
-        if task is self._carrier and self._loop.time() < self._carried_until:
-            self._leaving[task] = self._carried_until
-            task.add_done_callback(self._leaving.pop)
-        else:
-            task.cancel()
+        if task is not None and task is not asyncio.current_task():
+            self._carriers.end(task)
 
     def _drop(self) -> None:
         while self._waiting:
@@ -323,12 +308,10 @@ class QueueStream:
             asked_at = self._loop.time()
             if commit is not None:
                 self._sent = commit
-                self._carrier = asyncio.current_task()
-                self._carried_until = asked_at + (BEGUN_S if hold else pulling.ANSWER_TIMEOUT_S)
+                self._carriers.sail(hold=hold)
             answer = await self._puller.pull(self.position, commit, hold=hold)
         finally:
-            if self._carrier is asyncio.current_task():
-                self._carrier = None
+            self._carriers.land()
             owner.budget.settle(reserved)
         self.answered_ms = time.time_ns() // 1_000_000
         if hold and answer.kind == pulling.NOTHING and self._loop.time() - asked_at < HELD_S:
@@ -393,7 +376,7 @@ class QueueStream:
             )
 
     def _gap(self, next_: int, why: str) -> GapError:
-        return GapError(f"{self} has a gap: offsets {self.position} to {next_ - 1} were not read, {why}")
+        return GapError(f"{self} has a gap: offsets {self.position} to {next_ - 1} were not read, {why}", (next_,))
 
     # --- what goes wrong --------------------------------------------------------------------------------------------
 
@@ -467,7 +450,7 @@ class QueueStream:
         self._final = True
         if self._acked != self._saved:
             await self._save()
-        await cancel(*self._leaving)
+        await self._carriers.cancel()
         if self.locked_at is not None:
             await self._owner.unlock(self.queue)
         self._owner.dropped(self)

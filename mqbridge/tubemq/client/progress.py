@@ -49,7 +49,8 @@ class Progress:
         if expected is not None and offset > expected:
             raise GapError(
                 f"{self.what} lost data: reading was to go on at offset {expected}, the Broker went on at {offset}. "
-                "What lies between was deleted before it was read; give the topic a longer retention"
+                "What lies between was deleted before it was read; give the topic a longer retention",
+                (offset, 0),
             )
         if offset < self.safe:
             log.warning(

@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net import pending
-from mqbridge.rocketmq.client import connection, consumer, membership, pop, pulling, routes, sending, stream
+from mqbridge.rocketmq.client import carriers, connection, consumer, membership, pop, pulling, routes, sending, stream
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.command import Command
 from tests.rocketmq.client.broker import Cluster, Link, scripted_client
@@ -16,11 +16,12 @@ LOST, UNANSWERED, TORN, SILENT = MODES = "lost", "unanswered", "torn", "silent"
 """Cut before it is done, cut after, cut in the middle of the answer; not cut, but neither done nor answered."""
 SHORT_S = 0.2
 WAITS = {
+    carriers: ("BEGUN_S",),
     consumer: ("HANDOVER_S", "UNBALANCED_S"),
     membership: ("JOIN_PAUSE_S",),
     routes: ("LEAST_REFRESH_S",),
     sending: ("FIRST_RETRY_S",),
-    stream: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S", "BEGUN_S", "OVERTAKEN_S"),
+    stream: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S", "OVERTAKEN_S"),
     pending: ("SWEEP_S",),
 }
 

@@ -155,9 +155,10 @@ async def test_deleted_before_it_was_read_is_a_gap(scene: Scene) -> None:
     scene.groups.offsets["G", QUEUE] = 3
     scene.groups.log().first = 7
     stream = await scene.stream()
-    with pytest.raises(GapError, match="offsets 3 to 6 were not read"):
+    with pytest.raises(GapError, match="offsets 3 to 6 were not read") as gap:
         await stream.receive()
     assert not stream.revoked
+    assert gap.value.resume == (7,)
     await stream.seek(7)
     assert (await stream.receive()).first == 7
     await until(lambda: scene.groups.committed("G") == 7)
@@ -183,8 +184,9 @@ async def test_an_offset_beyond_the_end_is_a_gap(scene: Scene) -> None:
     scene.groups.append(b"x")
     scene.groups.offsets["G", QUEUE] = 5
     stream = await scene.stream()
-    with pytest.raises(GapError, match="made anew"):
+    with pytest.raises(GapError, match="made anew") as gap:
         await stream.receive()
+    assert gap.value.resume is None
 
 
 async def test_our_own_start_may_be_gone(scene: Scene) -> None:

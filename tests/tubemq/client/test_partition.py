@@ -178,8 +178,9 @@ async def test_other_failures_to_register_are_tried_five_times() -> None:
 async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:
     script = Script(pack(280))
     session = await opened(script, offset=28)
-    with pytest.raises(GapError, match="offset 28, the Broker went on at 280"):
+    with pytest.raises(GapError, match="offset 28, the Broker went on at 280") as gap:
         await session.fetch()
+    assert gap.value.resume == (280, 0)
     with pytest.raises(GapError):
         await session.fetch()
 
