@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.cli.exits import STOPPED
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.bodies import Queue
 from tests.e2e.support import opened, pulsar_settings, read
@@ -285,10 +286,19 @@ async def test_what_was_deleted_unread_stops_its_queues_alone(world: World, tmp_
         log = gateway.log
         await asyncio.sleep(QUIET_S)
         assert gateway.log.count("ERROR") == log.count("ERROR"), f"it is said once:\n{gateway.log}"
+        assert await asyncio.to_thread(gateway.terminate) == STOPPED, gateway.log
+
+    with GatewayProcess(world.config(way, on_gap="continue"), tmp_path) as gateway:
+        row = (await until(gateway, lambda rows: _passed(rows[way.name], PER_BROKER)))[way.name]
+        assert list(row["stopped"]) == [lanes[PER_BROKER]], "of a queue that went back nobody knows what was read"
         async with connected(world.cluster) as client:  # what the error advises: the queue goes on without a restart
             await client.groups.reset(group, topic, -1)
         await until(gateway, lambda rows: _nothing_is_stopped(rows[way.name]))
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+
+
+async def _passed(row: dict[str, Any], gaps: int) -> bool:
+    return bool(row["gaps"] == gaps and row["stopped"])
 
 
 async def _nothing_is_stopped(row: dict[str, Any]) -> bool:
