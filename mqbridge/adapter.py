@@ -36,6 +36,8 @@ class Capabilities:
     """Can hold a message until its `deliver_at`."""
     create_topics: bool = True
     list_topics: bool = True
+    group_topics: int | None = None
+    """The most topics that one group may read; None is no limit."""
     growing_outbound: bool = False
     """An open outbound notices by itself when its topic got more partitions; a route is restarted to notice it otherwise."""
     move_groups: bool = False

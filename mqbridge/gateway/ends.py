@@ -16,11 +16,12 @@ from mqbridge.config.route import Target as TargetConfig
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.gateway.selection import select_from
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner, advice, misplaced, partitions_needed, unplaced
-from mqbridge.routing.topics import Selected, is_pattern, render, select
+from mqbridge.routing.topics import Selected, is_pattern, render
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Ends:
     async def open(self) -> None:
         """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError, with nothing open."""
         try:
-            for selected in await self._select():
+            for selected in await select_from(self._source, self._config):
                 await self._open_topic(selected)
             letters = self._config.delivery.dead_letter
             if letters is not None:
@@ -81,7 +82,7 @@ class Ends:
         """Grow targets whose source grew; whether the route has to begin anew to use what there is now. Raises ClusterError."""
         anew = False
         if any(map(is_pattern, self._config.source.wanted)):
-            found = {selected.topic for selected in await self._select()}
+            found = {selected.topic for selected in await select_from(self._source, self._config)}
             if anew := found != self.targets.keys():
                 added, gone = sorted(found - self.targets.keys()), sorted(self.targets.keys() - found)
                 log.info("route %s: its topics changed: added %s, gone %s", self._config.name, added, gone)
@@ -93,21 +94,6 @@ class Ends:
         return anew
 
     # --- opening ------------------------------------------------------------------------------------------------------
-
-    async def _select(self) -> list[Selected]:
-        source, wanted = self._source, self._config.source.wanted
-        existing: list[str] = []
-        if any(map(is_pattern, wanted)):
-            if not source.capabilities.list_topics:
-                raise ConfigError(
-                    f"route {self._config.name!r} takes topics by a pattern, but cluster {source.name!r} cannot list its topics",
-                    hint="Give the cluster its admin_url, or name the topics",
-                )
-            existing = await source.topics()
-        chosen = select(wanted, existing)
-        if not chosen:
-            raise ConfigError(f"route {self._config.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}")
-        return chosen
 
     async def _open_topic(self, selected: Selected) -> None:
         name, source = self._config.name, self._source.name

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from mqbridge.adapter import Cluster, Topic
 from mqbridge.config.route import Route, Target
 from mqbridge.errors import MqbridgeError
+from mqbridge.gateway.selection import select_from
 from mqbridge.routing.partitions import advice, misplaced, partitions_needed
-from mqbridge.routing.topics import Selected, is_pattern, render, select
+from mqbridge.routing.topics import Selected, render
 
 
 @dataclass(slots=True)
@@ -43,10 +44,8 @@ async def survey(route: Route, clusters: Mapping[str, Cluster]) -> Survey:
 
 
 async def _look(route: Route, source: Cluster, clusters: Mapping[str, Cluster], result: Survey) -> None:
-    wanted = route.source.wanted
-    chosen = select(wanted, await source.topics() if any(map(is_pattern, wanted)) else [])
     missing: list[str] = []
-    for selected in chosen:
+    for selected in await select_from(source, route):
         topic = await source.describe(selected.topic)
         if topic is None:
             missing.append(repr(selected.topic))
@@ -58,8 +57,6 @@ async def _look(route: Route, source: Cluster, clusters: Mapping[str, Cluster], 
                 await _look_at_target(target, selected, topic, cluster, found, result)
     if missing:
         result.problems.append(f"cluster {source.name!r} has no topic {', '.join(missing)}")
-    if not chosen:
-        result.problems.append(f"no topic of cluster {source.name!r} matches {', '.join(wanted)}")
 
 
 async def _look_at_target(

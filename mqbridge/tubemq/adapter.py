@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Position
 from mqbridge.net.dial import split_address
 from mqbridge.tubemq.client.consumer import Consumer, From
-from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
+from mqbridge.tubemq.client.master import DEFAULT_PORT, MAX_TOPICS, Masters
 from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.session import Sessions
@@ -38,6 +38,7 @@ class TubeMQ:
             create_topics=has_admin,
             list_topics=has_admin,
             move_groups=has_admin,
+            group_topics=MAX_TOPICS,
             backlog_unit="messages of the partition's store",
         )
         self._config = config

@@ -11,7 +11,7 @@ from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
 from mqbridge.message import Message
 from mqbridge.net.tasks import spawn
-from tests.core.world import World, committed, end, everything, fill, named, put, route, running, stored, until
+from tests.core.world import World, able, committed, end, everything, fill, named, put, route, running, stored, until
 
 SOON = {"refresh": "100ms"}
 
@@ -230,3 +230,20 @@ async def test_logs_grow_too(tmp_path: Path) -> None:
         "t1": [20, 20, 10, 10],
         "t2": [10],
     }
+
+
+async def test_a_topic_too_many_for_the_group_is_said_and_the_others_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    able(monkeypatch, group_topics=2)
+    for topic in ("t1", "t2"):
+        fill(world.a, topic, 1, 100)
+    async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 200)
+        fill(world.a, "t3", 1, 10)
+        await until(lambda: "route r goes on as it is: route 'r' takes 3 topics, but a group of 'a' may read 2" in caplog.text)
+        put(world.a, "t1", 0, b"100")
+        await until(lambda: committed(world.a, "g-r") == 201)
+        assert named(gateway, "r").error is None
+        assert named(gateway, "r").sessions == 1
+    assert "t3" not in world.b.topics

@@ -7,8 +7,7 @@ import pytest
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.clusters import connected
 from mqbridge.gateway.survey import Survey, survey
-from mqbridge.memory.adapter import MemoryCluster
-from tests.core.world import ADAPTERS, World, end, fill, route
+from tests.core.world import ADAPTERS, World, able, end, fill, route
 
 
 async def look(world: World, made: dict[str, Any], *without: str) -> Survey:
@@ -58,19 +57,25 @@ async def test_missing_topics_and_clusters(world: World) -> None:
     world.a.create("t", 1)
     several = route("r", "a/t", "b/t", source_={"topic": None, "topics": ["t", "no", "nor"]})
     assert (await look(world, several)).problems == ["cluster 'a' has no topic 'no', 'nor'"]
-    assert (await look(world, route("r", "a/~x.*", "b/t"))).problems == ["no topic of cluster 'a' matches ~x.*"]
+    assert (await look(world, route("r", "a/~x.*", "b/t"))).problems == ["route 'r': no topic of cluster 'a' matches ~x.*"]
     assert (await look(world, route("r", "a/t", "b/t"), "a")).problems == ["its source cluster cannot be reached"]
     assert (await look(world, route("r", "a/t", "b/t"), "b")).problems == []
 
 
 async def test_a_cluster_that_cannot_create_topics(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = MemoryCluster.__init__
-
-    def unable(self: MemoryCluster, *arguments: Any) -> None:
-        made(self, *arguments)
-        object.__setattr__(self.capabilities, "create_topics", False)
-
-    monkeypatch.setattr(MemoryCluster, "__init__", unable)
+    able(monkeypatch, create_topics=False)
     world.a.create("t", 1)
     [problem] = (await look(world, route("r", "a/t", "b/t"))).problems
     assert problem == "cluster 'b' has no topic 't', and cannot create it"
+
+
+async def test_more_topics_than_a_group_may_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    able(monkeypatch, group_topics=3)
+    for number in range(4):
+        world.a.create(f"t{number}", 1)
+    [problem] = (await look(world, route("r", "a/~t.*", "b/t"))).problems
+    assert problem == (
+        "route 'r' takes 4 topics, but a group of 'a' may read 3 at most. Make several routes of it, each with a part of the "
+        "topics and a group of its own; half come before t2"
+    )
+    assert (await look(world, route("r", "a/~t[^0]", "b/t"))).problems == []

@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway, Outcome
-from mqbridge.memory.adapter import ADAPTER
+from mqbridge.memory.adapter import ADAPTER, MemoryCluster
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message
 
@@ -51,6 +54,17 @@ def route(name: str, source: str, *targets: dict[str, Any] | str, **more: Any) -
 def end(text: str, **more: Any) -> dict[str, Any]:
     cluster, _, topic = text.partition("/")
     return {"cluster": cluster, "topic": topic} | more
+
+
+def able(patch: pytest.MonkeyPatch, **capabilities: Any) -> None:
+    """Every cluster made from now on says this of itself."""
+    made = MemoryCluster.__init__
+
+    def changed(self: MemoryCluster, *arguments: Any) -> None:
+        made(self, *arguments)
+        self.capabilities = replace(self.capabilities, **capabilities)
+
+    patch.setattr(MemoryCluster, "__init__", changed)
 
 
 def put(made: Broker, topic: str, partition: int, *messages: Message | bytes) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 8715
 NO_TOKEN = -2
+MAX_TOPICS = 1024
+"""The most that a Master lets one client name."""
+SHOWN_TOPICS = 3
 REGISTER_TRIES = 5
 REGISTER_PAUSE_S = 1.0
 CLIENT_VERSION = "mqbridge-1"
@@ -105,6 +108,13 @@ def client_id(host: str, group: str = "") -> str:
     kind = "-Pull" if group else ""
     unique = f"{time.time_ns()}-{random.getrandbits(31)}"
     return f"{start}{host}-{os.getpid()}-{unique}{next(_clients)}{kind}-{CLIENT_VERSION}"
+
+
+def shown(topics: Collection[str]) -> str:
+    """Topics in a sentence, of many the first ones."""
+    rest = len(topics) - SHOWN_TOPICS
+    first = ", ".join(sorted(topics)[:SHOWN_TOPICS])
+    return f"{first} and {rest:,} more" if rest > 0 else first
 
 
 async def retried(what: str, attempt: Callable[[], Awaitable[T]]) -> T:

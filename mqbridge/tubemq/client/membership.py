@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mqbridge.tubemq.client.bound import Bound
-from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.master import Masters, shown
 from mqbridge.tubemq.client.member import UNSET, Member
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
@@ -69,8 +69,7 @@ class Membership(Member):
             self._bind(request, self.bound)
         answer = await self.masters.call(rpc.CONSUMER_REGISTER, request, RegisterResponseM2C)
         if not answer.success:
-            topics = ", ".join(self.topics)
-            raise codes.refused(f"joining group {self.group} for {topics}", answer.errCode, answer.errMsg)
+            raise codes.refused(f"joining group {self.group} for {shown(self.topics)}", answer.errCode, answer.errMsg)
         self._learn(answer)
 
     async def heartbeat(self, held: Sequence[PartitionRef] | None, done: EventProto | None) -> EventProto | None:

@@ -6,10 +6,11 @@ partitions; if they vanished here too, the indexes of all the others would move 
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.master import Masters, client_id, retried
+from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     ApprovedClientConfig,
@@ -72,6 +73,7 @@ class Routes:
         self._topics: dict[str, TopicRoute] = {}
         self._task: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._refreshed = 0
 
     async def start(self) -> None:
@@ -107,10 +109,9 @@ class Routes:
     async def look_up(self, topic: str) -> TopicRoute | None:
         """What the Master says about a topic now; None when it has none of that name."""
         known = self._topics.get(topic) or TopicRoute(topic)
-        for info in (await self._ask({*self._topics, topic})).topicInfos:
-            parsed = parse_topic_info(info)
-            if parsed.topic == topic:
-                known.learn(parsed, self._brokers)
+        for info in await self._ask([topic]):
+            if info.topic == topic:
+                known.learn(info, self._brokers)
         return known if known.partitions else None
 
     async def refresh(self) -> None:
@@ -118,8 +119,7 @@ class Routes:
         known = self._refreshed
         async with self._refreshing:
             if self._topics and self._refreshed == known:
-                for text in (await self._ask(self._topics)).topicInfos:
-                    info = parse_topic_info(text)
+                for info in await self._ask(sorted(self._topics)):
                     if info.topic in self._topics:
                         self._topics[info.topic].learn(info, self._brokers)
                 self._refreshed += 1
@@ -137,7 +137,6 @@ class Routes:
             clientId=self.client_id,
             hostName=self.host,
             brokerCheckSum=NO_BROKERS_KNOWN,
-            topicList=self._topics,
             authInfo=self.masters.certificate(),
             appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
         )
@@ -146,7 +145,20 @@ class Routes:
             raise codes.refused("registering the producer", answer.errCode, answer.errMsg)
         self._learn(answer)
 
-    async def _ask(self, topics: "set[str] | dict[str, TopicRoute]") -> HeartResponseM2P:
+    async def _ask(self, topics: Sequence[str]) -> list[TopicInfo]:
+        """What the Master says of these topics, by heartbeats of as many as it takes at once.
+
+        It answers about what the last heartbeat of a producer named, whichever that was: so none begins before the one before
+        it is answered.
+        """
+        found: list[TopicInfo] = []
+        async with self._asking:
+            for first in range(0, len(topics), MAX_TOPICS):
+                answer = await self._ask_once(topics[first : first + MAX_TOPICS])
+                found += map(parse_topic_info, answer.topicInfos)
+        return found
+
+    async def _ask_once(self, topics: Sequence[str]) -> HeartResponseM2P:
         """One heartbeat, after registering again when the Master has forgotten us."""
         answer = await self._heartbeat(topics)
         if answer.errCode == codes.NO_NODE:
@@ -154,16 +166,16 @@ class Routes:
             await self._register()
             answer = await self._heartbeat(topics)
         if not answer.success:
-            raise codes.refused(f"a producer heartbeat for {', '.join(sorted(topics))}", answer.errCode, answer.errMsg)
+            raise codes.refused(f"a producer heartbeat for {shown(topics)}", answer.errCode, answer.errMsg)
         self._learn(answer)
         return answer
 
-    async def _heartbeat(self, topics: "set[str] | dict[str, TopicRoute]") -> HeartResponseM2P:
+    async def _heartbeat(self, topics: Sequence[str]) -> HeartResponseM2P:
         request = HeartRequestP2M(
             clientId=self.client_id,
             hostName=self.host,
             brokerCheckSum=self._check_sum,
-            topicList=sorted(topics),
+            topicList=topics,
             authInfo=self.masters.certificate(),
             appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
         )

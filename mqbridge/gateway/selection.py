@@ -1,0 +1,30 @@
+"""The source topics of a route, as its cluster has them now."""
+
+from mqbridge.adapter import Cluster
+from mqbridge.config.route import Route
+from mqbridge.errors import ConfigError
+from mqbridge.routing.topics import Selected, is_pattern, select
+
+
+async def select_from(source: Cluster, route: Route) -> list[Selected]:
+    """The topics that the route takes. Raises ConfigError when there is none, or more than the system lets one group read."""
+    wanted = route.source.wanted
+    existing: list[str] = []
+    if any(map(is_pattern, wanted)):
+        if not source.capabilities.list_topics:
+            raise ConfigError(
+                f"route {route.name!r} takes topics by a pattern, but cluster {source.name!r} cannot list its topics",
+                hint="Give the cluster its admin_url, or name the topics",
+            )
+        existing = await source.topics()
+    chosen = select(wanted, existing)
+    if not chosen:
+        raise ConfigError(f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}")
+    most = source.capabilities.group_topics
+    if most is not None and len(chosen) > most:
+        half = chosen[len(chosen) // 2].topic
+        raise ConfigError(
+            f"route {route.name!r} takes {len(chosen):,} topics, but a group of {source.name!r} may read {most:,} at most",
+            hint=f"Make several routes of it, each with a part of the topics and a group of its own; half come before {half}",
+        )
+    return chosen

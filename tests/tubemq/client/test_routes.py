@@ -1,0 +1,106 @@
+"""What a producer asks the Master about its topics: never more than it takes, never two things at once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import Failure, ServerRefused
+from mqbridge.tubemq.client import master as master_module
+from mqbridge.tubemq.client.master import MAX_TOPICS, shown
+from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.pb.master_pb2 import CloseResponseM2P, HeartResponseM2P, RegisterResponseM2P
+
+BROKERS = ["1:10.0.0.5:8123"]
+
+
+class Master:
+    """As the real one: a heartbeat's topics take the place of those before, and the answer is about what is there then."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, int] = {}
+        self.asked: list[int] = []
+        self.named: set[str] = set()
+        self.known = False
+
+    async def local_host(self) -> str:
+        return "10.0.0.1"
+
+    def certificate(self) -> None:
+        return None
+
+    async def call(self, method: int, request: Any, answer: type) -> Any:  # noqa: ARG002 - as the real one
+        if method == rpc.PRODUCER_REGISTER:
+            self.known = True
+            self.named = set(request.topicList)
+            return RegisterResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, brokerInfos=BROKERS)
+        if method == rpc.PRODUCER_CLOSE:
+            return CloseResponseM2P(success=True, errCode=200, errMsg="")
+        if not self.known:
+            return HeartResponseM2P(success=False, errCode=411, errMsg="who", brokerCheckSum=-1)
+        self.asked.append(len(request.topicList))
+        if len(request.topicList) > 1024:
+            text = "Booked topic's count over max value, required max count is 1024"
+            return HeartResponseM2P(success=False, errCode=400, errMsg=text, brokerCheckSum=-1)
+        self.named = set(request.topicList)
+        await asyncio.sleep(0)
+        infos = [f"{topic}#1:{self.topics[topic]}:1#1048576" for topic in sorted(self.named) if topic in self.topics]
+        return HeartResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=infos)
+
+
+@pytest.fixture
+def master() -> Master:
+    return Master()
+
+
+@pytest_asyncio.fixture
+async def routes(master: Master) -> AsyncIterator[Routes]:
+    routes = Routes(master, heartbeat_s=3600)  # type: ignore[arg-type]
+    await routes.start()
+    yield routes
+    await routes.close()
+
+
+async def test_lookups_side_by_side_get_their_own_answers(master: Master, routes: Routes) -> None:
+    master.topics = {f"t{number}": number + 1 for number in range(5)}
+    found = await asyncio.gather(*(routes.topic(topic) for topic in master.topics), routes.refresh())
+    assert [len(route.partitions) for route in found[:-1] if route is not None] == [1, 2, 3, 4, 5]
+    assert max(master.asked) == 1, "a lookup asks for its topic only, however many are known"
+
+
+async def test_more_topics_than_a_heartbeat_takes(master: Master, routes: Routes) -> None:
+    master.topics = {f"t{number:04}": 1 for number in range(2 * MAX_TOPICS + 2)}
+    every = [await routes.topic(topic) for topic in master.topics]
+    master.topics = dict.fromkeys(master.topics, 3)
+    master.asked.clear()
+    await routes.refresh()
+    assert master.asked == [1024, 1024, 2]
+    assert {len(route.partitions) for route in every} == {3}
+
+
+async def test_a_master_that_forgot_the_producer_is_asked_again(master: Master, routes: Routes) -> None:
+    master.topics = {f"t{number:04}": 1 for number in range(MAX_TOPICS + 1)}
+    every = [await routes.topic(topic) for topic in master.topics]
+    master.known = False
+    master.topics = dict.fromkeys(master.topics, 2)
+    await routes.refresh()
+    assert {len(route.partitions) for route in every} == {2}
+
+
+async def test_a_refusal_names_a_few_topics(master: Master, routes: Routes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.tubemq.client.routes.MAX_TOPICS", 5000)
+    monkeypatch.setattr(master_module, "REGISTER_PAUSE_S", 0.0)
+    master.topics = {f"t{number:04}": 1 for number in range(1500)}
+    for topic in master.topics:
+        await routes.topic(topic)
+    with pytest.raises(ServerRefused, match=r"for t0000, t0001, t0002 and 1,497 more was refused") as refused:
+        await routes.refresh()
+    assert refused.value.failure is Failure.REFUSED
+
+
+def test_topics_in_a_sentence() -> None:
+    assert shown(["b", "a"]) == "a, b"
+    assert shown({"a", "b", "c", "d"}) == "a, b, c and 1 more"
