@@ -1,9 +1,15 @@
 """The source topics of a route, as its cluster has them now."""
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 from mqbridge.adapter import Cluster
 from mqbridge.config.route import Route
 from mqbridge.errors import ConfigError
 from mqbridge.routing.topics import Selected, is_pattern, select
+
+EXAMPLES = 3
+"""Topics that an error names."""
 
 
 async def select_from(source: Cluster, route: Route) -> list[Selected]:
@@ -19,7 +25,10 @@ async def select_from(source: Cluster, route: Route) -> list[Selected]:
         existing = await source.topics()
     chosen = select(wanted, existing)
     if not chosen:
-        raise ConfigError(f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}")
+        raise ConfigError(
+            f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}",
+            hint=f"A pattern matches whole names, like {_some(wanted, existing)}" if existing else "It has no topics at all",
+        )
     most = source.capabilities.group_topics
     if most is not None and len(chosen) > most:
         half = chosen[len(chosen) // 2].topic
@@ -28,3 +37,9 @@ async def select_from(source: Cluster, route: Route) -> list[Selected]:
             hint=f"Make several routes of it, each with a part of the topics and a group of its own; half come before {half}",
         )
     return chosen
+
+
+def _some(wanted: Sequence[str], existing: Sequence[str]) -> str:
+    """Names as the cluster writes them, those first that look most like what is wanted."""
+    close = [name for each in wanted for name in get_close_matches(each, existing, EXAMPLES, 0.0)]
+    return ", ".join(dict.fromkeys(close[:EXAMPLES]))

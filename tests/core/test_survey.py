@@ -57,7 +57,15 @@ async def test_missing_topics_and_clusters(world: World) -> None:
     world.a.create("t", 1)
     several = route("r", "a/t", "b/t", source_={"topic": None, "topics": ["t", "no", "nor"]})
     assert (await look(world, several)).problems == ["cluster 'a' has no topic 'no', 'nor'"]
-    assert (await look(world, route("r", "a/~x.*", "b/t"))).problems == ["route 'r': no topic of cluster 'a' matches ~x.*"]
+    for name in ("orders_eu", "orders_us", "payments"):
+        world.a.create(name, 1)
+    [none] = (await look(world, route("r", "a/~persistent://.*/orders_.*", "b/t"))).problems
+    assert none == (
+        "route 'r': no topic of cluster 'a' matches ~persistent://.*/orders_.*. "
+        "A pattern matches whole names, like orders_us, orders_eu, payments"
+    )
+    [empty] = (await look(world, route("r", "b/~x.*", "c/t"))).problems
+    assert empty == "route 'r': no topic of cluster 'b' matches ~x.*. It has no topics at all"
     assert (await look(world, route("r", "a/t", "b/t"), "a")).problems == ["its source cluster cannot be reached"]
     assert (await look(world, route("r", "a/t", "b/t"), "b")).problems == []
 
