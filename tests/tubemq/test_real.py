@@ -12,9 +12,11 @@ from mqbridge.errors import Failure, ServerRefused
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.admin import Admin
 from mqbridge.tubemq.client.consumer import Consumer, From
+from mqbridge.tubemq.client.master import MAX_TOPICS
 from mqbridge.tubemq.client.pack import Pack
 from mqbridge.tubemq.client.partition import PartitionSession
 from mqbridge.tubemq.client.producer import Sender, SendResult
+from mqbridge.tubemq.client.routes import TopicRoute
 from mqbridge.tubemq.client.tail import newest
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
 from tests.kit.tubemq import TubeMQ
@@ -83,6 +85,20 @@ async def test_an_unknown_topic_is_named(client: Client) -> None:
     with pytest.raises(ServerRefused, match=missing) as caught:
         await consumer.start()
     assert caught.value.failure is Failure.FATAL
+
+
+async def test_more_topics_than_a_master_takes_at_once(client: Client, tubemq: TubeMQ) -> None:
+    topic = tubemq.take_topic(2)
+    sender = await client.sender(topic)
+    names = [f"none_{number:04}" for number in range(MAX_TOPICS + 1)]
+    client.routes._topics.update({name: TopicRoute(name) for name in names})  # to make that many would take a minute
+    sender.route.partitions.clear()
+    await client.routes.refresh()
+    assert list(sender.route.partitions) == ["1:0", "1:1"]
+    await sender.send("1:1", b"x")
+    consumer = Consumer(client.masters, fresh_group(), names)
+    with pytest.raises(ServerRefused, match=r"none_0000, none_0001, none_0002 and 1,022 more was refused .* max count is 1024"):
+        await consumer.start()
 
 
 async def test_filter_by_type(client: Client, tubemq: TubeMQ) -> None:
