@@ -6,18 +6,25 @@ a server makes a cluster of its own: `with TubeMQ(pool={1: 1}) as cluster: ...`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from tests.kit.clusters import Cluster, running
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
+from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
 
-KINDS: dict[str, type[Cluster]] = {"tubemq": TubeMQ, "pulsar": Pulsar, "rocketmq": RocketMQ}
+KINDS: dict[str, Callable[[], Cluster]] = {
+    "tubemq": TubeMQ,
+    "pulsar": Pulsar,
+    "rocketmq": RocketMQ,
+    "rocketmq_old": partial(RocketMQ, version=OLD_VERSION),
+}
 
 
 class Clusters:
@@ -66,6 +73,14 @@ def pulsar(clusters: Clusters) -> Pulsar:
     """A real Pulsar standalone server, shared by the whole run; `pulsar.take_topic(partitions)` gives a fresh topic."""
     cluster = clusters.ready("pulsar")
     assert isinstance(cluster, Pulsar)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_old(clusters: Clusters) -> RocketMQ:
+    """The same of the line before, 4.9."""
+    cluster = clusters.ready("rocketmq_old")
+    assert isinstance(cluster, RocketMQ)
     return cluster
 
 

@@ -4,7 +4,7 @@ Every inbound is a client of its own, because Brokers know the members of a grou
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mqbridge.adapter import (
     Adapter,
@@ -23,6 +23,7 @@ from mqbridge.adapter import (
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Position
 from mqbridge.rocketmq.client.admin import Admin
+from mqbridge.rocketmq.client.before5 import delay_levels
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
 from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.groupadmin import GroupAdmin
@@ -49,6 +50,8 @@ class RocketMQ:
         self.name = name
         self._config = config
         self._connected: RocketmqClient | None = None
+        self._levels: dict[str, Sequence[int]] = {}
+        """Delay levels by the address of a Broker."""
 
     async def connect(self) -> None:
         """Reach a name server, and learn of a Broker."""
@@ -191,9 +194,19 @@ class RocketMQ:
             max_elapsed_s=spec.max_elapsed_s,
             max_message_bytes=most,
         )
-        outbound = RocketMQOutbound(producer, spec, route.write_queues(), most, self._newest_origin)
+        levels = await self._delay_levels(route)
+        outbound = RocketMQOutbound(
+            producer, spec, route.write_queues(), self._newest_origin, max_message_bytes=most, delay_levels=levels
+        )
         outbound.on_close(client.routes.watch(spec.topic, lambda changed: outbound.grow(changed.write_queues())))
         return outbound
+
+    async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:
+        """Those of the first Broker that knows no other delays; none when all do. Each Broker is asked once."""
+        for address in route.masters():
+            if address not in self._levels:
+                self._levels[address] = await delay_levels(self._client, address)
+        return next((levels for address in route.masters() if (levels := self._levels[address])), ())
 
     async def _newest_origin(self, queue: Queue) -> str | None:
         """The origin of the newest message of a queue."""

@@ -1,11 +1,12 @@
 """Messages on their way into send requests: batches within the limits, and alone what cannot be in one."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 
 from mqbridge.adapter import MessageFailure
 from mqbridge.carried import ATTRIBUTES, BUILT, EVENT_TIME, HOPS, ORIGIN, stamps
 from mqbridge.errors import Failure
-from mqbridge.message import Message, Position, format_position
+from mqbridge.message import Message, Pair, Position, format_position
 from mqbridge.raw import is_text, lay_out
 from mqbridge.rocketmq.native import plan_of, write_keys, write_tag, written_keys, written_tags
 from mqbridge.rocketmq.reading import PLACEHOLDER
@@ -32,9 +33,12 @@ _BUILT = f"{BUILT[0]}\x01{BUILT[1]}\x02".encode()
 
 
 class Limits:
-    """What a batch may hold, and what the broker takes of one message."""
+    """What a batch may hold, and what the broker takes of one message.
 
-    __slots__ = ("max_bytes", "max_delay_ms", "max_message_bytes", "max_messages")
+    `levels` are the delays (ms) of a broker that knows no others, from level 1 on; empty for one that holds until a given time.
+    """
+
+    __slots__ = ("_levels", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages")
 
     def __init__(
         self,
@@ -42,9 +46,21 @@ class Limits:
         max_messages: int = 1000,
         max_message_bytes: int = 4 << 20,
         max_delay_ms: int = 3 * 24 * 3600 * 1000,
+        levels: Sequence[int] = (),
     ) -> None:
         self.max_bytes, self.max_messages = max_bytes, max_messages
-        self.max_message_bytes, self.max_delay_ms = max_message_bytes, max_delay_ms
+        self.max_message_bytes, self.max_delay_ms = max_message_bytes, max(levels, default=max_delay_ms)
+        self._levels = sorted((delay, level) for level, delay in enumerate(levels, 1))
+
+    def delay(self, deliver_at: int, now: int) -> Pair:
+        """The property that has the broker hold a message until then, or somewhat longer. Raises ValueError for too long."""
+        wait = deliver_at - now
+        if wait > self.max_delay_ms:
+            setting = "messageDelayLevel" if self._levels else "timerMaxDelaySec"
+            raise ValueError(f"it is due in {wait} ms, the broker holds messages for {self.max_delay_ms} ms at most ({setting})")
+        if not self._levels:
+            return Name.TIMER_DELIVER_MS, str(deliver_at)
+        return Name.DELAY, str(self._levels[bisect_left(self._levels, (wait, 0))][1])
 
 
 class Outgoing:
@@ -192,7 +208,7 @@ class Batches:
             if message.deliver_at is not None and message.deliver_at > self._now:
                 self._add_delayed(index, message, stamp)
                 return
-            written = write(message, stamp, alone=False, delayed=False)
+            written = write(message, stamp, alone=False)
             properties = written.encoded()
         except UnicodeEncodeError as error:
             self._refuse(index, f"its texts are no Unicode text: {error}")
@@ -202,7 +218,7 @@ class Batches:
             self._refuse(index, _too_many(properties))
         elif len(body) + len(identified) + OVERHEAD_BYTES > self._limits.max_message_bytes:
             # The broker's limit leaves no room for a batch of its own, which would keep its properties in order.
-            self._add_alone(index, message, stamp, delayed=False)
+            self._add_alone(index, message, stamp, None)
         else:
             self._put(index, message, body, identified, written.flag)
 
@@ -225,19 +241,20 @@ class Batches:
         return properties + next(self._ids)
 
     def _add_delayed(self, index: int, message: Message, stamp: str | None) -> None:
-        """Alone, with a timer."""
-        delay, most = (message.deliver_at or 0) - self._now, self._limits.max_delay_ms
-        if delay > most:
-            self._refuse(index, f"it is due in {delay} ms, the broker holds messages for {most} ms at most (timerMaxDelaySec)")
+        """Alone, with a timer or a level."""
+        try:
+            delay = self._limits.delay(message.deliver_at or 0, self._now)
+        except ValueError as error:
+            self._refuse(index, str(error))
         else:
-            self._add_alone(index, message, stamp, delayed=True)
+            self._add_alone(index, message, stamp, delay)
 
-    def _add_alone(self, index: int, message: Message, stamp: str | None, *, delayed: bool) -> None:
+    def _add_alone(self, index: int, message: Message, stamp: str | None, delay: Pair | None) -> None:
         body, most = message.payload or PLACEHOLDER, self._limits.max_message_bytes
         if len(body) > most:
             self._refuse(index, f"its payload has {len(body)} bytes, the broker takes {most} (maxMessageSize)")
             return
-        written = write(message, stamp, alone=True, delayed=delayed)
+        written = write(message, stamp, alone=True, delay=delay)
         properties = written.encoded()
         if len(properties) > MAX_PROPERTIES_BYTES:
             self._refuse(index, _too_many(properties))
@@ -251,7 +268,7 @@ class Batches:
                 is_batch=False,
                 properties=self._identified(properties),
                 flag=written.flag,
-                delayed=delayed,
+                delayed=delay is not None,
             )
         )
 

@@ -28,7 +28,14 @@ class RocketMQOutbound:
     """A way into one topic."""
 
     def __init__(
-        self, producer: Producer, spec: OutboundSpec, queues: Sequence[Queue], max_message_bytes: int, newest: NewestOrigin
+        self,
+        producer: Producer,
+        spec: OutboundSpec,
+        queues: Sequence[Queue],
+        newest: NewestOrigin,
+        *,
+        max_message_bytes: int,
+        delay_levels: Sequence[int] = (),
     ) -> None:
         assert spec.options is None or isinstance(spec.options, RocketMQOutboundOptions)  # noqa: S101 - by the registry
         options = spec.options or RocketMQOutboundOptions()
@@ -38,6 +45,7 @@ class RocketMQOutbound:
             max_bytes=min(options.batch_bytes, max_message_bytes),
             max_messages=options.batch_messages,
             max_message_bytes=max_message_bytes,
+            levels=delay_levels,
         )
         self._prefixes: dict[Partition, str] = {}
         self._closed = False

@@ -1,6 +1,6 @@
 """`Message` -> property string, the plain way: every message.
 
-    user's pairs ... [TIMER_DELIVER_MS] [TAGS] [KEYS] [__SHARDINGKEY] what is carried ... origin, hops [mqbridge.order]
+    user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] what is carried ... origin, hops [mqbridge.order]
 
 At least one pair is a gateway's, and all of the gateway's stand behind the user's: see `reading`.
 """
@@ -34,13 +34,14 @@ class Written:
         return "".join([f"{name}\x01{value}\x02" for name, value in self.pairs]).encode()
 
 
-def write(message: Message, stamp: str | None, *, alone: bool, delayed: bool) -> Written:
-    """The property string's pairs. `alone`: sent by itself, so its broker puts them in its own order; `delayed`: by a timer."""
+def write(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> Written:
+    """The property string's pairs. `alone`: sent by itself, so its broker puts them in its own order; `delay`: has it hold it."""
     properties, flag, sharded = _take_synthetic(message)
     users = [escape_user(pair) for pair in properties]
-    ours = [*_carried(message, delayed=delayed), *stamps(message, stamp)] or [BUILT]
+    timed = delay is not None and delay[0] == Name.TIMER_DELIVER_MS
+    ours = [*_carried(message, timed=timed), *stamps(message, stamp)] or [BUILT]
     escaped = escape([*users, *ours])
-    pairs = [*escaped[: len(users)], *_native(message, sharded=sharded, delayed=delayed), *escaped[len(users) :]]
+    pairs = [*escaped[: len(users)], *_native(message, delay, sharded=sharded), *escaped[len(users) :]]
     if alone:
         pairs.append((ORDER, order_of([name for name, _ in escaped[: len(users)]])))
     return Written(pairs, flag)
@@ -79,11 +80,9 @@ def _is_writable(text: str | bytes | None) -> bool:
     return isinstance(text, str) and fault("value", text) is None
 
 
-def _native(message: Message, *, sharded: bool, delayed: bool) -> list[Pair]:
+def _native(message: Message, delay: Pair | None, *, sharded: bool) -> list[Pair]:
     """The system's own properties."""
-    pairs = []
-    if delayed:
-        pairs.append((Name.TIMER_DELIVER_MS, str(message.deliver_at)))
+    pairs = [] if delay is None else [delay]
     said = (
         (Name.TAGS, message.msg_type),
         (Name.KEYS, " ".join(message.keys) or None),
@@ -92,8 +91,8 @@ def _native(message: Message, *, sharded: bool, delayed: bool) -> list[Pair]:
     return pairs + [(name, value) for name, value in said if isinstance(value, str) and _is_writable(value)]
 
 
-def _carried(message: Message, *, delayed: bool) -> list[Pair]:
-    """What is not said natively, or not exactly."""
+def _carried(message: Message, *, timed: bool) -> list[Pair]:
+    """What is not said natively, or not exactly: a level is no time."""
     fields = [*ALWAYS_CARRIED, "event_time", "payload"]
     joined = " ".join(message.keys)
     if message.msg_type is not None and not _is_writable(message.msg_type):
@@ -102,7 +101,7 @@ def _carried(message: Message, *, delayed: bool) -> list[Pair]:
         fields.append("keys")
     if not (_is_derived(message) or _is_writable(message.key)):
         fields.append("key")
-    if not delayed:
+    if not timed:
         fields.append("deliver_at")
     pairs = carry(message, fields)
     if message.payload == b"":

@@ -18,6 +18,7 @@ SYSTEMS = [
     pytest.param("tubemq", marks=pytest.mark.cluster),
     pytest.param("pulsar", marks=pytest.mark.cluster),
     pytest.param("rocketmq", marks=pytest.mark.cluster),
+    pytest.param("rocketmq_old", marks=pytest.mark.cluster),
 ]
 
 
@@ -37,7 +38,7 @@ def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Har
         return PulsarHarness(request.getfixturevalue("pulsar"))
     from tests.conformance.harness_rocketmq import RocketMQHarness
 
-    return RocketMQHarness(request.getfixturevalue("rocketmq"))
+    return RocketMQHarness(request.getfixturevalue(name))
 
 
 @pytest.fixture(params=SYSTEMS)

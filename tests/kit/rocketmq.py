@@ -1,4 +1,4 @@
-"""A real RocketMQ cluster, name servers and brokers 5.3.3, on loopback with temporary data.
+"""A real RocketMQ cluster, name servers and brokers 5.3.3 or 4.9.7, on loopback with temporary data.
 
 Ready means that a send was stored: every name server knows the broker (its port is open before that), and the broker
 answered a real message to the topic BenchmarkTest, which it makes by itself. Topics are made in milliseconds.
@@ -24,6 +24,8 @@ from tests.kit.rocketmq_settings import (
     LOGBACK,
     LOGBACK_XML,
     NAME_SERVER_MAIN,
+    OLD_LOGBACKS,
+    VERSION,
     broker_conf,
     jvm,
     name_server_conf,
@@ -33,6 +35,7 @@ from tests.kit.rocketmq_settings import (
 # The broker opens this many below its own for a second listener, which clients call the fast or VIP port.
 FAST_PORT_DISTANCE = 2
 NAME_SERVER_HEAP_MB = 128
+CONF = "server.conf"
 LESS_COMPILING = ["-XX:TieredStopAtLevel=1"]
 # Every broker makes this topic when it starts.
 PROBE_TOPIC = "BenchmarkTest"
@@ -48,11 +51,18 @@ class RocketMQ:
     """
 
     def __init__(
-        self, settings: Mapping[str, object] | None = None, *, brokers: int = 1, name_servers: int = 1, heap_mb: int = 512
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        brokers: int = 1,
+        name_servers: int = 1,
+        heap_mb: int = 512,
+        version: str = VERSION,
     ) -> None:
+        self.version = version
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._classpath = f"{server_jars()}/*"
+        server_jars(version)
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-rocketmq-"))
         guard().folder(self.folder)
         self.name_servers = [f"{HOST}:{port}" for port in free_ports(name_servers)]
@@ -190,14 +200,17 @@ class RocketMQ:
     def _home(self, name: str) -> Path:
         home = self.folder / name
         home.mkdir()
-        (home / LOGBACK).write_text(LOGBACK_XML)
+        (home / "conf").mkdir()
+        for logback in (LOGBACK, *OLD_LOGBACKS):
+            (home / logback).write_text(LOGBACK_XML)
         return home
 
     def _name_server(self, number: int) -> JavaProcess:
         name = f"rocketmq-name-server-{number}"
         home = self._home(name)
-        (home / "conf").write_text(name_server_conf(_port(self.name_servers[number])))
-        argv = [str(java()), *jvm(NAME_SERVER_HEAP_MB, home, self._classpath), *LESS_COMPILING, NAME_SERVER_MAIN, "-c", "conf"]
+        (home / CONF).write_text(name_server_conf(_port(self.name_servers[number])))
+        options, main = jvm(NAME_SERVER_HEAP_MB, home, self.version), NAME_SERVER_MAIN[self.version]
+        argv = [str(java()), *options, *LESS_COMPILING, *main, "-c", CONF]
         return JavaProcess(name, argv, home, lambda: self._name_server_ready(number))
 
     def _broker(self, number: int, settings: Mapping[str, object], heap_mb: int) -> JavaProcess:
@@ -205,8 +218,8 @@ class RocketMQ:
         home = self._home(name)
         port = _port(self.broker_addresses[number])
         conf = broker_conf(self.broker_names[number], port, port + 1, self.name_servers, settings)
-        (home / "conf").write_text(conf)
-        argv = [str(java()), *jvm(heap_mb, home, self._classpath), BROKER_MAIN, "-c", "conf"]
+        (home / CONF).write_text(conf)
+        argv = [str(java()), *jvm(heap_mb, home, self.version), *BROKER_MAIN[self.version], "-c", CONF]
         return JavaProcess(name, argv, home, lambda: self._broker_ready(number))
 
     def _name_server_ready(self, number: int) -> bool:

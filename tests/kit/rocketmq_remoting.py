@@ -90,10 +90,13 @@ def send(broker: str, topic: str, body: bytes, *, queue: int = 0, properties: Ma
     return request(broker, SEND_MESSAGE_V2, fields, body)
 
 
-def unindexed(broker: str) -> int:
-    """Bytes that a broker has stored and not yet put into queues: that comes some milliseconds after the answer to a send."""
-    told = json.loads(call(broker, GET_BROKER_RUNTIME_INFO).body)
-    return int(told["table"]["dispatchBehindBytes"])
+def unindexed(broker: str) -> int | None:
+    """Bytes that a broker has stored and not yet put into queues: that comes some milliseconds after the answer to a send.
+
+    None when it cannot tell: one of 4.9 has to run for a while before its statistics can be asked for.
+    """
+    answer = request(broker, GET_BROKER_RUNTIME_INFO)
+    return int(json.loads(answer.body)["table"]["dispatchBehindBytes"]) if answer.status == SUCCESS else None
 
 
 def _answer(frame: bytes) -> Answer:

@@ -1,6 +1,7 @@
 """How the RocketMQ servers are run: jars, Java options, configuration files, log configuration.
 
-Version 5.3.3 is the newest published server and the only one that Maven Central has whole.
+Version 5.3.3 is the newest published server. Of the line before, which most applications still have, 4.9.7 is the newest that
+Maven Central has whole.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from tests.kit.maven import cached, copy_dependencies
 from tests.kit.process import HOST
 
 VERSION = "5.3.3"
+OLD_VERSION = "4.9.7"
 CLUSTER = "DefaultCluster"
-NAME_SERVER_MAIN = "org.apache.rocketmq.namesrv.NamesrvStartup"
-BROKER_MAIN = str(Path(__file__).with_name("QuickBroker.java"))
-POM = f"""<project>
+OLD_SERVERS = str(Path(__file__).with_name("OldServers.java"))
+NAME_SERVER_MAIN = {VERSION: ["org.apache.rocketmq.namesrv.NamesrvStartup"], OLD_VERSION: [OLD_SERVERS, "namesrv"]}
+BROKER_MAIN = {VERSION: [str(Path(__file__).with_name("QuickBroker.java"))], OLD_VERSION: [OLD_SERVERS, "broker"]}
+POM = """<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>mqbridge</groupId><artifactId>rocketmq-server</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>
-    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-namesrv</artifactId><version>{VERSION}</version></dependency>
-    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-broker</artifactId><version>{VERSION}</version></dependency>
+    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-namesrv</artifactId><version>VERSION</version></dependency>
+    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-broker</artifactId><version>VERSION</version></dependency>
   </dependencies>
 </project>
 """
@@ -28,6 +31,10 @@ POM = f"""<project>
 # class path, and writes into files below the home folder. The logger that is off complains every few seconds until
 # the first transaction.
 LOGBACK = "server.logback.xml"
+# Servers of the old line look here, and nowhere else.
+OLD_LOGBACKS = ("conf/logback_namesrv.xml", "conf/logback_broker.xml")
+# They unmap files by ways that Java has closed since.
+OLD_OPENS = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("sun.nio.ch", "java.nio", "jdk.internal.ref")]
 LOGBACK_XML = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d %p %logger{0} %m%n</pattern></encoder>
@@ -68,9 +75,9 @@ SETTINGS: dict[str, object] = {
 }
 
 
-def server_jars() -> Path:
+def server_jars(version: str = VERSION) -> Path:
     """The folder with the jars of all servers, fetched when absent (83 MB, about 20 s)."""
-    return cached(f"rocketmq-server-{VERSION}", lambda into: copy_dependencies(POM, into))
+    return cached(f"rocketmq-server-{version}", lambda into: copy_dependencies(POM.replace("VERSION", version), into))
 
 
 def name_server_conf(port: int) -> str:
@@ -84,8 +91,10 @@ def broker_conf(name: str, port: int, ha_port: int, name_servers: Sequence[str],
     return "".join(f"{key}={value}\n" for key, value in {**SETTINGS, **own, **changes}.items())
 
 
-def jvm(heap_mb: int, home: Path, classpath: str) -> list[str]:
+def jvm(heap_mb: int, home: Path, version: str) -> list[str]:
     """Options of the Java machine; direct memory may grow as large as the heap."""
+    opens = OLD_OPENS if version == OLD_VERSION else []
     sizes = ["-Xms64m", f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={heap_mb}m", "-XX:+UseSerialGC"]
     homes = [f"-D{name}={home}" for name in ("user.home", "rocketmq.home.dir", "java.io.tmpdir")]
-    return [*sizes, *homes, *DISK, f"-Drmq.logback.configurationFile={LOGBACK}", "-cp", f"{home}:{classpath}"]
+    logback = f"-Drmq.logback.configurationFile={LOGBACK}"
+    return [*sizes, *homes, *DISK, *opens, logback, "-cp", f"{home}:{server_jars(version)}/*"]

@@ -128,7 +128,7 @@ def test_the_fast_way_writes_what_the_plain_way_writes(message: Message, prefix:
     message.origin, message.hops = ("o", hops) if hops else (None, 0)
     message.position = (1,)
     message.deliver_at = None if message.deliver_at is None or message.deliver_at > NOW else message.deliver_at
-    plain = write(message, None if prefix is None else prefix + "1", alone=False, delayed=False)
+    plain = write(message, None if prefix is None else prefix + "1", alone=False)
     [outgoing] = sends(message, origin=prefix)
     assert decode_batch(outgoing.body) == [(plain.flag, message.payload or PLACEHOLDER, plain.encoded())]
 

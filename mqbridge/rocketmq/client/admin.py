@@ -15,6 +15,7 @@ from mqbridge.rocketmq.wire import bodies, headers
 from mqbridge.rocketmq.wire.bodies import ClusterInfo, Perm, Queue, QueueStats, TopicConfig
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.settings import decode_settings, encode_settings
 
 if TYPE_CHECKING:
     from mqbridge.rocketmq.client.client import RocketmqClient
@@ -67,14 +68,11 @@ class Admin:
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """A broker's settings."""
-        answer = await self._client.request(address, Code.GET_BROKER_CONFIG)
-        pairs = (line.partition("=") for line in answer.body.decode().splitlines() if line and not line.startswith("#"))
-        return {name.strip(): value.strip() for name, _, value in pairs}
+        return decode_settings((await self._client.request(address, Code.GET_BROKER_CONFIG)).body)
 
     async def update_broker_config(self, address: str, settings: Mapping[str, object]) -> None:
         """Change settings while it runs; most take effect at once. A name that the broker does not know is ignored by it."""
-        body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
-        await self._client.request(address, Code.UPDATE_BROKER_CONFIG, body=body)
+        await self._client.request(address, Code.UPDATE_BROKER_CONFIG, body=encode_settings(settings))
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -136,8 +134,19 @@ class Admin:
         """A topic's configuration by broker name, of the masters that have it."""
         ext = headers.TopicHeader(topic).encode()
         accept = frozenset({Status.SUCCESS, Status.TOPIC_NOT_EXIST})
-        found = await self.at_masters(lambda one: self._client.request(one, Code.GET_TOPIC_CONFIG, ext, accept=accept))
-        return {name: bodies.decode_topic_config(answer.body) for name, answer in found.items() if answer.code == Status.SUCCESS}
+
+        async def at(address: str) -> TopicConfig | None:
+            try:
+                answer = await self._client.request(address, Code.GET_TOPIC_CONFIG, ext, accept=accept)
+            except ServerRefused as error:
+                if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+            else:
+                return bodies.decode_topic_config(answer.body) if answer.code == Status.SUCCESS else None
+            every = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # before 5.0 that is all there is
+            return bodies.decode_topic_configs(every.body).get(topic)
+
+        return {name: config for name, config in (await self.at_masters(at)).items() if config is not None}
 
     async def topic_stats(self, topic: str) -> dict[Queue, QueueStats]:
         """First and next offset of every queue, and when it was written last. FATAL for a topic that is not there."""

@@ -84,7 +84,7 @@ class GroupConsumer:
     def _keeper(self) -> Keeper:
         if self.spec.model is Model.BROADCASTING:
             return NoOffsets() if self.spec.store is None else StoredOffsets(self.spec.store)
-        return GroupOffsets(self._brokers, self.spec.group) if self.spec.group else NoOffsets()
+        return GroupOffsets(self._brokers, self.spec.group, self.spec.start) if self.spec.group else NoOffsets()
 
     async def start(self) -> None:
         """Find the topics, join, take queues, and keep doing so. Raises ClusterError."""

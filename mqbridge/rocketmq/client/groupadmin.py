@@ -4,11 +4,12 @@ A group lives at brokers like a topic, and each keeps the group's offsets of its
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, ServerRefused
 from mqbridge.rocketmq.client.admin import Admin
+from mqbridge.rocketmq.client.before5 import topics_with_offsets
 from mqbridge.rocketmq.client.names import check_group
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.route import shown
@@ -80,8 +81,17 @@ class GroupAdmin:
     async def topics_of(self, group: str) -> list[str]:
         """The topics that a group has offsets of."""
         ext = headers.GroupConfigHeader(group).encode()
-        found = await self._admin.at_masters(lambda one: self._client.request(one, Code.QUERY_TOPICS_BY_CONSUMER, ext))
-        return sorted({topic for answer in found.values() for topic in bodies.decode_topic_list(answer.body)})
+
+        async def at(address: str) -> Iterable[str]:
+            try:
+                answer = await self._client.request(address, Code.QUERY_TOPICS_BY_CONSUMER, ext)
+            except ServerRefused as error:
+                if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                return await topics_with_offsets(self._client, address, group)
+            return bodies.decode_topic_list(answer.body)
+
+        return sorted({topic for topics in (await self._admin.at_masters(at)).values() for topic in topics})
 
     async def groups_of(self, topic: str) -> list[str]:
         """The groups that consume a topic, or have offsets of it.

@@ -2,7 +2,7 @@
 
 Asked in the plain way, a broker says 0 for a group that never committed as long as the queue's first message is still in memory,
 so that a new group with a start at the end would begin at the beginning. We ask with setZeroIfNotFound=false and decide
-ourselves. Brokers of 4.x do not know that field: there, a new group begins such a young queue at its beginning.
+ourselves. Brokers of 4.x do not know that field, see `before5`.
 """
 
 import logging
@@ -39,17 +39,17 @@ class Keeper(Protocol):
 
 
 class GroupOffsets:
-    """The broker keeps them, under the group."""
+    """The broker keeps them, under the group, which begins at `start` where there is none."""
 
     piggyback = True
 
-    def __init__(self, brokers: Brokers, group: str) -> None:
-        self._brokers, self._group = brokers, group
+    def __init__(self, brokers: Brokers, group: str, start: From) -> None:
+        self._brokers, self._group, self._exact = brokers, group, start is not From.EARLIEST
         self._positions = brokers.client.positions
 
     async def load(self, queue: Queue) -> int | None:
         """QUERY_CONSUMER_OFFSET."""
-        return await self._positions.committed(queue, self._group)
+        return await self._positions.committed(queue, self._group, exact=self._exact)
 
     async def save(self, queue: Queue, offset: int) -> None:
         """UPDATE_CONSUMER_OFFSET."""

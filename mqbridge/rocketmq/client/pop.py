@@ -17,7 +17,7 @@ from mqbridge.rocketmq.client.spec import From
 from mqbridge.rocketmq.client.subscription import RETRY_PREFIX, Subscription
 from mqbridge.rocketmq.wire import bodies
 from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck
-from mqbridge.rocketmq.wire.codes import Code, Status, refused
+from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status, refused
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
 from mqbridge.rocketmq.wire.properties import NAME_END, Name
@@ -34,8 +34,6 @@ from mqbridge.rocketmq.wire.record import Record, decode_records
 
 log = logging.getLogger(__name__)
 
-FIRST_VERSION = 413
-"""5.0.0, as brokers say it in answers to heartbeats."""
 MAX_MSGS = 32
 """Brokers refuse to pop more at once."""
 INVISIBLE_MS = 60_000
@@ -114,8 +112,8 @@ class Popper:
 
     def _check_version(self, address: str) -> None:
         version = self._client.broker_version(address)
-        if version is not None and version < FIRST_VERSION:
-            raise self._too_old(address, f"its version is {version}, POP came with {FIRST_VERSION} (5.0.0)")
+        if version is not None and version < V5_0_0:
+            raise self._too_old(address, f"its version is {version}, POP came with {V5_0_0} (5.0.0)")
 
     def _too_old(self, address: str, why: str) -> ServerRefused:
         problem = f"{address} cannot pop {self._subscription.topic}: {why}. Read the topic by a consumer that pulls"

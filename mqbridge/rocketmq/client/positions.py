@@ -6,6 +6,7 @@ An offset request about a queue that does not exist is answered by 0, and not by
 from typing import TYPE_CHECKING
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.rocketmq.client.before5 import find_time, is_old, topics_with_offsets
 from mqbridge.rocketmq.client.route import shown
 from mqbridge.rocketmq.wire import headers
 from mqbridge.rocketmq.wire.bodies import Queue
@@ -44,14 +45,25 @@ class Positions:
         `upper`: that of the last one stored until then.
         """
         header = headers.SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
-        return await self._offset(queue, Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        address = await self.master(queue)
+        answer = await self._client.request(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
+        if not is_old(answer):
+            return headers.OffsetResult.decode(answer.ext).offset
+        bounds = await self.first(queue), await self.next(queue)
+        return await find_time(self._client, address, queue, timestamp, *bounds, upper=upper)
 
-    async def committed(self, queue: Queue, group: str) -> int | None:
-        """What the group committed; None when it never did."""
+    async def committed(self, queue: Queue, group: str, *, exact: bool = True) -> int | None:
+        """What the group committed; None when it never did. Not `exact`: a broker before 5.0 may then say 0 for the latter."""
         header = headers.QueryOffsetHeader(group, queue.topic, queue.id, set_zero_if_not_found=False)
         address = await self.master(queue)
         answer = await self._client.request(address, Code.QUERY_CONSUMER_OFFSET, header.encode(), accept=NOT_FOUND)
-        return None if answer.code == Status.QUERY_NOT_FOUND else headers.OffsetResult.decode(answer.ext).offset
+        if answer.code == Status.QUERY_NOT_FOUND:
+            return None
+        offset = headers.OffsetResult.decode(answer.ext).offset
+        doubtful = exact and not offset and is_old(answer)
+        if doubtful and queue.topic not in await topics_with_offsets(self._client, address, group):
+            return None
+        return offset
 
     async def commit(self, queue: Queue, group: str, offset: int) -> None:
         """Let the group go on at `offset`, also backwards. FATAL for a group that the broker does not know: create it before."""

@@ -9,6 +9,8 @@ from mqbridge.errors import Failure, ServerRefused
 
 VERSION = 479
 """We say that we are 5.3.3. From 401 on a NameServer writes routes in standard JSON, from 232 on a broker may filter by SQL."""
+V5_0_0 = 413
+"""What 5.0.0 says."""
 STANDARD_JSON_VERSION = 401
 """Who sends a lower version reads routes with bare numbers as keys."""
 LANGUAGE = "PYTHON"

@@ -1,0 +1,201 @@
+"""Brokers of 4.9, as most applications still have them: what they lack is made up for, or said.
+
+The conformance suite runs against them, too; this is what it does not ask.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.adapter import Cluster, InboundSpec, OutboundSpec
+from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
+from mqbridge.message import Message
+from mqbridge.rocketmq.adapter import ADAPTER
+from mqbridge.rocketmq.batches import Limits
+from mqbridge.rocketmq.client import connection
+from mqbridge.rocketmq.client.before5 import LEVELS, delay_levels
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.pop import Popper
+from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.mapping import encode
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from tests.kit.rocketmq import RocketMQ
+from tests.rocketmq.client.broker import A, refuses, scripted_client
+from tests.rocketmq.client.broker import Cluster as Scripted
+
+cluster_test = pytest.mark.cluster
+PATIENCE_S = 30.0
+SHIPPED = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
+"""Seconds of the levels 1 to 18."""
+
+
+@pytest_asyncio.fixture
+async def client(rocketmq_old: RocketMQ) -> AsyncIterator[RocketmqClient]:
+    client = RocketmqClient([rocketmq_old.name_server])
+    await client.connect()
+    yield client
+    await client.close()
+
+
+@pytest_asyncio.fixture
+async def cluster(rocketmq_old: RocketMQ) -> AsyncIterator[Cluster]:
+    cluster = ADAPTER.make_cluster("old", ADAPTER.cluster_model(name_servers=rocketmq_old.name_server))
+    await cluster.connect()
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    scripted = Scripted()
+    monkeypatch.setattr(connection, "dial", scripted.dial)
+    return scripted
+
+
+# --- what is made up for ------------------------------------------------------------------------------------------------
+
+
+@cluster_test
+async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: RocketmqClient) -> None:
+    topic = rocketmq_old.take_topic(1)
+    queue = Queue(topic, "broker-a", 0)
+    assert await client.positions.at(queue, 1) == 0
+    cluster = ADAPTER.make_cluster("old", ADAPTER.cluster_model(name_servers=rocketmq_old.name_server))
+    await cluster.connect()
+    outbound = await cluster.outbound(OutboundSpec(topic))
+    for number in range(40):
+        await outbound.send(0, [Message(b"%d" % number)] * (1 + number % 7), None)  # a batch is stored at one time
+    await asyncio.to_thread(rocketmq_old.settle)
+    inbound = await cluster.inbound(InboundSpec((topic,), "", temporary=True))
+    stored: list[int] = []
+    async with asyncio.timeout(PATIENCE_S):
+        lane = await anext(inbound.lanes())
+        while len(stored) < await client.positions.next(queue):
+            stored += [message.publish_time or 0 for message in (await lane.receive()).messages]
+    await inbound.close()
+    await outbound.close()
+    await cluster.close()
+    for at in sorted({moment + aside for moment in stored for aside in (-1, 0, 1)}):
+        assert await client.positions.at(queue, at) == sum(moment < at for moment in stored)
+        assert await client.positions.at(queue, at, upper=True) == max(0, sum(moment <= at for moment in stored) - 1)
+
+
+@cluster_test
+async def test_who_never_committed_stands_nowhere(rocketmq_old: RocketMQ, client: RocketmqClient, cluster: Cluster) -> None:
+    topic, group = rocketmq_old.take_topic(2), "never_committed"
+    rocketmq_old.send(topic, b"x")
+    queue = Queue(topic, "broker-a", 0)
+    assert await client.positions.committed(queue, group) is None
+    assert await client.positions.committed(queue, group, exact=False) == 0, "this is what such a broker says"
+    assert await client.groups.topics_of(group) == []
+    await client.positions.commit(queue, group, 0)
+    assert await client.positions.committed(queue, group) == 0
+    assert await client.groups.topics_of(group) == [topic]
+    assert await cluster.groups(topic) == [group]
+
+
+@cluster_test
+async def test_a_topics_configuration(rocketmq_old: RocketMQ, client: RocketmqClient) -> None:
+    topic = rocketmq_old.take_topic(3)
+    config = (await client.admin.topic_config(topic))["broker-a"]
+    assert (config.read_queues, config.write_queues) == (3, 3)
+    assert await client.admin.topic_config("none") == {}
+
+
+@cluster_test
+async def test_a_delayed_message_comes_by_a_level_and_keeps_its_time(rocketmq_old: RocketMQ, cluster: Cluster) -> None:
+    topic, again = rocketmq_old.take_topic(1), rocketmq_old.take_topic(1)
+    outbound = await cluster.outbound(OutboundSpec(topic))
+    due = int(time.time() * 1000) + 700
+    receipt = await outbound.send(0, [Message(b"late", (("a", "1"),), deliver_at=due)], None)
+    assert receipt.failures == []
+    late = await first_of(cluster, topic)
+    assert late.publish_time is not None
+    assert late.publish_time >= due
+    assert (late.payload, late.deliver_at, late.properties) == (b"late", due, (("a", "1"),))
+    await (await cluster.outbound(OutboundSpec(again))).send(0, [late], None)
+    assert (await first_of(cluster, again)).deliver_at == due
+    too_late = await outbound.send(0, [Message(b"x", deliver_at=due + 3 * 3_600_000)], None)
+    [failure] = too_late.failures
+    assert failure.kind is Failure.REFUSED
+    assert "the broker holds messages for 7200000 ms at most (messageDelayLevel)" in failure.reason
+
+
+async def first_of(cluster: Cluster, topic: str) -> Message:
+    inbound = await cluster.inbound(InboundSpec((topic,), "", temporary=True))
+    async with asyncio.timeout(PATIENCE_S):
+        lane = await anext(inbound.lanes())
+        message = (await lane.receive()).messages[0]
+    await inbound.close()
+    return message
+
+
+@cluster_test
+async def test_a_pop_is_refused_with_what_to_do(rocketmq_old: RocketMQ, client: RocketmqClient) -> None:
+    popper = Popper(client, "popping", everything(rocketmq_old.take_topic(1)))
+    with pytest.raises(ServerRefused, match="Read the topic by a consumer that pulls") as refused:
+        await popper.pop("broker-a")
+    assert refused.value.failure is Failure.FATAL
+
+
+# --- levels ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "level"),
+    [(1, 1), (1000, 1), (1001, 2), (59_999, 5), (60_000, 5), (60_001, 6), (3_600_001, 18), (7_200_000, 18)],
+)
+def test_the_next_level_is_taken(wait_ms: int, level: int) -> None:
+    limits = Limits(levels=[seconds * 1000 for seconds in SHIPPED])
+    assert limits.delay(5_000 + wait_ms, 5_000) == ("DELAY", str(level))
+    [outgoing], failures = encode([Message(b"x", deliver_at=5_000 + wait_ms)], None, limits, 5_000)
+    assert failures == []
+    assert f"DELAY\x01{level}\x02".encode() in outgoing.properties
+    assert b"TIMER_DELIVER_MS" not in outgoing.properties
+    assert f"mqbridge.deliver_at\x01{5_000 + wait_ms}\x02".encode() in outgoing.properties
+    assert outgoing.delayed
+
+
+def test_levels_in_any_order() -> None:
+    limits = Limits(levels=[10_000, 1000, 5000])
+    assert [limits.delay(wait, 0)[1] for wait in (1, 1000, 1001, 5001, 10_000)] == ["2", "2", "3", "1", "1"]
+    with pytest.raises(ValueError, match="due in 10001 ms, the broker holds messages for 10000 ms at most"):
+        limits.delay(10_001, 0)
+
+
+def tells(version: int, settings: str):
+    def answer(link, request):
+        command = request.answer(0, None, settings.encode())
+        command.version = version
+        link.send(command)
+
+    return answer
+
+
+async def levels_of(scripted: Scripted, answer) -> tuple[int, ...]:
+    scripted.at[A, Code.GET_BROKER_CONFIG] = answer
+    client = scripted_client()
+    await client.connect()
+    try:
+        return await delay_levels(client, A)
+    finally:
+        await client.close()
+
+
+async def test_levels_as_the_broker_tells_them(scripted: Scripted) -> None:
+    assert await levels_of(scripted, tells(407, f"a=b\nmessageDelayLevel={LEVELS}\n")) == tuple(s * 1000 for s in SHIPPED)
+    assert await levels_of(scripted, tells(407, "brokerName=a\n")) == tuple(s * 1000 for s in SHIPPED)
+    assert await levels_of(scripted, tells(407, "messageDelayLevel=2s 1d\n")) == (2000, 86_400_000)
+    assert await levels_of(scripted, tells(413, f"messageDelayLevel={LEVELS}\n")) == ()
+    with pytest.raises(RemoteProtocolError, match="messageDelayLevel has '5x'"):
+        await levels_of(scripted, tells(407, "messageDelayLevel=1s 5x\n"))
+
+
+async def test_a_broker_that_does_not_tell_counts_as_new(scripted: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert await levels_of(scripted, refuses(Status.NO_PERMISSION)) == ()
+    assert "taken to be one of 5.x" in caplog.text
