@@ -44,7 +44,12 @@ SYSTEM = (
     Row(Name.KEYS, "keys", NATIVE, "joined by one blank; its first is the key where no __SHARDINGKEY is"),
     Row(Name.TAGS, "msg_type", NATIVE, "the one tag, by which brokers filter"),
     Row(Name.SHARDING_KEY, "key", NATIVE, "written where the key is not the first of KEYS anyway"),
-    Row(Name.TIMER_DELIVER_MS, "deliver_at", NATIVE, "while it lies ahead; later it is carried: nothing is delayed twice"),
+    Row(
+        Name.TIMER_DELIVER_MS,
+        "deliver_at",
+        NATIVE,
+        "while it lies ahead; later it is carried: nothing is delayed twice. Before 5.0 it is the next DELAY level",
+    ),
     Row(
         Name.UNIQ_KEY,
         "properties",
@@ -132,7 +137,7 @@ OURS = (
     Row("mqbridge.attributes", "attributes", CARRIED, "byte for byte"),
     Row("mqbridge.attributes.b64", "attributes", CARRIED, "where it is not UTF-8"),
     Row("mqbridge.event_time", "event_time", CARRIED, "exact; the born timestamp is shared by a batch"),
-    Row("mqbridge.deliver_at", "deliver_at", CARRIED, "a time that has passed"),
+    Row("mqbridge.deliver_at", "deliver_at", CARRIED, "a time that has passed, or that a broker before 5.0 keeps by a level"),
     Row("mqbridge.null", "payload", CARRIED, "a tombstone; believed while the body is one zero byte"),
     Row(EMPTY, "payload", CARRIED, "a payload of no bytes; believed while the body is one zero byte"),
     Row("mqbridge.without", "key", CARRIED, "keys without a key", own=True),
