@@ -198,7 +198,7 @@ class RocketMQ:
         outbound = RocketMQOutbound(
             producer, spec, route.write_queues(), self._newest_origin, max_message_bytes=most, delay_levels=levels
         )
-        outbound.on_close(client.routes.watch(spec.topic, lambda changed: outbound.grow(changed.write_queues())))
+        outbound.on_close(client.routes.watch(spec.topic, outbound.follow))
         return outbound
 
     async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:

@@ -1,6 +1,7 @@
 """Producing to one topic: batches, one at a time per queue where order is kept, because Brokers handle requests side by side."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
@@ -10,11 +11,14 @@ from mqbridge.errors import LocalProtocolError
 from mqbridge.message import Message, Partition, Position, origin_prefix
 from mqbridge.receipts import Gathering, closed
 from mqbridge.rocketmq.client.producer import Producer
+from mqbridge.rocketmq.client.route import TopicRoute, shown
 from mqbridge.rocketmq.client.sending import SendResult
 from mqbridge.rocketmq.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.mapping import Limits, Outgoing, encode
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.wire.javahash import java_string_hash
+
+log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
 KEY_MEMO = 16384
@@ -60,10 +64,16 @@ class RocketMQOutbound:
         """What else is to end with this."""
         self._ends.append(end)
 
-    def grow(self, queues: Sequence[Queue]) -> None:
-        """The topic's queues are these now. When some are gone, those that are left take their places when the route restarts."""
-        if len(queues) > len(self._queues):
+    def follow(self, route: TopicRoute) -> None:
+        """The topic's queues are these now. A Broker that is away keeps its places; those of removed queues go to others."""
+        queues, known = route.write_queues(), self._queues
+        if len(queues) > len(known):
             self._queues = list(queues)
+            return
+        left = [queue for queue in known if route.takes(queue) or route.master(queue.broker) is None]
+        if left and len(left) < len(known):
+            self._queues = [left[place % len(left)] if queue not in left else queue for place, queue in enumerate(known)]
+            log.warning("%s may be written to no more in %s", self._spec.topic, ", ".join(map(shown, {*known} - {*left})))
 
     def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
         """Send in order; the receipt's position is that of the last stored message."""

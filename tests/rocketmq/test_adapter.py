@@ -16,10 +16,12 @@ from mqbridge.message import Message
 from mqbridge.rocketmq.adapter import ADAPTER
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.consumer import join
+from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
+from mqbridge.rocketmq.outbound import RocketMQOutbound
 from mqbridge.rocketmq.retries import RetryLane
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.record import Record
@@ -140,6 +142,47 @@ async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
     assert not (await outbound.send(4, [Message(b"new")], None)).failures
     await asyncio.to_thread(ends.server.settle)
     assert (await cluster.bounds(topic))["broker-a:4"].next == (1,)
+
+
+@cluster_test
+async def test_the_places_of_removed_queues_are_taken_by_others(ends: Ends) -> None:
+    cluster, topic = await ends.cluster(), ends.server.take_topic(3)
+    outbound = await ends.outbound(cluster, topic)
+    client = RocketmqClient([ends.server.name_server])
+    await client.connect()
+    await client.admin.create_topic(topic, 2, read_queues=3)  # as one shrinks a topic: what is in the third is read still
+    await client.close()
+    assert not (await outbound.send(2, [Message(b"old")], None)).failures
+    async with asyncio.timeout(PATIENCE_S):
+        number = 0
+        while (await cluster.bounds(topic))["broker-a:0"].next == (0,):
+            assert not (await outbound.send(2, [Message(b"%d" % number)], None)).failures
+            number += 1
+            await asyncio.sleep(0.05)
+    assert outbound.partitions == 3
+    for partition in (0, 1):
+        assert not (await outbound.send(partition, [Message(b"x")], None)).failures
+    await asyncio.to_thread(ends.server.settle)
+    assert (await cluster.bounds(topic))["broker-a:1"].next == (1,)
+
+
+async def test_a_broker_that_is_away_keeps_its_places() -> None:
+    here, away = [Queue("t", "a", 0), Queue("t", "a", 1)], [Queue("t", "b", 0), Queue("t", "b", 1)]
+    outbound = RocketMQOutbound(None, OutboundSpec("t"), here + away, None, max_message_bytes=100)  # type: ignore[arg-type]
+    outbound.follow(route_of({"a": 2, "b": 0}, {"a"}))
+    assert outbound._queues == here + away
+    outbound.follow(route_of({"a": 1, "b": 2}, {"a", "b"}))
+    assert outbound._queues == [here[0], away[0], *away], "the place of a:1 is taken by another"
+    outbound.follow(route_of({"a": 0, "b": 0}, {"a", "b"}))
+    assert outbound._queues == [here[0], away[0], *away], "nothing is left: sends say so"
+    outbound.follow(route_of({"a": 3, "b": 3}, {"a", "b"}))
+    assert outbound.partitions == 6
+
+
+def route_of(queues: dict[str, int], present: set[str]) -> TopicRoute:
+    """A route with so many queues to write to at each broker, of which these are there."""
+    write = [Queue("t", name, number) for name in present for number in range(queues[name])]
+    return TopicRoute("t", {name: {0: f"{name}:1"} for name in present}, write, write)
 
 
 @cluster_test
