@@ -9,27 +9,33 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.kit.maven import cache_folder, say
 from tests.kit.process import ClusterError
 from tests.kit.pulsar import Pulsar, server_folder
 from tests.kit.rocketmq import RocketMQ
+from tests.kit.rocketmq_settings import OLD_VERSION, VERSION
 from tests.kit.rocketmq_settings import server_jars as rocketmq_jars
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_jars import server_jars as tubemq_jars
 
 Cluster = TubeMQ | Pulsar | RocketMQ
-FETCHED = {"tubemq": tubemq_jars, "pulsar": server_folder, "rocketmq": rocketmq_jars}
+FETCHED = {
+    "tubemq": [tubemq_jars],
+    "pulsar": [server_folder],
+    "rocketmq": [partial(rocketmq_jars, version) for version in (VERSION, OLD_VERSION)],
+}
 SYSTEMS = tuple(FETCHED)
 WATCH_S = 1.0
 # Long enough to see what clients do while the server is away.
 AWAY_S = 5.0
-DESCRIPTION = "Real TubeMQ 2.4.0, Pulsar 4.0.8 and RocketMQ 5.3.3 servers on loopback, with temporary data."
+DESCRIPTION = "Real TubeMQ 2.4.0, Pulsar 4.0.8 and RocketMQ 5.3.3 or 4.9.7 servers on loopback, with temporary data."
 EXAMPLES = """examples:
   python -m tests.kit.clusters start
   python -m tests.kit.clusters start tubemq --topic orders:3 --topic audit:1
-  python -m tests.kit.clusters start rocketmq --topic orders:8
+  python -m tests.kit.clusters start rocketmq --topic orders:8 --rocketmq-version 4.9.7
   python -m tests.kit.clusters start --env /tmp/servers.sh &    then: . /tmp/servers.sh
   MQBRIDGE_CACHE=/var/cache/mqbridge python -m tests.kit.clusters fetch
 
@@ -64,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument("--env", type=Path, metavar="FILE", help="write the export lines to this file too, when all is ready")
     start.add_argument("--no-memory-store", action="store_true",
                        help="let the TubeMQ Broker write each message to its file before it acknowledges it")  # fmt: skip
+    start.add_argument("--rocketmq-version", choices=(VERSION, OLD_VERSION), default=VERSION, help=f"{VERSION} if not given")
     fetch = commands.add_parser("fetch", help="only download what the servers need")
     for command in (start, fetch):
         command.add_argument("systems", nargs="*", type=_system, metavar="SYSTEM", help=f"{', '.join(SYSTEMS)}; without: all")
@@ -89,7 +96,8 @@ def main() -> None:
 
 def _fetch(systems: list[str]) -> None:
     for system in systems:
-        say(f"{system} is in {FETCHED[system]()}")
+        for fetch in FETCHED[system]:
+            say(f"{system} is in {fetch()}")
     say(f"everything is in {cache_folder()}")
 
 
@@ -101,7 +109,7 @@ def _serve(systems: list[str], arguments: argparse.Namespace) -> None:
     if "pulsar" in systems:
         clusters.append(Pulsar())
     if "rocketmq" in systems:
-        clusters.append(RocketMQ())
+        clusters.append(RocketMQ(version=arguments.rocketmq_version))
     begin = time.monotonic()
     say(f"starting {' and '.join(systems)} (some 5 s for TubeMQ and RocketMQ, 10 to 30 s for Pulsar)")
     with running(clusters) as ready:

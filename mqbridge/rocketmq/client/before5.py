@@ -47,7 +47,7 @@ async def delay_levels(client: "RocketmqClient", address: str) -> tuple[int, ...
         return ()
     if not is_old(answer):
         return ()
-    levels = tuple(_milliseconds(text) for text in decode_settings(answer.body).get("messageDelayLevel", LEVELS).split())
+    levels = tuple(_milliseconds(text) for text in (decode_settings(answer.body).get("messageDelayLevel") or LEVELS).split())
     log.warning(
         "%s is a broker before 5.0: messages that are to be held wait for the next of its %d levels, %d s at most",
         address,
