@@ -21,7 +21,7 @@ from mqbridge.delivery.deadletter import DeadLetters, describe
 from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
 from mqbridge.errors import DeliveryError, Failure, GapError, LaneRevoked
-from mqbridge.message import Batch, Message, Partition, Position, format_position
+from mqbridge.message import Batch, Message, Position, format_position
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import Filter
 
@@ -45,14 +45,6 @@ class Terms:
     drain_timeout_s: float = 30.0
     """How long a lane that ends waits for what it has in flight."""
 
-    def skip(self, partition: Partition, gap: GapError) -> Position:
-        """Where to go on behind a gap, which is counted; raises it where the route does not want that, or nobody knows where."""
-        if not self.skip_gaps or gap.resume is None:
-            raise gap
-        self.counters.gaps += 1
-        log.warning("%s goes on at %s without what was lost: %s", partition, format_position(gap.resume), gap)
-        return gap.resume
-
 
 class LaneDelivery:
     """One lane from its assignment to its release."""
@@ -66,6 +58,8 @@ class LaneDelivery:
         self._stopping = False
         self._settled = asyncio.Event()
         self._parking: set[asyncio.Task[None]] = set()
+        self._passed: Position | None = None
+        """Where it went on behind the last gap."""
         self.error: Exception | None = None
         self.position: Position | None = None
         """What follows the last batch that was acknowledged."""
@@ -124,9 +118,20 @@ class LaneDelivery:
             except GapError as gap:
                 await self._skip(gap)
 
+    def pass_by(self, gap: GapError) -> Position:
+        """Where to go on behind a gap, which is counted; raises it where the route does not want that, or nobody knows where."""
+        resume = gap.resume
+        if not self._terms.skip_gaps or resume is None:
+            raise gap
+        if resume != self._passed:  # else the checkpoint has shown it before the source does
+            self._passed = resume
+            self._terms.counters.gaps += 1
+            log.warning("%s goes on at %s without what was lost: %s", self.lane.partition, format_position(resume), gap)
+        return resume
+
     async def _skip(self, gap: GapError) -> None:
         """Go on behind a gap when all before it is acknowledged: a seek forgets what is in flight. Or raise it."""
-        resume = self._terms.skip(self.lane.partition, gap)
+        resume = self.pass_by(gap)
         if self._tickets:
             self._settled.clear()
             await self._settled.wait()

@@ -119,7 +119,7 @@ class Session:
     async def _deliver(self, lane: InboundLane, delivery: LaneDelivery) -> None:
         partition = lane.partition
         try:
-            await self._check(partition)
+            await self._check(partition, delivery)
             await self._place(partition, delivery)
             await delivery.run()
         except GapError as error:
@@ -133,12 +133,12 @@ class Session:
             if self.deliveries.get(partition) is delivery:
                 del self.deliveries[partition]
 
-    async def _check(self, partition: Partition) -> None:
-        """The group itself stands behind such a gap already: nothing has to be moved."""
+    async def _check(self, partition: Partition, delivery: LaneDelivery) -> None:
+        """Either the group itself stands behind such a gap already, or the source is going to say the same."""
         try:
             await self._gaps.check(partition)
         except GapError as gap:
-            self.terms.skip(partition, gap)
+            delivery.pass_by(gap)
 
     async def _place(self, partition: Partition, delivery: LaneDelivery) -> None:
         """Wait until every target has a place for the partition, or the session ends."""

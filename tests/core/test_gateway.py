@@ -319,6 +319,20 @@ async def test_a_gap_that_the_source_reports_stops_or_is_passed(
     assert [len(partition) for partition in stored(target)] == [1100, 1050, 1100]
 
 
+async def test_a_gap_that_the_checkpoint_shows_and_the_source_reports_counts_once(
+    source: Broker, target: Broker, name: str, tmp_path: Path
+) -> None:
+    config = settings(source, name, delivery={"on_gap": "continue"}, state=str(tmp_path / "checkpoint.db"))
+    await run(config)
+    for number in range(COUNT, COUNT + 300):
+        put(source, "orders", number % 3, Message(b"%d" % number))
+    source.gap("orders", 1, 1050)
+    outcome = await run(config)
+    assert outcome.clean
+    assert outcome.routes[0].gaps == 1
+    assert [len(partition) for partition in stored(target)] == [1100, 1050, 1100]
+
+
 async def test_what_is_in_flight_is_acknowledged_before_a_gap_is_passed(source: Broker, target: Broker, name: str) -> None:
     source.create("few", 1)
     for number in range(100):
