@@ -59,13 +59,13 @@ class TopicWatch:
         """Wait for the next change; the first one is all there is, perhaps nothing. Raises ClusterError (FATAL)."""
         first = self._hash is None
         while True:
+            self._news.clear()  # before looking: what is reported meanwhile may be newer than the list that is told
             await self._look()
             now = topic_lists.whole_topics(self._names, self._pattern)
             if first or now != self.topics:
                 change = TopicChange(now - self.topics, self.topics - now)
                 self.topics = now
                 return change
-            self._news.clear()
             try:
                 async with asyncio.timeout(self._refresh_s):
                     await self._news.wait()

@@ -285,6 +285,27 @@ async def test_a_lost_watch_is_watched_anew_and_what_changed_meanwhile_is_told(c
     await watch.close()
 
 
+async def test_a_report_that_comes_before_an_older_list_is_not_forgotten(catalog, broker, client):
+    """A topic goes partition by partition, each reported; the list that is asked for after the first may know both still."""
+    gone, kept = (f"persistent://{NAMESPACE}/{name}" for name in ("gone", "kept"))
+    catalog.counts = {gone: 2, kept: 0}
+    watch = client.watch_topics(NAMESPACE, ".*")
+    assert (await watch.changes()).added == {gone, kept}
+    held: list = []
+    broker.on[BaseCommand.GET_TOPICS_OF_NAMESPACE] = lambda link, frame: held.append((link, frame))
+    following = asyncio.ensure_future(watch.changes())
+    await until(lambda: held)
+    for left in ({f"{gone}-partition-1": 0, kept: 0}, {kept: 0}):
+        former, catalog.counts = set(catalog.names), left
+        catalog.report(watch._id, [], sorted(former - set(catalog.names)))
+    catalog.counts = {f"{gone}-partition-1": 0, kept: 0}
+    catalog._list(*held.pop())
+    broker.on[BaseCommand.GET_TOPICS_OF_NAMESPACE] = catalog._list
+    catalog.counts = {kept: 0}
+    assert await asyncio.wait_for(following, 5) == (set(), {gone})
+    await watch.close()
+
+
 async def test_a_pattern_that_is_too_long_makes_it_watch_the_whole_namespace(catalog, broker, client):
     def at_most_50(link, frame):
         asked = frame.command.watchTopicList
