@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,20 +27,46 @@ POLL_S = 0.1
 LOG_TAIL_BYTES = 6000
 
 
+_chance = random.SystemRandom()
+_given: set[int] = set()
+_ports_lock = threading.Lock()
+
+
 class ClusterError(Exception):
     """A server could not be fetched, started or set up; says which, what was seen and where to look."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Different TCP ports that nobody listens on.
+    """Different TCP ports that nobody listens on, none of which was given out before.
 
     They lie below the range from which the kernel takes the ports of outgoing connections: a server that was
-    killed finds its port free when it starts again.
+    killed finds its port free when it starts again. A server takes its ports seconds after they were looked for, so
+    processes of one test run look in ranges of their own.
     """
+    found: list[int] = []
+    ports = _own_ports()
+    while len(found) < count:
+        port = _chance.choice(ports)
+        if take_port(port):
+            found.append(port)
+    return found
+
+
+def take_port(port: int) -> bool:
+    """Take this one, if nobody listens on it and it was not given out before."""
+    with _ports_lock:
+        if port in _given or not is_free(port):
+            return False
+        _given.add(port)
+        return True
+
+
+def _own_ports() -> range:
     first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = random.sample(range(first_ephemeral // 2, first_ephemeral), 50 * count)
-    free = (port for port in candidates if is_free(port))
-    return [next(free) for _ in range(count)]
+    every = range(first_ephemeral // 2, first_ephemeral)
+    number, of = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = len(every) // of
+    return every[number * share : (number + 1) * share]
 
 
 def is_free(port: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Self
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.guard import guard
 from tests.kit.maven import java
-from tests.kit.process import HOST, ClusterError, JavaProcess, free_ports, is_free
+from tests.kit.process import HOST, ClusterError, JavaProcess, free_ports, take_port
 from tests.kit.rocketmq_settings import (
     BROKER_MAIN,
     LOGBACK,
@@ -252,7 +252,6 @@ def _broker_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         (port,) = free_ports(1)
-        own = {port - FAST_PORT_DISTANCE, port, port + 1}
-        if all(is_free(each) for each in own) and all(own.isdisjoint({each - 2, each, each + 1}) for each in found):
+        if take_port(port - FAST_PORT_DISTANCE) and take_port(port + 1):
             found.append(port)
     return found
