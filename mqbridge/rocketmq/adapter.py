@@ -4,6 +4,7 @@ Every inbound is a client of its own, because Brokers know the members of a grou
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 
 from mqbridge.adapter import (
@@ -39,6 +40,8 @@ from mqbridge.rocketmq.mapping import decode
 from mqbridge.rocketmq.operate import Operations, name_of
 from mqbridge.rocketmq.outbound import RocketMQOutbound
 from mqbridge.rocketmq.wire.bodies import Queue
+
+log = logging.getLogger(__name__)
 
 
 class RocketMQ:
@@ -187,6 +190,7 @@ class RocketMQ:
         route = await self._route(spec.topic)
         if not route.write_queues():
             raise ClusterError(f"no queue of {spec.topic!r} in cluster {self.name!r} may be written to", Failure.FATAL)
+        levels = await self._delay_levels(route)
         producer = client.producer(
             options.producer_group,
             spec.topic,
@@ -194,7 +198,6 @@ class RocketMQ:
             max_elapsed_s=spec.max_elapsed_s,
             max_message_bytes=most,
         )
-        levels = await self._delay_levels(route)
         outbound = RocketMQOutbound(
             producer, spec, route.write_queues(), self._newest_origin, max_message_bytes=most, delay_levels=levels
         )
@@ -202,11 +205,14 @@ class RocketMQ:
         return outbound
 
     async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:
-        """Those of the first Broker that knows no other delays; none when all do. Each Broker is asked once."""
+        """Those of the first Broker that knows no other delays; none when all do. Each Broker is asked until it has answered."""
         for address in route.masters():
             if address not in self._levels:
-                self._levels[address] = await delay_levels(self._client, address)
-        return next((levels for address in route.masters() if (levels := self._levels[address])), ())
+                try:
+                    self._levels[address] = await delay_levels(self._client, address)
+                except ClusterError as error:
+                    log.warning("%s is taken to hold messages until any time, as it cannot be asked now: %s", address, error)
+        return next((levels for address in route.masters() if (levels := self._levels.get(address))), ())
 
     async def _newest_origin(self, queue: Queue) -> str | None:
         """The origin of the newest message of a queue."""

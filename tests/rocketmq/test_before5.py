@@ -14,6 +14,7 @@ from mqbridge.adapter import Cluster, InboundSpec, OutboundSpec
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Message
 from mqbridge.rocketmq.adapter import ADAPTER
+from mqbridge.rocketmq.adapter import RocketMQ as RocketMQCluster
 from mqbridge.rocketmq.batches import Limits
 from mqbridge.rocketmq.client import connection
 from mqbridge.rocketmq.client.before5 import LEVELS, delay_levels
@@ -24,7 +25,7 @@ from mqbridge.rocketmq.mapping import encode
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.kit.rocketmq import RocketMQ
-from tests.rocketmq.client.broker import A, refuses, scripted_client
+from tests.rocketmq.client.broker import A, B, refuses, scripted_client
 from tests.rocketmq.client.broker import Cluster as Scripted
 
 cluster_test = pytest.mark.cluster
@@ -193,6 +194,26 @@ async def test_levels_as_the_broker_tells_them(scripted: Scripted) -> None:
     assert await levels_of(scripted, tells(413, f"messageDelayLevel={LEVELS}\n")) == ()
     with pytest.raises(RemoteProtocolError, match="messageDelayLevel has '5x'"):
         await levels_of(scripted, tells(407, "messageDelayLevel=1s 5x\n"))
+
+
+async def test_a_broker_that_is_away_does_not_keep_an_outbound_from_being_opened(scripted: Scripted) -> None:
+    cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers="ns:9876"))
+    assert isinstance(cluster, RocketMQCluster)
+    cluster._connected = client = scripted_client()
+    await client.connect()
+    route = await client.routes.get("T")
+    assert route is not None
+    scripted.unreachable = {A, B}
+    assert await cluster._delay_levels(route) == ()
+    scripted.unreachable = {A}
+    scripted.at[B, Code.GET_BROKER_CONFIG] = tells(407, "messageDelayLevel=1s\n")
+    scripted.at[A, Code.GET_BROKER_CONFIG] = tells(407, "messageDelayLevel=2s\n")
+    assert await cluster._delay_levels(route) == (1000,)
+    scripted.unreachable = set()
+    assert await cluster._delay_levels(route) == (2000,)
+    await cluster._delay_levels(route)
+    assert len(scripted.asked[Code.GET_BROKER_CONFIG]) == 2, "who has answered is not asked again"
+    await cluster.close()
 
 
 async def test_a_broker_that_does_not_tell_counts_as_new(scripted: Scripted, caplog: pytest.LogCaptureFixture) -> None:
