@@ -1,7 +1,6 @@
 package mqbridge.tests;
 
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.List;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -16,7 +15,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * <pre>
  * --name-servers host:port  --topic T   --group G
  * --mode subscribe          a member of the group: DefaultLitePullConsumer, queues by rebalance, positions committed
- *        assign             all queues from their beginning: DefaultLitePullConsumer, no rebalance, positions committed
+ *        assign             all queues, a new group from their beginning: DefaultLitePullConsumer, no rebalance, positions committed
  *        pull               all queues from their beginning: DefaultMQPullConsumer, single pulls, nothing committed
  * --tags "a || b" (*)       --sql "x > 3"          filters, one of them; not with assign
  * --pull-size 32            messages per pull
@@ -64,11 +63,8 @@ public final class RocketPull {
         args.end();
         consumer.start();
         if (assign) {
-            Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
-            consumer.assign(queues);
-            for (MessageQueue queue : queues) {
-                consumer.seekToBegin(queue);
-            }
+            // No seek: what the pull that assign() began had fetched already is then given out a second time, now and then.
+            consumer.assign(consumer.fetchMessageQueues(topic));
         }
         while (!idle.over()) {
             List<MessageExt> messages = consumer.poll(POLL_MS);
