@@ -73,11 +73,13 @@ class Acknowledger:
         self.acked = max(self.acked, whole)
         if self._due:
             self._due.discard_up_to(whole)
-        safe = self._inbox.settle_up_to(whole)
+        safe, chunks = self._inbox.settle_up_to(whole)
         if safe == whole:
             self._acks.cumulative(place, index, count)
         else:
             self._acks.cumulative(safe)
+            for chunk in chunks:
+                self._acks.entry(chunk)
         self._send_soon()
 
     def unseen(self, places: Iterable[EntryId]) -> None:

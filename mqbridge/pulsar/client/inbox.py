@@ -2,7 +2,8 @@
 
 Where one consumer has the whole topic in order, what was handed over already is skipped when it is delivered again. A message in
 chunks has the place of its last one, so other messages may lie between its chunks; until it is acknowledged, nothing from its
-first chunk on may be acknowledged cumulatively, and a reader that subscribes anew must begin there.
+first chunk on may be acknowledged cumulatively, and a reader that subscribes anew must begin there. Other messages in chunks that
+are acknowledged meanwhile have the rest of their chunks acknowledged one by one: a part of them alone could not be joined again.
 """
 
 from collections import deque
@@ -60,6 +61,8 @@ class Inbox:
                 self._spans[entry.place] = places
                 self.credit.hold(len(entry.payload))
                 self._queue.append((entry, len(entry.payload)))
+            elif self._keeps_spans and entry.place not in self._spans:
+                unseen += places  # acknowledged before; the session that was to tell it was lost
         return unseen
 
     def take(self) -> Entry | None:
@@ -99,12 +102,14 @@ class Inbox:
         """The same, of a message that is acknowledged."""
         return self._spans.pop(place, (place,)) if self._spans else (place,)
 
-    def settle_up_to(self, place: EntryId) -> EntryId:
-        """All up to this place are acknowledged; up to where that may be said without harm to a message in chunks."""
-        for last in [last for last in self._spans if last <= place]:
-            del self._spans[last]
+    def settle_up_to(self, place: EntryId) -> tuple[EntryId, list[EntryId]]:
+        """All up to this place are acknowledged: up to where that may be said cumulatively, and the chunks behind it."""
+        settled = [self._spans.pop(last) for last in [last for last in self._spans if last <= place]]
         ledger, entry = first = self._first_open(place)
-        return place if first > place else (ledger, entry - 1)
+        if first > place:
+            return place, []
+        safe = ledger, entry - 1
+        return safe, [chunk for chunks in settled for chunk in chunks if chunk > safe]
 
     def _first_open(self, place: EntryId) -> EntryId:
         """The first chunk of all messages that begin up to this place and end behind it; `LATEST` when there is none."""

@@ -162,8 +162,10 @@ async def test_a_cumulative_acknowledgement_stops_before_an_open_message(broker:
     assert entry.payload == b"a-0a-1a-2"
     consumer.acknowledge_up_to(entry.place)
     consumer.flush_acks()
-    await until(lambda: acknowledged(broker))
-    assert acknowledged(broker) == [(True, [0])], "the chunk at 1 belongs to a message that nobody has seen"
+    await until(lambda: len(acknowledged(broker)) == 2)
+    cumulative, individual = acknowledged(broker)
+    assert cumulative == (True, [0]), "the chunk at 1 belongs to a message that nobody has seen"
+    assert individual == (False, [2, 3, 4])
     sender.chunk("b", 1)
     sender.chunk("b", 2)
     consumer.acknowledge_up_to((await consumer.receive()).place)
@@ -185,6 +187,27 @@ async def test_after_a_reconnection_open_messages_are_joined_and_complete_ones_s
     sender.chunk("b", 2)
     assert (await consumer.receive()).payload == b"b-0b-1b-2"
     assert consumer.waiting == 0
+    await consumer.close()
+
+
+async def test_chunks_whose_acknowledgement_was_lost_are_acknowledged_when_they_come_again(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    order = [("b", 0), ("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1), ("c", 2)]
+    for uuid, number in order:
+        sender.chunk(uuid, number)
+    consumer.acknowledge_up_to((await consumer.receive()).place)
+    assert (await consumer.receive()).payload == b"c-0c-1c-2"
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    broker.asked[BaseCommand.ACK].clear()
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    for place, (uuid, number) in enumerate(order):
+        sender.chunk(uuid, number, place)
+    await until(lambda: (False, [1, 2, 3]) in acknowledged(broker))
+    individual = [places for cumulative, places in acknowledged(broker) if not cumulative]
+    assert individual == [[1, 2, 3]], "b is not complete, and nobody has acknowledged c"
     await consumer.close()
 
 
