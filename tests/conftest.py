@@ -12,12 +12,17 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.kit.clusters import Cluster, running
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
+
+# A machine that is busy for a quarter of a second says nothing about an example.
+settings.register_profile("mqbridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mqbridge")
 
 KINDS: dict[str, Callable[[], Cluster]] = {
     "tubemq": TubeMQ,

@@ -18,6 +18,8 @@ POLL_S = 0.1
 """How long a lane that says it is caught up must stay silent to count as read to its end."""
 SETTLE_S = 3.0
 """How long to wait for more lanes, where other members of the group may hold the rest."""
+FIRST_S = 60.0
+"""How long to wait for the first one: a TubeMQ Master as shipped takes half a minute. Then others hold them all."""
 
 Show = Callable[[Partition, list[Message]], None]
 
@@ -52,6 +54,8 @@ class Tail:
         self._expected: set[str] = set()
         self._at_end: set[str] = set()
         self._lanes: set[str] = set()
+        self._assigned = False
+        """It was given a partition at all."""
         self._shown_of: dict[str, int] = {}
         self._failed: BaseException | None = None
         self._over = asyncio.Event()
@@ -95,13 +99,14 @@ class Tail:
             await self._over.wait()
             return
         quiet_s = 0.0
-        while not self._over.is_set() and quiet_s < SETTLE_S:
+        while not self._over.is_set() and quiet_s < (SETTLE_S if self._assigned else FIRST_S):
             await asyncio.sleep(POLL_S)
             quiet_s = quiet_s + POLL_S if self._lanes <= self._at_end else 0.0
 
     async def _accept(self, inbound: Inbound) -> None:
         try:
             async for lane in inbound.lanes():
+                self._assigned = True
                 if lane.partition.name in self._expected:
                     self._lanes.add(lane.partition.name)
                     self._at_end.discard(lane.partition.name)

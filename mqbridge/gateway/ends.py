@@ -45,6 +45,8 @@ class Ends:
     def __init__(self, config: RouteConfig, clusters: Mapping[str, Cluster], looped: Looped) -> None:
         self.targets: dict[str, list[Target]] = {}
         """By source topic."""
+        self.source_partitions = 0
+        """Of all source topics together, as they were found."""
         self.dead_letters: DeadLetters | None = None
         self._config, self._clusters, self._looped = config, clusters, looped
         self._source = clusters[config.source.cluster]
@@ -104,6 +106,7 @@ class Ends:
             )
         opened = [await self._open_target(config, selected, topic) for config in self._config.targets]
         self._opened[selected.topic] = opened
+        self.source_partitions += len(topic.partitions)
         self.targets[selected.topic] = [one.target for one in opened]
         where = ", ".join(f"{one.target.label} ({one.target.outbound.partitions} partitions)" for one in opened)
         log.info("route %s: %s/%s (%d partitions) to %s", name, source, topic.name, len(topic.partitions), where)

@@ -26,7 +26,7 @@ from mqbridge.routing.filters import make_filter
 log = logging.getLogger(__name__)
 
 ASSIGNMENT_PATIENCE_S = 60.0
-"""A route that was given no partition for so long counts as idle: others of its group have them all. Groups settle in a third."""
+"""Partitions that a route was not given for so long are with others; until then it is not idle. Groups settle in a third."""
 
 LOOP_LOG_EVERY_S = 60.0
 """Messages that go round come in numbers; one line tells of all."""
@@ -91,17 +91,17 @@ class Route:
         return max((now - d.oldest_at for d in self.deliveries.values() if d.oldest_at is not None), default=0.0)
 
     def idle_for(self, now: float) -> float:
-        """Seconds since anything came; 0 while something is in flight, not caught up, or not assigned yet."""
+        """Seconds since anything came; 0 while something is in flight or not caught up, or partitions are not assigned yet."""
         if self.error is not None:
             return float("inf")
         session = self._session
         if session is None:
             return 0.0
         busy = self.in_flight or not all(delivery.lane.caught_up for delivery in session.deliveries.values())
-        waiting = not session.assigned and now - session.started_at < ASSIGNMENT_PATIENCE_S
+        waiting = session.held < self._ends.source_partitions and now - session.changed_at < ASSIGNMENT_PATIENCE_S
         if busy or waiting:
             return 0.0
-        return now - max(self.counters.last_batch_at, session.started_at)
+        return now - max(self.counters.last_batch_at, session.changed_at)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

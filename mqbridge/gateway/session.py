@@ -42,9 +42,9 @@ class Session:
         *,
         again: bool = False,
     ) -> None:
-        self.started_at = asyncio.get_running_loop().time()
-        self.assigned = False
-        """It was given a partition at all."""
+        self._loop = asyncio.get_running_loop()
+        self.changed_at = self._loop.time()
+        """When it began, or last was given a partition or lost one."""
         self.deliveries: dict[Partition, LaneDelivery] = {}
         self.stopped: dict[Partition, str] = {}
         """Partitions that are not read, and why."""
@@ -56,6 +56,11 @@ class Session:
         self._ending = asyncio.Event()
         self._live: set[LaneDelivery] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def held(self) -> int:
+        """How many partitions are its own now, those among them that are stopped."""
+        return len(self.deliveries.keys() | self.stopped.keys())
 
     async def run(self) -> None:
         """Deliver until `stop` or a failure, which is told at once; then drain and leave. Raises when it cannot join."""
@@ -104,7 +109,7 @@ class Session:
     async def _accept(self, inbound: Inbound) -> None:
         try:
             async for lane in inbound.lanes():
-                self.assigned = True
+                self.changed_at = self._loop.time()
                 partition = lane.partition
                 delivery = LaneDelivery(lane, self._ends.targets[partition.topic], self.terms)
                 self._live.add(delivery)
@@ -132,6 +137,7 @@ class Session:
             self._live.discard(delivery)
             if self.deliveries.get(partition) is delivery:
                 del self.deliveries[partition]
+                self.changed_at = self._loop.time()
 
     async def _check(self, partition: Partition, delivery: LaneDelivery) -> None:
         """Either the group itself stands behind such a gap already, or the source is going to say the same."""

@@ -1,3 +1,4 @@
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ Invoke = Callable[..., Answer]
 def invoke() -> Iterator[Invoke]:
     """Runs a command in this process; an exception that is not an exit fails the test."""
     root = logging.getLogger()
-    level = root.level
+    level, collecting = root.level, gc.get_threshold()
 
     def run(*arguments: object, stdin: bytes = b"") -> Answer:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
@@ -43,6 +44,7 @@ def invoke() -> Iterator[Invoke]:
     for handler in [one for one in root.handlers if one.name == HANDLER]:
         root.removeHandler(handler)
     root.setLevel(level)
+    gc.set_threshold(*collecting)
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_run_drains_at_the_first_signal(config: Path, orders: list[object], tmp_
     process = start("run", config, "--json")
     wait_for(tmp_path / "state.db")
     limit = time.monotonic() + DEADLINE_S
-    while "3" not in call("groups", "orders", "-G", "g", *orders)[1]:
+    while '"committed":"3"' not in call("groups", "orders", "-G", "g", "--json", *orders)[1].replace(" ", ""):
         assert time.monotonic() < limit, "the route never delivered"
     process.send_signal(number)
     code, out, err = finish(process)

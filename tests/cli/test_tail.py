@@ -52,10 +52,11 @@ class Lane:
 
 
 class Inbound:
-    def __init__(self, *lanes: InboundLane, error: Exception | None = None) -> None:
-        self._lanes, self._error = lanes, error
+    def __init__(self, *lanes: InboundLane, error: Exception | None = None, after_s: float = 0.0) -> None:
+        self._lanes, self._error, self._after_s = lanes, error, after_s
 
     async def lanes(self) -> AsyncIterator[InboundLane]:
+        await asyncio.sleep(self._after_s)
         for lane in self._lanes:
             yield lane
         if self._error is not None:
@@ -100,6 +101,19 @@ async def test_a_shared_group_ends_with_the_lanes_that_it_has(monkeypatch: pytes
     one, shown = tail(Wanted(frozenset(), "stored", exit_at_end=True, shared=True))
     await one.run(Inbound(Lane(0, b"x")))
     assert shown == [b"x"]
+
+
+async def test_a_group_that_takes_its_time_to_hand_out_partitions_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.cli.tail.SETTLE_S", 0.2)
+    one, shown = tail(Wanted(frozenset(), "stored", exit_at_end=True, shared=True))
+    await one.run(Inbound(Lane(0, b"x"), after_s=0.6))
+    assert shown == [b"x"]
+
+
+async def test_a_group_that_others_have_to_themselves_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.cli.tail.FIRST_S", 0.2)
+    one, shown = tail(Wanted(frozenset(), "stored", exit_at_end=True, shared=True))
+    assert (await one.run(Inbound()), shown) == (0, [])
 
 
 async def test_a_revoked_lane_may_come_back() -> None:

@@ -67,8 +67,8 @@ async def test_a_hangup_reloads(tmp_path: Path) -> None:
         assert rows(gateway)["to-one"]["error"] is None
         file.write_text("routes: 7\n")
         os.kill(gateway.process.pid, signal.SIGHUP)
-        wait_for(gateway, lambda: "was not taken" in gateway.log)
-        assert f"{file}:1: routes: " in gateway.log
+        wait_for(gateway, lambda: f"{file}:1: routes: " in gateway.log)
+        assert "was not taken" in gateway.log
         assert '"level":"error"' in gateway.log  # the log's new format was taken at once
         await feed(tmp_path / "a.db", [b"4"])
         wait(gateway, {"to-one": 4, "to-two": 4})

@@ -20,9 +20,9 @@ WINDOW = 8
 """Batches in flight per partition while filling."""
 HEARTBEAT = "2s"
 QUIET_S = 3.0
-"""A target is read to its end when nothing came for so long."""
-FIRST_S = 30.0
-"""How long its first message may take: a group has to be joined."""
+"""A target is read to its end when nothing came for so long, and every partition says that it has no more."""
+PATIENCE_S = 120.0
+"""How long partitions may say nothing at all."""
 
 
 def tubemq_settings(tubemq: TubeMQ) -> dict[str, Any]:
@@ -107,8 +107,11 @@ async def judge(pulsar: Pulsar, topic: str, oracle: Oracle) -> Oracle:
 
 
 async def read(system: str, settings: dict[str, Any], topic: str, group: str) -> AsyncIterator[tuple[int, Sequence[Message]]]:
-    """Every batch of a topic from its beginning until it is quiet, as (partition index, messages)."""
+    """Every batch of a topic from its beginning until its end, as (partition index, messages)."""
     async with opened(system, settings) as cluster:
+        described = await cluster.describe(topic)
+        assert described is not None, f"there is no topic {topic}"
+        lanes: dict[int, InboundLane] = {}
         inbound = await cluster.inbound(InboundSpec((topic,), group))
         found: asyncio.Queue[tuple[int, Sequence[Message]]] = asyncio.Queue(maxsize=4)
 
@@ -121,16 +124,26 @@ async def read(system: str, settings: dict[str, Any], topic: str, group: str) ->
         async def accept() -> None:
             async with asyncio.TaskGroup() as tasks:
                 async for lane in inbound.lanes():
+                    lanes[lane.partition.index] = lane
                     tasks.create_task(drain(lane))
 
+        def at_end() -> bool:
+            return len(lanes) == len(described.partitions) and all(lane.caught_up for lane in lanes.values())
+
         reading = asyncio.ensure_future(accept())
-        patience = FIRST_S
+        silent_s = 0.0
         try:
-            while True:
-                yield await asyncio.wait_for(found.get(), patience)
-                patience = QUIET_S
-        except TimeoutError:
-            pass
+            while not (silent_s and at_end()):
+                assert silent_s < PATIENCE_S, (
+                    f"{topic}: {len(lanes)} of {len(described.partitions)} partitions, not all read"
+                )
+                try:
+                    yield await asyncio.wait_for(found.get(), QUIET_S)
+                    silent_s = 0.0
+                except TimeoutError:
+                    silent_s += QUIET_S
+                    if reading.done():
+                        reading.result()
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)

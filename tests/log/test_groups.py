@@ -26,7 +26,8 @@ async def main(path):
     async for lane in inbound.lanes():
         batch = await lane.receive()
         lane.acknowledge(batch)
-        await asyncio.sleep(0.5)
+        while await cluster.committed("t", "g") != {"0": batch.next}:
+            await asyncio.sleep(0.01)
         print(batch.next[0], flush=True)
 
 asyncio.run(main(sys.argv[1]))
