@@ -81,5 +81,5 @@ class MemoryHarness(BuiltIn):
 
 class LogHarness(BuiltIn):
     def __init__(self, folder: Path) -> None:
-        config = LOG.cluster_model(path=folder / "conformance.db", lease="1s", poll="10ms")
+        config = LOG.cluster_model(path=folder / "conformance.db", lease="3s", poll="10ms")
         super().__init__("log", LOG, config, (16 << 20) - 100)

@@ -65,6 +65,8 @@ SETTINGS: dict[str, object] = {
     "enablePropertyFilter": "true",
     # As shipped, a send that waited 200 ms is refused with code 2, which a busy test machine brings about by itself.
     "waitTimeMillsInSendQueue": 5000,
+    # As shipped, all sends that wait are refused with code 2 while one message takes longer than 1000 ms to be stored.
+    "osPageCacheBusyTimeOutMills": 10_000,
     # As shipped, checks come after 6 s and every 30 s.
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 3000,

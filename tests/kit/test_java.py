@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(600)]
 
 BRIDGED = 20_000
 PARTITIONS = 8
+IDLE_S = 50
+"""What ends a Java consumer to which nothing comes: one that pulls before its broker knows its subscription waits for 25 s."""
 PROPERTIES = {f"p{number}": f"value {number} of {{n}}" for number in range(5)}
 DIRECTIONS = [
     ("tubemq", "pulsar"),
@@ -37,11 +39,13 @@ def sequence(line: Line) -> int:
 @pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
 def test_rocketmq_messages_come_back_as_they_were_sent(rocketmq: RocketMQ, client: str) -> None:
     topic = rocketmq.take_topic(2)
+    group = f"c_{topic}"
+    rocketmq.create_topic(f"%RETRY%{group}", 1)  # one that its heartbeat makes a client sees up to 30 s later
     at: dict[str, Any] = {"client": client, "name_servers": rocketmq.name_server, "topic": topic}
-    *sent, _ = java.run(
-        "RocketProduce", messages=10, tags="a,b", keys="k{n} l{n}", properties={"name": "grün{n}"}, print=True, **at
-    )
-    *got, last = java.run("RocketConsume", group=f"c_{topic}", tags="b", fail=1, retry_level=1, messages=5, **at)
+    sending = {"tags": "a,b", "keys": "k{n} l{n}", "properties": {"name": "grün{n}"}, "print": True}
+    # Several first sends at once may find no route yet, and go by that of a topic still to be made.
+    *sent, _ = java.run("RocketProduce", messages=10, window=1, **sending, **at)
+    *got, last = java.run("RocketConsume", group=group, tags="b", fail=1, retry_level=1, messages=5, idle=IDLE_S, **at)
     assert last == {"messages": 5, "deliveries": 10}
     ids = {line["seq"]: line["messageId"] for line in sent}
     accepted = {sequence(line): line for line in got if line["accepted"]}
@@ -71,7 +75,9 @@ def test_rocketmq_transactions_end_by_outcome_or_by_check(rocketmq: RocketMQ, cl
     outcomes = "commit,rollback,unknown"
     *lines, last = java.run("RocketTransact", group=f"t_{topic}", messages=3, outcomes=outcomes, answers="unknown,commit", **at)
     assert last == {"messages": 3, "checks": 2}
-    assert [(line["check"], line["answer"]) for line in lines[3:]] == [(2, "UNKNOW"), (2, "COMMIT_MESSAGE")]
+    # A broker may ask about one that is settled, when it has not noticed yet.
+    checks = [(line["check"], line["answer"]) for line in lines[3:] if line.get("check") == 2]
+    assert checks == [(2, "UNKNOW"), (2, "COMMIT_MESSAGE")]
     *got, _ = java.run("RocketConsume", group=f"c_{topic}", messages=2, **at)
     assert sorted(map(sequence, got)) == [0, 2]
 

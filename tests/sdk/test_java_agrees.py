@@ -21,7 +21,12 @@ from tests.kit.tubemq import TubeMQ
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(600)]
 
 COUNT = 300
-IDLE_S = 5
+PARTITIONS = 8
+ROUND = 1000
+RATE = 250
+PATIENCE_S = 120.0
+IDLE_S = 50
+"""What ends a Java consumer to which nothing comes, counted from before it subscribes."""
 
 
 async def run_java(name: str, **arguments: Any) -> list[dict[str, Any]]:
@@ -90,7 +95,7 @@ async def test_java_reads_from_tubemq_what_we_wrote(tubemq: TubeMQ) -> None:
         assert not receipt.failures
         await outbound.close()
     native, plain, foreign = await run_java(
-        "TubeConsume", master=tubemq.masters, topic=topic, group=f"j_{topic}", messages=3, idle=20
+        "TubeConsume", master=tubemq.masters, topic=topic, group=f"j_{topic}", messages=3, idle=IDLE_S
     )
     assert (body(native), native["attributes"], native["msgType"]) == (b"native", attributes.decode(), "t1")
     assert (body(plain), plain["attributes"]) == (b"no attributes", None)
@@ -113,7 +118,7 @@ async def test_java_reads_from_pulsar_what_we_wrote(pulsar: Pulsar) -> None:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
         assert not (await outbound.send(0, messages, None)).failures
         await outbound.close()
-    got = await run_java("PulsarConsume", url=pulsar.service_url, topic=topic, subscription="s", messages=5, idle=20)
+    got = await run_java("PulsarConsume", url=pulsar.service_url, topic=topic, subscription="s", messages=5, idle=IDLE_S)
     first, binary, gone, empty, later = got
     assert (body(first), first["key"], first["eventTime"], first["properties"]) == (b"first", "key", 1234, {"a": "1", "ü": "ö"})
     assert base64.b64decode(first["orderingKey"]) == b"\x00\x01"
@@ -151,15 +156,27 @@ async def test_we_read_what_java_wrote_to_pulsar(pulsar: Pulsar, compression: st
 
 
 async def test_a_java_consumer_and_the_gateway_share_a_tubemq_group(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
-    source, target = tubemq.take_topic(8), f"sdk-{time.time_ns()}"
+    source, target, leave = tubemq.take_topic(PARTITIONS), f"sdk-{time.time_ns()}", tmp_path / "leave"
     settings = config(tubemq, pulsar, source, target)
+    place = {"master": tubemq.masters, "topic": source}
     group = settings["routes"][0]["from"]["group"]
+    sent: list[dict[str, Any]] = []
     with GatewayProcess(settings, tmp_path) as gateway:
-        with java.spawn("TubeConsume", master=tubemq.masters, topic=source, group=group, messages=0, idle=15) as other:
-            sent = await run_java(
-                "TubeProduce", master=tubemq.masters, topic=source, messages=4000, size=100, rate=250, print=True, window=50
-            )
-            theirs = (await asyncio.to_thread(other.wait, 120))[:-1]
+        with java.spawn("TubeConsume", group=group, idle=0, until=str(leave), **place) as other:
+
+            async def send() -> None:
+                options = {"messages": ROUND, "start": len(sent), "size": 100, "rate": RATE, "window": 50, "print": True}
+                sent.extend(await run_java("TubeProduce", **place, **options))
+
+            def shared() -> bool:
+                return 0 < len(gateway.route().get("lanes", {})) < PARTITIONS and bool(other.lines())
+
+            async with asyncio.timeout(PATIENCE_S):
+                while not await asyncio.to_thread(shared):
+                    await send()
+            await send()
+            leave.touch()
+            theirs = (await asyncio.to_thread(other.wait))[:-1]
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
     with GatewayProcess(settings, tmp_path, "--until-idle", "4") as gateway:
         assert await asyncio.to_thread(gateway.wait) == 0, gateway.log

@@ -18,7 +18,7 @@ from tests.e2e.sides import SYSTEMS, Side, side
 from tests.kit import java
 from tests.kit.gateway import GatewayProcess
 from tests.kit.rocketmq import RocketMQ
-from tests.sdk.rocketmq import IDLE_S, Line, body, config, connected, everything, run_java, sequence
+from tests.sdk.rocketmq import IDLE_S, Line, body, config, connected, everything, run_java, sequence, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
 
@@ -114,6 +114,7 @@ async def test_what_java_wrote_arrives_whole_everywhere(client: str, sides: dict
     topic = rocket.take_topic(QUEUES)
     targets = {system: await asyncio.to_thread(where.take_topic, QUEUES) for system, where in sides.items()}
     numbers, batch_ids = await produce(rocketmq, client, topic)
+    await until(lambda: rocketmq.message_count(topic) == len(numbers))  # those that are due later, too
 
     settings = config(rocket, topic, f"g_{time.time_ns()}", *((sides[system], name) for system, name in targets.items()))
     with GatewayProcess(settings, tmp_path, "--until-idle", "3") as gateway:

@@ -39,8 +39,6 @@ PAUSE_S = 0.05
 HOLD_MS = 200
 """A Java consumer prints a message so long before its offset can be committed: what it consumed is known though it is killed."""
 THREADS = 64
-IDLE_S = 12
-"""A member that is to leave in order does so when nothing came for so long; shorter pauses come with each new division."""
 ONE_SECOND = 1
 GATEWAY = "gateway"
 BROKER = "broker-a"
@@ -59,7 +57,7 @@ class Group:
         self._stack = contextlib.ExitStack()
 
     async def step(self, step: str) -> None:
-        """`+ NAME`: joins, `~ NAME`: joins and leaves when nothing comes any more, `- gateway`: leaves, `! NAME`: is killed.
+        """`+ NAME`: joins, `~ NAME`: joins and leaves in order at the end, `- gateway`: leaves, `! NAME`: is killed.
 
         Names are `gateway` and the versions of Java's client.
         """
@@ -67,7 +65,7 @@ class Group:
         if (what, name) == ("+", GATEWAY):
             self.gateway = self._stack.enter_context(GatewayProcess(self.config, self._folder))
         elif what in "+~":
-            self.join(name, idle=IDLE_S if what == "~" else 0)
+            self.join(name, idle=0, until=str(self._leave(name)))
         elif name != GATEWAY:
             self.javas[name].kill()
             self.ended.append(self.javas.pop(name))
@@ -78,6 +76,16 @@ class Group:
                 assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
             else:
                 gateway.kill()
+
+    def _leave(self, name: str) -> Path:
+        """What a Java member waits for."""
+        return self._folder / f"{name}.leave"
+
+    async def leave(self, name: str) -> None:
+        """A Java member leaves in order."""
+        self._leave(name).touch()
+        await asyncio.to_thread(self.javas[name].wait)
+        self.ended.append(self.javas.pop(name))
 
     def join(self, name: str, **options: Any) -> None:
         """A Java member starts."""
@@ -220,8 +228,7 @@ async def test_members_join_and_leave(steps: Sequence[str], request: pytest.Fixt
             await cancel(sending._task)
         for name in list(group.javas):
             if f"~ {name}" in steps:
-                await asyncio.to_thread(group.javas[name].wait)
-                group.ended.append(group.javas.pop(name))
+                await group.leave(name)
             else:
                 await group.step(f"! {name}")
         await group.at_rest()

@@ -162,7 +162,7 @@ async def test_from_java_producers_of_the_others_to_java_consumers(
     tube, second, whole = await asyncio.gather(
         run_java("RocketConsume", topic=targets["tubemq"], group="j1", messages=60, client="4.9.8", **consume),
         run_java("RocketConsume", topic=targets["tubemq"], group="j2", messages=30, client="5.3.3", tags="t2", **consume),
-        run_java("RocketConsume", topic=targets["pulsar"], group="j1", messages=60, client="5.3.3", **consume),
+        run_java("RocketConsume", topic=targets["pulsar"], group="j3", messages=60, client="5.3.3", **consume),
     )
     by_body = {body(line): line for line in tube}
     assert len(tube) == len(by_body) == len(from_tube)

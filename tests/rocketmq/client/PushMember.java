@@ -13,9 +13,15 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** A push consumer that prints `queue body` per message and leaves when its standard input ends. */
 public final class PushMember {
+    // Instead of the shipped 3 s and 30 s; why, is said in Rocket.java of tests/java.
+    private static final int API_TIMEOUT_MS = 15_000;
+    private static final int HEARTBEAT_MS = 5000;
+
     public static void main(String[] args) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2]);
         consumer.setNamesrvAddr(args[0]);
+        consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAllocateMessageQueueStrategy(strategy(args[3]));
         consumer.subscribe(args[1], "*");

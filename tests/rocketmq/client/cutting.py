@@ -15,6 +15,9 @@ from tests.rocketmq.client.groups import Groups
 LOST, UNANSWERED, TORN, SILENT = MODES = "lost", "unanswered", "torn", "silent"
 """Cut before it is done, cut after, cut in the middle of the answer; not cut, but neither done nor answered."""
 SHORT_S = 0.2
+"""How long one waits for an answer that does not come."""
+LONG_S = 5.0
+"""For one that comes, on a busy machine too."""
 WAITS = {
     carriers: ("BEGUN_S",),
     consumer: ("HANDOVER_S", "UNBALANCED_S"),
@@ -32,6 +35,7 @@ class Cutting(Cluster):
     def __init__(self, mode: str, victim: int) -> None:
         super().__init__()
         self.mode, self.victim = mode, victim
+        self.patience_s = SHORT_S if mode == SILENT else LONG_S
         self.count = 0
         self.hit: int | None = None
         self.topics = {"T": {"broker-a": 2}}
@@ -74,8 +78,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for module, names in WAITS.items():
         for name in names:
             monkeypatch.setattr(module, name, 0.005)
-    monkeypatch.setattr(pulling, "ANSWER_TIMEOUT_S", SHORT_S)
-    monkeypatch.setattr(pop, "ANSWER_MORE_S", SHORT_S)
     return monkeypatch
 
 
@@ -83,11 +85,13 @@ def cutting(patch: pytest.MonkeyPatch, mode: str, victim: int) -> Cutting:
     """The cluster that every client of now on talks to."""
     cluster = Cutting(mode, victim)
     patch.setattr(connection, "dial", cluster.dial)
+    patch.setattr(pulling, "ANSWER_TIMEOUT_S", cluster.patience_s)
+    patch.setattr(pop, "ANSWER_MORE_S", cluster.patience_s)
     return cluster
 
 
-def new_client() -> RocketmqClient:
-    return scripted_client(request=SHORT_S)
+def new_client(cluster: Cutting) -> RocketmqClient:
+    return scripted_client(request=cluster.patience_s)
 
 
 async def insist(call: Any) -> Any:

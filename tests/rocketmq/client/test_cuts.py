@@ -45,7 +45,7 @@ async def at_every_step(patch: pytest.MonkeyPatch, mode: str, converse: Callable
 
 async def produce(cluster: Cutting) -> None:
     """Batches and single messages to two queues, in order."""
-    client = new_client()
+    client = new_client(cluster)
     await insist(client.connect)
     producer = client.producer("P", "T")
     await insist(producer.queues)
@@ -91,7 +91,7 @@ async def transact(cluster: Cutting) -> None:
     def check(half: Half) -> State:
         return outcomes.get(half.transaction_id, State.ROLLBACK)
 
-    client = new_client()
+    client = new_client(cluster)
     await insist(client.connect)
     producer = client.transaction_producer("TG", "T", check)
     for body in (b"yes", b"no"):
@@ -137,7 +137,7 @@ def consumes(*, orderly: bool) -> Callable[[Cutting], Awaitable[None]]:
             log = cluster.groups.log(*queue)
             log.limit = 4
             log.append(*(b"%d %d" % (queue.id, at) for at in range(10)))
-        client = new_client()
+        client = new_client(cluster)
         await insist(client.connect)
         consumer = await insist(lambda: join(client, GroupSpec("G", (everything("T"),), orderly=orderly)))
         read: dict[Queue, list[bytes]] = {queue: [] for queue in QUEUES}
@@ -202,7 +202,7 @@ async def pop(cluster: Cutting) -> None:
         link.answer(request)
 
     cluster.on |= {Code.POP_MESSAGE: popped, Code.BATCH_ACK_MESSAGE: acknowledged}
-    client = new_client()
+    client = new_client(cluster)
     await insist(client.connect)
     popper = Popper(client, "G", everything("T"), poll_ms=0)
     read = set()

@@ -3,12 +3,12 @@
 import asyncio
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from mqbridge.rocketmq.client.rebalance import STRATEGIES
+from mqbridge.rocketmq.client.rebalance import STRATEGIES, divide
 from tests.kit.guard import guard
 from tests.kit.maven import java
 from tests.kit.rocketmq_settings import server_jars
@@ -78,7 +78,8 @@ async def test_java_and_we_share_a_group(places: Places, members: list[JavaMembe
     await until(lambda: set(bodies(theirs)) == sent)
 
     ours = [await place.reading(**spec), await place.reading(**spec)]
-    await until(lambda: {queue for one in ours for queue in one.queues})
+    shares = await divided(place, strategy, place.client_ids)
+    await until(lambda: [one.queues for one in ours] == shares)
     # When all three have settled, what one round brings comes once, and to whoever owns the queue.
     for attempt in range(20):
         before = {member: len(member.got) for member in (theirs, *ours)}
@@ -97,6 +98,15 @@ async def test_java_and_we_share_a_group(places: Places, members: list[JavaMembe
     wanted = await send_round(place, "without Java")
     await until(lambda: wanted <= set(bodies(*ours)))
     await until(lambda: sorted(ours[0].queues + ours[1].queues) == list(range(QUEUES)))
+
+
+async def divided(place: Place, strategy: str, ours: Sequence[str]) -> list[list[int]]:
+    """The queues that are to be ours, by member; by the consistent hash they can be none."""
+    known = await (await place.client()).groups.consumers(place.group)
+    assert known is not None
+    members = [*ours, *(member.client_id for member in known.connections if member.language == "JAVA")]
+    queues = [place.queue(number) for number in range(QUEUES)]
+    return [sorted(queue.id for queue in divide(STRATEGIES[strategy], one, queues, members)) for one in ours]
 
 
 async def send_round(place: Place, name: str) -> set[bytes]:

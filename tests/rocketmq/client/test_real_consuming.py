@@ -399,7 +399,7 @@ async def test_popped_messages_are_acknowledged_or_come_again(places: Places) ->
     place = places(2)
     for number in range(2):
         await place.send(*[b"%d-%d" % (number, n) for n in range(5)], queue=number)
-    popper = Popper(await place.client(), place.group, everything(place.topic), invisible_ms=3000, poll_ms=3000)
+    popper = Popper(await place.client(), place.group, everything(place.topic), invisible_ms=10_000, poll_ms=3000)
     got = await pop_all(popper, 10)
     assert Counter(record.body for record, _ in got) == Counter(b"%d-%d" % (a, b) for a in range(2) for b in range(5))
     kept = [receipt for record, receipt in got if record.body != b"1-4"]

@@ -66,7 +66,7 @@ def once(status: int, healthy: Answer, asked: list[int]) -> Answer:
 
 
 async def produce(cluster: Cutting, status: int) -> None:
-    client = new_client()
+    client = new_client(cluster)
     await client.connect()
     producer = client.producer("P", "T")
     try:
@@ -105,7 +105,7 @@ async def test_sends(impatient: pytest.MonkeyPatch, code: int) -> None:
 async def transact(cluster: Cutting, status: int) -> None:
     """The local transaction runs once, and only for a half that is stored for certain."""
     ran = []
-    client = new_client()
+    client = new_client(cluster)
     await client.connect()
     producer = client.transaction_producer("TG", "T", lambda _: State.UNKNOWN)
 
@@ -138,7 +138,7 @@ async def consume(cluster: Cutting, status: int) -> None:
     log = cluster.groups.log()
     log.limit = 4
     log.append(*BODIES)
-    client = new_client()
+    client = new_client(cluster)
     await client.connect()
     try:
         consumer = await insist(lambda: join(client, GroupSpec("G", (everything("T"),), orderly=True, retries=False)))
@@ -195,7 +195,7 @@ async def test_sending_back(impatient: pytest.MonkeyPatch) -> None:
 
     async def send_back(cluster: Cutting, status: int) -> None:
         cluster.topics["%RETRY%G"] = {"broker-a": 1}
-        client = new_client()
+        client = new_client(cluster)
         await client.connect()
         await SendBack(client, "G").later(QUEUE, Record("T", b"x", store_host=bytes(8)))
         # SUCCESS is believed, and a broker that goes away is asked a second time.
@@ -214,7 +214,7 @@ async def test_pops(impatient: pytest.MonkeyPatch, code: int) -> None:
     changed = {"popTime": "1", "invisibleTime": "2", "reviveQid": "3"}
 
     async def pop(cluster: Cutting, status: int) -> None:
-        client = new_client()
+        client = new_client(cluster)
         await client.connect()
         popper = Popper(client, "G", everything("T"), poll_ms=0)
         for call in (
@@ -289,6 +289,8 @@ ACCEPTED = {
     Code.QUERY_MESSAGE: {Status.QUERY_NOT_FOUND},
 }
 """Refusals that are an answer: there is none."""
+FOLLOWING = {*CALLS, Code.GET_ALL_TOPIC_CONFIG}
+"""What some of them ask next."""
 CLUSTER_INFO = {
     "brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "C"}},
     "clusterAddrTable": {"C": ["broker-a"]},
@@ -300,10 +302,11 @@ async def test_questions(impatient: pytest.MonkeyPatch, code: int) -> None:
     for status in STATUSES:
         cluster = cutting(impatient, "none", -1)
         cluster.topics["T"] = {"broker-a": 1}
+        cluster.on = dict.fromkeys(FOLLOWING, refuses(Status.SYSTEM_ERROR)) | cluster.on
         cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says(CLUSTER_INFO)
         cluster.on |= dict.fromkeys((Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV), success)
         cluster.on[code] = refuses(status)
-        client = new_client()
+        client = new_client(cluster)
         await client.connect()
         async with asyncio.timeout(DEADLINE_S):
             if status == Status.SUCCESS or status in ACCEPTED.get(code, ()):  # without the header or body that belongs to it

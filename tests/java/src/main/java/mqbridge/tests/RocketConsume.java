@@ -25,6 +25,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * --max-reconsume -1        refusals before a message goes to the dead letters (the client's default: 16)
  * --batch 1                 messages per call of the listener           --threads 20  --hold 0  ms that the listener takes
  * --messages 0              --idle 30          stop after so many accepted messages, or seconds without a delivery (0: never)
+ * --until FILE                                 stop as soon as there is such a file
  * --instance NAME  --tls    --digest           sha256 and size instead of the body
  * </pre>
  */
@@ -128,7 +129,10 @@ public final class RocketConsume {
             line.put("time", System.currentTimeMillis());
             Program.print(line);
         }
-        pause();
+        if (hold > 0) {
+            Program.flush();  // what can be committed is known, though the program is killed then
+            pause();
+        }
         delivered(messages.size());
         idle.saw(accepted ? messages.size() : 0);
         return accepted;

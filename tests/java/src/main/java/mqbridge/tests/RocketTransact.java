@@ -3,6 +3,9 @@ package mqbridge.tests;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -59,9 +62,13 @@ public final class RocketTransact implements TransactionListener {
             RocketTransact transact = new RocketTransact(args);
             TransactionMQProducer producer = Rocket.producer(new TransactionMQProducer(args.text("group")), args);
             args.end();
+            ExecutorService checking = Executors.newSingleThreadExecutor();
             producer.setTransactionListener(transact);
+            producer.setExecutorService(checking);
             producer.start();
             transact.run(producer);
+            transact.finish(checking);
+            // Its last requests wait for answers: what was sent one way before has been written then.
             producer.shutdown();
         });
     }
@@ -80,6 +87,14 @@ public final class RocketTransact implements TransactionListener {
                 throw new IllegalStateException("not settled by checks in " + timeout + " s: " + states);
             }
             Thread.sleep(LOOK_MS);
+        }
+    }
+
+    /** The summary, when the client has sent what the last check answered: it does so after the listener has returned. */
+    private void finish(ExecutorService checking) throws InterruptedException {
+        checking.shutdown();
+        if (!checking.awaitTermination(timeout, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("a check is not answered in " + timeout + " s");
         }
         Program.print(Program.object("messages", end - first, "checks", checks.get()));
     }
