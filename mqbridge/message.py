@@ -24,6 +24,8 @@ Pair = tuple[str, str]
 
 RESERVED_PREFIX = "mqbridge."
 """Properties under this prefix are the gateway's own; see `docs/mapping.md`."""
+MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
+"""The pairs of an attribute string that say a message's type and time; as properties they keep these names in every system."""
 
 
 def format_position(position: Position) -> str:

@@ -30,6 +30,8 @@ def run(
     The first Ctrl-C or SIGTERM drains: what is in flight is delivered and acknowledged, the rest stays at the source.
     The second quits at once; what was in flight is then delivered again by the next run.
 
+    With --until-idle it waits up to a minute for partitions that its group has not given it; then others of the group have them.
+
     SIGHUP, or POST /reload, reads the configuration again: what changed is restarted, the rest goes on. A configuration that
     cannot be used changes nothing.
 

@@ -102,7 +102,9 @@ class EditRules(Part):
     clear: tuple[Literal["key", "ordering_key", "keys", "msg_type", "event_time", "deliver_at"], ...] = Field(
         default=(), description="Fields to empty; one that is also set here is emptied only where its template says nothing."
     )
-    msg_type: MessageTemplate | None = Field(default=None, description="The message's type: a template.")
+    msg_type: MessageTemplate | None = Field(
+        default=None, description="The message's type: a template. A `$msgType$` property that said the old one says the new one."
+    )
     key: MessageTemplate | None = Field(default=None, description="The routing key: a template.", examples=["{property:user}"])
     ordering_key: MessageTemplate | None = Field(default=None, description="The ordering key: a template.")
     keys: tuple[MessageTemplate, ...] = Field(default=(), description="The index keys: a template for each.")

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from mqbridge.carried import ATTRIBUTES, CARRIED_KEYS, ORIGIN, USER_PREFIX, uncarry
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.memo import remember
-from mqbridge.message import Message
+from mqbridge.message import MSG_TYPE, Message
 from mqbridge.pulsar.batched import BatchedMessage
-from mqbridge.pulsar.fields import MSG_TYPE
 from mqbridge.pulsar.shapes import Strange
 from mqbridge.raw import is_text, layout_of
 from mqbridge.wire.varint import decode_varint

@@ -5,8 +5,7 @@ message of a batch. Properties that are the gateway's own are written under thei
 """
 
 from mqbridge.fates import CARRIED, DROPPED, NATIVE, RECOMPUTED, Row, Table
-
-MSG_TYPE = "$msgType$"
+from mqbridge.message import MSG_TYPE
 
 _CHUNKS = "a message in chunks is one message here, or a defect where it cannot be joined"
 _SECRET = "an entry that cannot be decrypted is a defect; what is written is not encrypted"  # noqa: S105 - a reason

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from mqbridge.carried import ATTRIBUTES, EVENT_TIME, HOPS, KEYS, ORIGIN, TYPE, WITHOUT, carry, escape_user, keys_text, stamps
 from mqbridge.memo import ENTRIES, remember
-from mqbridge.message import Message, Pair, format_position
-from mqbridge.pulsar.fields import MSG_TYPE
+from mqbridge.message import MSG_TYPE, Message, Pair, format_position
 from mqbridge.pulsar.wire.batch import property_bytes
 from mqbridge.raw import EMPTY, Layout, is_text, lay_out
 from mqbridge.wire.varint import CONTINUED, SMALL, encode_varint

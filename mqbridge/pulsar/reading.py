@@ -15,9 +15,8 @@ from google.protobuf.message import DecodeError
 from mqbridge.carried import uncarry
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.memo import remember
-from mqbridge.message import Message
+from mqbridge.message import MSG_TYPE, Message
 from mqbridge.pulsar.cutting import cut_head, key_of, signed
-from mqbridge.pulsar.fields import MSG_TYPE
 from mqbridge.pulsar.shapes import HeadShape, Numbers, is_number, shape_of
 from mqbridge.pulsar.wire.batch import split_batch
 from mqbridge.pulsar.wire.entry import Entry

@@ -6,8 +6,8 @@ The fixed bytes of a shape hold all tags and lengths, so where they fit there is
 from mqbridge.carried import CARRIED_KEYS, USER_PREFIX
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.memo import remember
+from mqbridge.message import MSG_TYPE
 from mqbridge.pulsar.batched import BatchedMessage, Carried, CarriedMessage
-from mqbridge.pulsar.fields import MSG_TYPE
 from mqbridge.raw import layout_of
 from mqbridge.shapes import Shape
 from mqbridge.wire.varint import decode_varint

@@ -1,14 +1,15 @@
 """What a route changes in messages on their way to one target.
 
 Properties are removed, then renamed, then set; templates read the message as it came. Only what differs is changed, and a message
-that nothing changes goes on as the object that it was. One that could not be read is left alone.
+that nothing changes goes on as the object that it was. One that could not be read is left alone. A property that says the type or
+the time changes with it.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from mqbridge.message import Message, Pair, Partition
+from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition
 from mqbridge.routing.templates import Template
 from mqbridge.routing.topics import compile_pattern, is_pattern
 
@@ -93,10 +94,24 @@ class Edit:
         if self._keys and (keys := tuple(self._index_keys(message, source))):
             wanted["keys"] = keys
         changes = {field: value for field, value in wanted.items() if value != getattr(message, field)}
+        self._restate(message, changes)
         if changes and message.attributes is not None and ("properties" in changes or "msg_type" in changes):
             # The string would go on saying what was there, a removed property among it.
             changes["attributes"] = None
         return changes
+
+    def _restate(self, message: Message, changes: dict[str, Any]) -> None:
+        """Let the properties that said the old type or time say the new one; one that is set by itself says what it is set to."""
+        if "msg_type" in changes and message.property(MSG_TYPE) == message.msg_type:
+            self._say(MSG_TYPE, changes["msg_type"], message, changes)
+        if "event_time" in changes:  # it can only be cleared
+            self._say(MSG_TIME, None, message, changes)
+
+    def _say(self, name: str, value: str | None, message: Message, changes: dict[str, Any]) -> None:
+        properties: tuple[Pair, ...] = changes.get("properties", message.properties)
+        if name not in self._set and any(pair[0] == name for pair in properties):
+            rest = tuple(pair for pair in properties if pair[0] != name)
+            changes["properties"] = rest if value is None else _with(properties, name, value)
 
     def _index_keys(self, message: Message, source: Partition) -> Iterator[str]:
         for template in self._keys:

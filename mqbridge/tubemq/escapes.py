@@ -8,8 +8,7 @@ from urllib.parse import quote, unquote
 
 from mqbridge.attributes import read_pair
 from mqbridge.carried import BUILT, CARRIED_KEYS, is_carried
-from mqbridge.message import RESERVED_PREFIX, Pair
-from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE
+from mqbridge.message import MSG_TIME, MSG_TYPE, RESERVED_PREFIX, Pair
 
 OURS = RESERVED_PREFIX.encode()
 MARKER_TEXT = f"{BUILT[0]}={BUILT[1]}"

@@ -4,8 +4,7 @@ The fields of a send request and of a message that was fetched are the protocol'
 """
 
 from mqbridge.fates import CARRIED, DROPPED, NATIVE, RECOMPUTED, Row, Table
-
-MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
+from mqbridge.message import MSG_TIME, MSG_TYPE
 
 REQUEST = (
     Row("SendMessageRequestP2B.clientId", None, RECOMPUTED, "who sends"),

@@ -9,11 +9,10 @@ from functools import partial
 from struct import Struct
 
 from mqbridge.memo import remember
-from mqbridge.message import Message
+from mqbridge.message import MSG_TIME, MSG_TYPE, Message
 from mqbridge.raw import is_text, keep, layout_of
 from mqbridge.shapes import Shape, Shapes
 from mqbridge.tubemq.escapes import OURS
-from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE
 from mqbridge.tubemq.reading import NativeMessage, read
 from mqbridge.tubemq.times import minutes_of
 from mqbridge.tubemq.wire.payload import CHECKSUM_MASK, HAS_ATTRIBUTES

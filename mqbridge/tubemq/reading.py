@@ -8,10 +8,9 @@ from typing import Any
 
 from mqbridge.attributes import read_pairs
 from mqbridge.carried import USER_PREFIX, uncarry
-from mqbridge.message import Message, Pair, Position
+from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Position
 from mqbridge.raw import RawMessage, is_text, lay_out
 from mqbridge.tubemq.escapes import MARKER, OURS, is_appended, unescape
-from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE
 from mqbridge.tubemq.times import Minutes
 
 

@@ -15,10 +15,10 @@ from mqbridge.attributes import read_pairs
 from mqbridge.carried import BUILT, EVENT_TIME, HOPS, KEY, KEYS, ORIGIN, WITHOUT, carry, escape_user, keys_text, stamps
 from mqbridge.errors import MappingError
 from mqbridge.memo import remember
-from mqbridge.message import Message, Pair
+from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair
 from mqbridge.raw import Layout, lay_out
 from mqbridge.tubemq.escapes import MARKER, MARKER_TEXT, OURS, escape, is_appended
-from mqbridge.tubemq.fields import MSG_TIME, MSG_TYPE, TABLE
+from mqbridge.tubemq.fields import TABLE
 from mqbridge.tubemq.reading import system_fields
 from mqbridge.tubemq.times import minutes_of, texts_of
 from mqbridge.tubemq.wire.payload import join_payload
