@@ -134,9 +134,7 @@ async def read(system: str, settings: dict[str, Any], topic: str, group: str) ->
         silent_s = 0.0
         try:
             while not (silent_s and at_end()):
-                assert silent_s < PATIENCE_S, (
-                    f"{topic}: {len(lanes)} of {len(described.partitions)} partitions, not all read"
-                )
+                assert silent_s < PATIENCE_S, f"{topic}: {len(lanes)} of {len(described.partitions)} partitions, not all read"
                 try:
                     yield await asyncio.wait_for(found.get(), QUIET_S)
                     silent_s = 0.0

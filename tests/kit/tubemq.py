@@ -30,7 +30,8 @@ BROKER_MAIN = "org.apache.inlong.tubemq.server.tools.BrokerStartup"
 POOL = {1: 8, 3: 8, 8: 8}
 # How many take_topic adds at once when the pool has none left.
 REFILL = 4
-# The Broker looks for caches to write every 10 s, and passes one over that was written less than 4 s ago.
+# The Broker looks for caches to write every 10 s and passes over one that it made, or wrote, less than 4 s ago. When the last
+# message came does not count: a cache may be written between two sends, and a get from the file then ends between them.
 STORED_TIMEOUT_S = 60.0
 INDEX_ENTRY_BYTES = 28
 

@@ -14,8 +14,9 @@ from tests.kit.web import call
 # The Broker reports this TLS port with TLS off as well, and the Master compares it; nobody listens on it.
 TLS_PORT = 8124
 # The least that the Master takes: a cache of 2 MB or 1024 messages that is full goes to the file at once, and one that
-# is 4 s old at the Broker's next look (every 10 s). A store takes two caches, 4 MB of direct memory. Refusals with 419 are
-# part of it: 51 of 100,000 sends of 1 KB by 8 threads, 3 with the shipped 3 MB or 10 K, none with memory_store=False.
+# was made or written 4 s ago at the Broker's next look (every 10 s), whenever its last message came. A store takes two
+# caches, 4 MB of direct memory. Refusals with 419 are part of it: 51 of 100,000 sends of 1 KB by 8 threads, 3 with the
+# shipped 3 MB or 10 K, none with memory_store=False.
 STORE_SETTINGS: Mapping[str, object] = {
     "memCacheMsgSizeInMB": 2,
     "memCacheMsgCntInK": 1,

@@ -1,5 +1,6 @@
 """Clients of the real server."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from uuid import uuid4
@@ -11,8 +12,16 @@ from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription
 from tests.kit.pulsar import Pulsar
+from tests.pulsar.entries import PATIENCE_S
 
 Subscribe = Callable[..., Awaitable[Consumer]]
+
+
+async def no_subscriptions(pulsar: Pulsar, topic: str) -> None:
+    """Wait until none is left: a broker removes that of a closed reader on another thread, perhaps after its answer."""
+    async with asyncio.timeout(PATIENCE_S):
+        while pulsar.admin("GET", f"{topic.replace('://', '/')}/subscriptions"):
+            await asyncio.sleep(0.01)
 
 
 def client_of(url: str) -> PulsarClient:

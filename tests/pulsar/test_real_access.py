@@ -87,7 +87,10 @@ async def test_a_delayed_message_comes_later(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     consumer = await subscribe(topic, type=Types.Shared)
     producer = await open_topic_producer(client, topic)
-    later = time.time_ns() // 1_000_000 + 2500
+    await producer.send(b"7")
+    (warm_up,) = await take(consumer, 1)
+    assert numbers([warm_up]) == [7]
+    later = time.time_ns() // 1_000_000 + 6000
     await asyncio.gather(producer.send(b"1", deliver_at=later), producer.send(b"0"))
     first, second = await take(consumer, 2)
     assert (numbers([first, second]), second.metadata.deliver_at_time) == ([0, 1], later)

@@ -223,6 +223,7 @@ async def committed(session: PartitionSession, _: Pack) -> None:
 
 async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
     cutter = Cutter()
+    client.stack.push_async_callback(cutter.close)
     ports = [int(tubemq.masters.rpartition(":")[2]), tubemq.broker_port]
     through = {port: await cutter.port_for(port) for port in ports}
     for method in CUT_METHODS:
@@ -237,7 +238,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
     def happened(method: int) -> int:
         return sum(found == method for found, _ in cutter.done)
 
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(3 * PATIENCE_S):
         # Registers are seldom: each new member brings one, and takes a partition or two.
         while any(happened(method) < 2 for method in CUT_METHODS):
             await asyncio.gather(*(sender.send(f"1:{place}", b"%04d" % number) for place in range(3)))
@@ -255,4 +256,3 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
         assert in_order(messages)
     for messages in first.got.values():
         assert in_order(messages)
-    await cutter.close()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.connection import Connection, Session
@@ -120,7 +120,7 @@ class Attachment:
                 delay = backoff.delay()
                 if self._role.gives_up(error, delay):
                     self._task = None
-                    self._role.end(ClusterError(f"no {self._what} for {self._topic}: {error}", Failure.FATAL))
+                    self._role.end(_final(f"no {self._what} for {self._topic}: {error}", error))
                     return
                 log.info("%s: %s; trying again in %.1f s", self._topic, error, delay)
                 await asyncio.sleep(delay)
@@ -181,3 +181,10 @@ class Attachment:
             )
         except ClusterError as error:
             log.info("%s: closing the %s: %s", self._topic, self._what, error)
+
+
+def _final(problem: str, error: ClusterError) -> ClusterError:
+    """FATAL, with the broker's code where it gave one."""
+    if isinstance(error, ServerRefused):
+        return ServerRefused(problem, error.code, Failure.FATAL)
+    return ClusterError(problem, Failure.FATAL)

@@ -73,6 +73,7 @@ class Consumer:
         self._acks = Acknowledger(consumer_id, topic, subscription, self._inbox, self._session, self.redeliver, request_timeout_s)
         self._requests = ConsumerRequests(consumer_id, topic, self._live_session, request_timeout_s)
         self._seeking = False
+        self._unsubscribing = False
         self._silence = SilenceWatch(topic, subscription.silence_s, self._listens, self._beyond, self._restart_session)
 
     # --- receiving --------------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ class Consumer:
                 log.info("%s: the broker closed the consumer, looking for its next owner", self.topic)
                 self._attachment.on_closed(frame.command.close_consumer)
                 self._leave()
-                if not self._seeking:  # then that is why, and the new position comes first
+                if not self._seeking and not self._unsubscribing:  # then that is why, and what it is for comes first
                     self._reopen()
 
     def on_lost(self, error: Exception) -> None:
@@ -310,8 +311,15 @@ class Consumer:
         return await retrying(self._requests.stats, self._request_timeout_s)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription. Raises ClusterError, for instance while others are subscribed and it is not by force."""
-        await self._requests.unsubscribe(force)
+        """Delete the subscription, which ends the consumer. Raises ClusterError: others are subscribed and it is not by force."""
+        self._unsubscribing = True
+        try:
+            await self._requests.unsubscribe(force)
+            self.end(ClusterError(f"the subscription {self.subscription.name} of {self.topic} is deleted", Failure.FATAL))
+        finally:
+            self._unsubscribing = False
+            if self._session() is None:
+                self._reopen()
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 

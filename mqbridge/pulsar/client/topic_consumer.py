@@ -1,6 +1,9 @@
 """One stream out of many topics: all partitions of some topics, or of all that match a pattern, as they come and go.
 
 What it hands out names the consumer that it came from, which is the one to acknowledge it with. Consumers take turns.
+
+What a pattern found exists, so to subscribe never creates it: else a topic that is deleted would come back at once. A partition
+that is counted and not there yet is taken when it is listed.
 """
 
 import asyncio
@@ -8,12 +11,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.client import REFRESH_S, PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.client.topic_watch import TopicWatch
+from mqbridge.pulsar.wire import codes
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.names import parse_topic
 
@@ -77,7 +81,7 @@ class TopicConsumer:
             if entry is not None:
                 self._turn += step + 1
                 return consumer, entry
-            if consumer.ended is not None and not consumer.closed:
+            if consumer.ended is not None and not consumer.closed and not self._is_gone(consumer.ended):
                 self._ended = consumer.ended
         return None
 
@@ -97,20 +101,38 @@ class TopicConsumer:
         concrete = [str(name.partition(index)) for index in range(count)] or [topic]
         share = max(MIN_CONSUMER_BYTES, self._subscription.max_bytes // max(1, len(concrete), len(self.consumers)))
         for each in concrete:
+            if each in self.consumers and self._is_gone(self.consumers[each].ended):
+                await self._drop(each)
             if each not in self.consumers:
-                consumer = await self._client.consumer(each, replace(self._subscription, max_bytes=share))
-                consumer.on_change = self._notify
-                self.consumers[each] = consumer
-                self._order.append(consumer)
-                self._notify()
+                await self._consume(each, share)
+
+    async def _consume(self, topic: str, max_bytes: int) -> None:
+        try:
+            consumer = await self._client.consumer(topic, replace(self._subscription, max_bytes=max_bytes))
+        except ClusterError as error:
+            if not self._is_gone(error):
+                raise
+            log.info("%s is not there: %s", topic, error)
+            return
+        consumer.on_change = self._notify
+        self.consumers[topic] = consumer
+        self._order.append(consumer)
+        self._notify()
+
+    def _is_gone(self, error: ClusterError | None) -> bool:
+        """Whether it says that a topic of the pattern is not there: the watch tells when it is."""
+        return self._watch is not None and isinstance(error, ServerRefused) and error.code == codes.TOPIC_NOT_FOUND
 
     async def _leave(self, topic: str) -> None:
         """A topic that is gone; what it had is still handed over to nobody, as it is deleted."""
         gone = [each for each in self.consumers if str(parse_topic(each).parent) == topic or each == topic]
         for each in gone:
-            consumer = self.consumers.pop(each)
-            self._order.remove(consumer)
-            await consumer.close()
+            await self._drop(each)
+
+    async def _drop(self, topic: str) -> None:
+        consumer = self.consumers.pop(topic)
+        self._order.remove(consumer)
+        await consumer.close()
 
     async def _grow(self) -> None:
         while True:
@@ -163,6 +185,7 @@ async def open_pattern_consumer(
     client: PulsarClient, namespace: str, pattern: str, subscription: Subscription, *, refresh_s: float = REFRESH_S
 ) -> TopicConsumer:
     """A consumer of all topics of a namespace that match (see `wire.topic_lists`), as they come and go. Raises ClusterError."""
-    consumer = TopicConsumer(client, [], client.watch_topics(namespace, pattern, refresh_s), subscription, refresh_s)
+    watch = client.watch_topics(namespace, pattern, refresh_s)
+    consumer = TopicConsumer(client, [], watch, replace(subscription, create_topic=False), refresh_s)
     await consumer.open()
     return consumer

@@ -24,6 +24,7 @@ class TopicChange(NamedTuple):
     """Full names."""
 
     added: set[str]
+    """Also a topic that was known, when partitions of it are new."""
     removed: set[str]
 
 
@@ -43,6 +44,8 @@ class TopicWatch:
         self._wide = f"{namespace}/.*"
         self._names: set[str] = set()
         """What the broker lists, partitions one by one."""
+        self._seen: set[str] = set()
+        """Of these, what the last look found."""
         self._hash: str | None = None
         self._session: Connection | None = None
         self._refused = False
@@ -62,8 +65,10 @@ class TopicWatch:
             self._news.clear()  # before looking: what is reported meanwhile may be newer than the list that is told
             await self._look()
             now = topic_lists.whole_topics(self._names, self._pattern)
-            if first or now != self.topics:
-                change = TopicChange(now - self.topics, self.topics - now)
+            added = topic_lists.whole_topics(self._names - self._seen, self._pattern)
+            self._seen = set(self._names)
+            if first or added or now != self.topics:
+                change = TopicChange(added, self.topics - now)
                 self.topics = now
                 return change
             try:

@@ -221,13 +221,26 @@ async def test_statistics(broker: Broker, client):
     await consumer.close()
 
 
-async def test_unsubscribing_by_force_is_said(broker: Broker, client):
-    broker.on[BaseCommand.UNSUBSCRIBE] = success
+async def test_unsubscribing_is_refused_or_ends_the_consumer(broker: Broker, client):
+    def close_and_succeed(link, frame):
+        link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
+        success(link, frame)
+
+    def close_and_refuse(link, frame):
+        link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
+        link.error(frame.command.unsubscribe.request_id, pb.MetadataError)
+
+    broker.on[BaseCommand.UNSUBSCRIBE] = in_turn(close_and_refuse, close_and_succeed)
     consumer = await client.consumer(TOPIC, Subscription("s"))
-    await consumer.unsubscribe()
+    with pytest.raises(ServerRefused, match="MetadataError"):
+        await consumer.unsubscribe()
+    await until(lambda: consumer.sessions == 2)
     await consumer.unsubscribe(force=True)
     assert [asked.force for asked in broker.asked[BaseCommand.UNSUBSCRIBE]] == [False, True]
+    with pytest.raises(ClusterError, match="is deleted"):
+        await consumer.receive()
     await consumer.close()
+    assert len(broker.asked[BaseCommand.SUBSCRIBE]) == 2, "to subscribe again would make it anew"
 
 
 async def test_the_last_message_names_its_place_in_the_batch(broker: Broker, client):

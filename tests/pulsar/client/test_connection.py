@@ -69,7 +69,7 @@ async def test_pings_are_answered(broker: Broker, client):
 
 
 async def test_a_silent_broker_is_given_up_and_one_that_answers_is_kept(broker: Broker):
-    client = scripted_client(keep_alive=0.02)
+    client = scripted_client(keep_alive=0.2)
     await client.connect()
     await until(lambda: len(broker.asked[BaseCommand.PING]) >= 3)
     assert broker.link.open

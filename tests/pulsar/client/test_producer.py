@@ -203,7 +203,7 @@ async def test_a_name_that_is_taken_is_fatal_after_a_while(broker: Broker):
         link.error(frame.command.producer.request_id, pb.ProducerBusy)
 
     broker.on[BaseCommand.PRODUCER] = busy
-    client = scripted_client(operation=0.2)
+    client = scripted_client(operation=1.0)
     producer = client.producer(TOPIC, name="mine")
     with pytest.raises(ClusterError, match="ProducerBusy") as caught:
         await producer.send(MessageMetadata(), b"a")

@@ -9,6 +9,7 @@ from mqbridge.pulsar.client.batching import Batching
 from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.client.topic_consumer import open_pattern_consumer, open_topic_consumer
 from mqbridge.pulsar.client.topic_producer import open_topic_producer
+from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import split_batch
 from mqbridge.pulsar.wire.entry import decode_entry
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
@@ -16,7 +17,7 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from mqbridge.pulsar.wire.schemas import STRING, Schema
 from mqbridge.pulsar.wire.topic_lists import topics_hash
-from tests.pulsar.client.broker import Broker, in_turn, until
+from tests.pulsar.client.broker import Broker, in_turn, success, until
 
 TOPIC = "persistent://public/default/t"
 NAMESPACE = "public/default"
@@ -27,26 +28,40 @@ class Catalog:
 
     def __init__(self, broker: Broker) -> None:
         self.counts: dict[str, int] = {}
+        self.absent: set[str] = set()
+        """Partitions that are counted, and are not there (yet)."""
         self.watches = True
         self.filtered = True
         self.broker = broker
         broker.on[BaseCommand.PARTITIONED_METADATA] = self._metadata
         broker.on[BaseCommand.GET_TOPICS_OF_NAMESPACE] = self._list
         broker.on[BaseCommand.WATCH_TOPIC_LIST] = self._watch
+        broker.on[BaseCommand.WATCH_TOPIC_LIST_CLOSE] = success
         broker.on[BaseCommand.CONNECT] = self._connect
+        broker.on[BaseCommand.SUBSCRIBE] = self._subscribe
 
     @property
     def names(self) -> list[str]:
-        return [
+        names = [
             name if not count else f"{name}-partition-{index}"
             for name, count in self.counts.items()
             for index in range(max(1, count))
         ]
+        return [name for name in names if name not in self.absent]
 
     def _connect(self, link, _):
         flags = pb.FeatureFlags(supports_topic_watchers=self.watches)
         said = pb.CommandConnected(server_version="x", protocol_version=21, max_message_size=1 << 20, feature_flags=flags)
         link.send(connected=said)
+
+    def _subscribe(self, link, frame):
+        asked = frame.command.subscribe
+        if asked.topic not in self.names and not asked.force_topic_creation:
+            link.error(asked.request_id, pb.TopicNotFound)
+            return
+        if asked.topic not in self.names:
+            self.counts[asked.topic] = 0
+        success(link, frame)
 
     def _metadata(self, link, frame):
         asked = frame.command.partitionMetadata
@@ -268,6 +283,74 @@ async def test_a_pattern_follows_the_topics(catalog, broker, client, watches):
     assert bool(broker.asked[BaseCommand.WATCH_TOPIC_LIST]) is watches
     await consumer.close()
     assert bool(broker.asked[BaseCommand.WATCH_TOPIC_LIST_CLOSE]) is watches
+
+
+@pytest.fixture
+def close(broker):
+    """What a broker does to the consumer of a topic that is deleted."""
+
+    def tell(topic: str) -> None:
+        asked = [each for each in broker.asked[BaseCommand.SUBSCRIBE] if each.topic == topic][-1]
+        said = pb.CommandCloseConsumer(consumer_id=asked.consumer_id, request_id=ids.NO_REQUEST)
+        broker.link.send(close_consumer=said)
+
+    return tell
+
+
+async def test_a_pattern_does_not_bring_back_what_was_deleted(catalog, broker, client, close):
+    gone, kept = (f"persistent://{NAMESPACE}/{name}" for name in ("gone", "kept"))
+    catalog.counts = {gone: 0, kept: 0}
+    consumer = await open_pattern_consumer(client, NAMESPACE, ".*", Subscription("s"))
+    (watch,) = broker.asked[BaseCommand.WATCH_TOPIC_LIST]
+    await until(lambda: len(broker.asked[BaseCommand.GET_TOPICS_OF_NAMESPACE]) == 2)  # the next look waits for a report
+    ended = consumer.consumers[gone]
+    del catalog.counts[gone]
+    close(gone)
+    await until(lambda: ended.ended)
+    assert catalog.names == [kept]
+    broker.link.message(broker.asked[BaseCommand.SUBSCRIBE][1].consumer_id, 1, 0, b"x")
+    taken, _ = await asyncio.wait_for(consumer.receive(), 5)
+    assert taken.topic == kept
+    catalog.report(watch.watcher_id, [], [gone])
+    await until(lambda: list(consumer.consumers) == [kept])
+    catalog.counts[gone] = 0
+    catalog.report(watch.watcher_id, [gone], [])
+    await until(lambda: gone in consumer.consumers)
+    assert consumer.consumers[gone].ended is None
+    await consumer.close()
+
+
+async def test_a_topic_that_was_deleted_and_made_between_two_looks_is_taken_again(catalog, broker, client, close):
+    catalog.counts = {TOPIC: 0}
+    catalog.watches = False
+    consumer = await open_pattern_consumer(client, NAMESPACE, ".*", Subscription("s"), refresh_s=0.05)
+    ended = consumer.consumers[TOPIC]
+    catalog.absent, listed = {TOPIC}, catalog.names
+    broker.on[BaseCommand.GET_TOPICS_OF_NAMESPACE] = lambda link, frame: link.send(
+        getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=frame.command.getTopicsOfNamespace.request_id, changed=False, topics_hash=topics_hash(listed)
+        )
+    )
+    close(TOPIC)
+    await until(lambda: ended.ended)
+    catalog.absent = set()
+    await until(lambda: consumer.consumers.get(TOPIC, ended).ended is None)
+    assert ended.closed
+    await consumer.close()
+
+
+async def test_the_partitions_of_a_new_topic_are_taken_as_they_are_made(catalog, broker, client):
+    """Their number is known before they are there."""
+    consumer = await open_pattern_consumer(client, NAMESPACE, ".*", Subscription("s"))
+    (watch,) = broker.asked[BaseCommand.WATCH_TOPIC_LIST]
+    parts = [f"{TOPIC}-partition-{index}" for index in range(3)]
+    catalog.counts, catalog.absent = {TOPIC: 3}, {parts[1]}
+    catalog.report(watch.watcher_id, [parts[0], parts[2]], [])
+    await until(lambda: sorted(consumer.consumers) == [parts[0], parts[2]])
+    catalog.absent = set()
+    catalog.report(watch.watcher_id, [parts[1]], [])
+    await until(lambda: sorted(consumer.consumers) == parts)
+    await consumer.close()
 
 
 async def test_a_lost_watch_is_watched_anew_and_what_changed_meanwhile_is_told(catalog, broker, client):

@@ -99,7 +99,7 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_again(server: Serv
 
 async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_S", 0.01)
-    sessions = Sessions(timeout_s=0.05)
+    sessions = Sessions(timeout_s=0.5)
     session = sessions.to("127.0.0.1", server.port)
     server.answer = lambda _: None
     with pytest.raises(RequestTimeout, match="did not answer get"):
