@@ -1,10 +1,12 @@
 """Consuming: a consumer per partition, a lane for as long as it is the one that gets the entries.
 
 With exclusive and shared subscriptions a lane lasts until it is released. With failover it comes and goes as the broker
-activates one member or another. New partitions of a topic are looked for now and then.
+activates one member or another. New partitions of a topic are looked for now and then, and read from their beginning. A topic
+that is deleted takes its lanes with it; nothing here makes it anew, which any other SUBSCRIBE does where the broker is set up so.
 """
 
 import asyncio
+import itertools
 import logging
 import uuid
 from collections.abc import AsyncIterator
@@ -19,6 +21,7 @@ from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.config import PulsarInboundOptions
 from mqbridge.pulsar.lane import PulsarLane
 from mqbridge.pulsar.topics import Topics
+from mqbridge.pulsar.wire.codes import is_missing
 from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 
 log = logging.getLogger(__name__)
@@ -44,16 +47,17 @@ class PulsarInbound:
         self._consumers: dict[Partition, Consumer] = {}
         self._held: dict[Partition, PulsarLane] = {}
         self._new: asyncio.Queue[PulsarLane | Exception | None] = asyncio.Queue()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._watching: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Subscribe. Raises ClusterError (FATAL for a missing topic); then nothing stays open."""
         try:
-            await self._subscribe_all()
+            await self._subscribe_all(first=True)
         except BaseException:
             await self.close()
             raise
-        self._tasks.append(spawn(self._look_for_partitions(), f"new partitions for {self._spec.group}"))
+        self._looking = spawn(self._look_for_partitions(), f"new partitions for {self._spec.group}")
 
     async def lanes(self) -> AsyncIterator[PulsarLane]:
         """Lanes as they are assigned."""
@@ -65,7 +69,7 @@ class PulsarInbound:
 
     async def close(self) -> None:
         """Release all lanes and close all consumers."""
-        await cancel(*self._tasks)
+        await cancel(self._looking, *self._watching)
         for lane in self._held.values():
             lane.revoke()
         await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
@@ -73,15 +77,15 @@ class PulsarInbound:
 
     # --- partitions -------------------------------------------------------------------------------------------------
 
-    async def _subscribe_all(self) -> None:
-        partitions = [partition for topic in self._spec.topics for partition in await self._topics.partitions(topic)]
-        share = max(MIN_CONSUMER_BYTES, self._spec.max_bytes // max(1, len(partitions)))
-        for partition in partitions:
+    async def _subscribe_all(self, *, first: bool) -> None:
+        found = [await self._topics.partitions(topic, missing=not first) for topic in self._spec.topics]
+        share = max(MIN_CONSUMER_BYTES, self._spec.max_bytes // max(1, sum(map(len, found))))
+        for partition in itertools.chain(*found):
             if partition not in self._consumers:
-                await self._subscribe(partition, share)
+                await self._subscribe(partition, share, first=first)
 
-    async def _subscribe(self, partition: Partition, max_bytes: int) -> None:
-        earliest = self._spec.start is Start.EARLIEST
+    async def _subscribe(self, partition: Partition, max_bytes: int, *, first: bool) -> None:
+        earliest = self._spec.start is Start.EARLIEST or not first
         temporary = self._spec.temporary
         subscription = Subscription(
             self._spec.group,
@@ -90,10 +94,19 @@ class PulsarInbound:
             consumer_name=self._consumer_name,
             reader_from=None if not temporary else EARLIEST if earliest and not self._spec.positions else LATEST,
             max_bytes=max_bytes,
+            create_topic=not self._topics.is_kept(partition.topic),
         )
-        consumer = await self._client.consumer(self._topics.concrete(partition), subscription)
+        try:
+            consumer = await self._client.consumer(self._topics.concrete(partition), subscription)
+        except ClusterError as error:
+            if not is_missing(error):
+                raise
+            log.info("%s is counted, and not there yet: %s", partition, error)
+            return
         self._consumers[partition] = consumer
-        self._tasks.append(spawn(self._watch(partition, consumer), f"lane {partition}"))
+        task = spawn(self._watch(partition, consumer), f"lane {partition}")
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
 
     async def _watch(self, partition: Partition, consumer: Consumer) -> None:
         """Hand out a lane whenever the consumer is the active one."""
@@ -106,8 +119,17 @@ class PulsarInbound:
                 await consumer.wait_active(False)
                 lane.revoke()
         except ClusterError as error:
-            if not consumer.closed:
+            if is_missing(error):
+                await self._drop(partition, consumer)
+            elif not consumer.closed:
                 self._new.put_nowait(error)
+
+    async def _drop(self, partition: Partition, consumer: Consumer) -> None:
+        log.warning("%s was deleted; it is read again when it is there again", partition)
+        if (lane := self._held.pop(partition, None)) is not None:
+            lane.revoke()
+        await consumer.close()
+        del self._consumers[partition]
 
     async def _place(self, lane: PulsarLane) -> None:
         """Let a temporary lane begin where it is to. It waits at the end, so that nothing else comes before."""
@@ -122,6 +144,6 @@ class PulsarInbound:
         while True:
             await asyncio.sleep(self._refresh_s)
             try:
-                await self._subscribe_all()
+                await self._subscribe_all(first=False)
             except ClusterError as error:
                 log.warning("looking for new partitions for %s: %s", self._spec.group, error)

@@ -12,6 +12,7 @@ from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.mapping import decode
+from mqbridge.pulsar.wire.codes import is_missing
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
 
@@ -46,8 +47,8 @@ class PulsarLane:
     async def receive(self) -> Batch:
         """The next batch."""
         while True:
-            if self.revoked:
-                raise LaneRevoked(f"{self.partition} was taken away or released")
+            if self.revoked or is_missing(self._consumer.ended):
+                raise LaneRevoked(f"{self.partition} was taken away, released or deleted")
             if (entry := self._consumer.take()) is not None:
                 return self._batch(self._gather(entry))
             await self._idle()
@@ -58,7 +59,7 @@ class PulsarLane:
             try:
                 self._caught_up = not await self._consumer.has_more()
             except ClusterError as error:
-                if self._consumer.ended is not None and not self.revoked:
+                if self._consumer.ended is not None and not self.revoked and not is_missing(self._consumer.ended):
                     raise self._consumer.ended from error
                 log.info("%s: %s", self.partition, error)
         await self._consumer.changed(IDLE_CHECK_S)

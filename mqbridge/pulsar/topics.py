@@ -7,7 +7,7 @@ say the same: it is the topic itself, while `0` would be `<topic>-partition-0`.
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.wire.names import TopicName, parse_topic
+from mqbridge.pulsar.wire.names import DOMAINS, TopicName, parse_topic
 
 WHOLE = "-1"
 """The name of the only partition of a topic that has none."""
@@ -41,9 +41,14 @@ class Topics:
             raise ClusterError(f"there is no topic {full} in Pulsar cluster {self._cluster!r}; create it", Failure.FATAL)
         return names
 
-    async def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of an existing topic, which keeps the spelling that it was asked for by."""
-        return [Partition(self._cluster, topic, name, index) for index, name in enumerate(await self.existing(topic))]
+    async def partitions(self, topic: str, *, missing: bool = False) -> list[Partition]:
+        """The partitions of a topic, which keeps the spelling that it was asked for by; none if it may be `missing`, and is."""
+        names = await self.names(topic) or () if missing else await self.existing(topic)
+        return [Partition(self._cluster, topic, name, index) for index, name in enumerate(names)]
+
+    def is_kept(self, topic: str) -> bool:
+        """Whether the topic exists apart from those who use it; others are there as long as somebody asks for them."""
+        return self.parse(topic).domain == DOMAINS[0]
 
     def concrete(self, partition: Partition) -> str:
         """The full name that producers and consumers of this partition use."""

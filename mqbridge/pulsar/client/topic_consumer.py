@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.client import REFRESH_S, PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
@@ -121,7 +121,7 @@ class TopicConsumer:
 
     def _is_gone(self, error: ClusterError | None) -> bool:
         """Whether it says that a topic of the pattern is not there: the watch tells when it is."""
-        return self._watch is not None and isinstance(error, ServerRefused) and error.code == codes.TOPIC_NOT_FOUND
+        return self._watch is not None and codes.is_missing(error)
 
     async def _leave(self, topic: str) -> None:
         """A topic that is gone; what it had is still handed over to nobody, as it is deleted."""

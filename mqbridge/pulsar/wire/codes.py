@@ -61,6 +61,11 @@ CONSUMER_BUSY = 5
 METADATA_ERROR = 1
 
 
+def is_missing(error: Exception | None) -> bool:
+    """Whether it says that a topic is not there."""
+    return isinstance(error, ServerRefused) and error.code == TOPIC_NOT_FOUND
+
+
 def refused(number: int, message: str, what: str) -> ServerRefused:
     """The exception for an error answer to `what` (a few words that name the request)."""
     code = BY_NUMBER.get(number) or Code(number, f"error {number}", _RETRY, "an error that this version does not know")
