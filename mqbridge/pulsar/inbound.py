@@ -86,13 +86,13 @@ class PulsarInbound:
 
     async def _subscribe(self, partition: Partition, max_bytes: int, *, first: bool) -> None:
         earliest = self._spec.start is Start.EARLIEST or not first
-        temporary = self._spec.temporary
+        temporary, sought = self._spec.temporary, partition.name in self._spec.positions
         subscription = Subscription(
             self._spec.group,
             Types.Exclusive if temporary else SUBSCRIPTION_TYPES[self._options.subscription_type],
             earliest=earliest,
             consumer_name=self._consumer_name,
-            reader_from=None if not temporary else EARLIEST if earliest and not self._spec.positions else LATEST,
+            reader_from=None if not temporary else EARLIEST if earliest and not sought else LATEST,
             max_bytes=max_bytes,
             create_topic=not self._topics.is_kept(partition.topic),
         )
@@ -133,12 +133,8 @@ class PulsarInbound:
 
     async def _place(self, lane: PulsarLane) -> None:
         """Let a temporary lane begin where it is to. It waits at the end, so that nothing else comes before."""
-        if self._spec.temporary and self._spec.positions:
-            name = lane.partition.name
-            if (position := self._spec.positions.get(name)) is not None:
-                await lane.seek(position)
-            elif self._spec.start is Start.EARLIEST:
-                await lane.seek(EARLIEST)
+        if self._spec.temporary and (position := self._spec.positions.get(lane.partition.name)) is not None:
+            await lane.seek(position)
 
     async def _look_for_partitions(self) -> None:
         while True:
