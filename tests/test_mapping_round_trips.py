@@ -106,7 +106,7 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize(("first", "second"), list(product(SYSTEMS, SYSTEMS)))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_there_and_back(first: str, second: str, data: st.DataObject) -> None:
     here, there = SYSTEMS[first], SYSTEMS[second]
@@ -125,7 +125,7 @@ def test_there_and_back(first: str, second: str, data: st.DataObject) -> None:
         assert [message.origin for message in back] == [PREFIX + format_position(message.position) for message in over]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(native=strategies.tubemq_natives())
 @pytest.mark.parametrize("second", SYSTEMS)
 def test_a_tubemq_message_comes_back_byte_for_byte(second: str, native: Any) -> None:
@@ -138,7 +138,7 @@ def test_a_tubemq_message_comes_back_byte_for_byte(second: str, native: Any) -> 
     assert native.payLoadData[:4] == struct.pack(">i", len(message.attributes))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(native=strategies.rocketmq_natives())
 @pytest.mark.parametrize("second", SYSTEMS)
 def test_a_rocketmq_message_comes_back_natively(second: str, native: Record) -> None:

@@ -38,7 +38,6 @@ def row_of(sent: list[Message]) -> bytes:
 
 
 @given(st.lists(any_message, min_size=1, max_size=4), st.integers(min_value=0, max_value=1 << 50))
-@settings(deadline=None)
 def test_every_field_both_ways(sent: list[Message], base: int) -> None:
     read = decode_row(row_of(sent), len(sent), base)
     assert [message.as_dict() for message in read] == [
@@ -47,7 +46,7 @@ def test_every_field_both_ways(sent: list[Message], base: int) -> None:
 
 
 @given(st.lists(any_message, min_size=1, max_size=3), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_damaged_rows_are_named_or_read_as_something(sent: list[Message], data: st.DataObject) -> None:
     row = bytearray(row_of(sent))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -57,7 +56,6 @@ def test_damaged_rows_are_named_or_read_as_something(sent: list[Message], data: 
 
 
 @given(st.lists(any_message, min_size=1, max_size=3), st.data())
-@settings(deadline=None)
 def test_a_row_cut_short_or_continued_is_refused(sent: list[Message], data: st.DataObject) -> None:
     row = row_of(sent)
     with pytest.raises(RemoteProtocolError):
@@ -67,7 +65,6 @@ def test_a_row_cut_short_or_continued_is_refused(sent: list[Message], data: st.D
 
 
 @given(st.binary(max_size=200), st.integers(1, 5))
-@settings(deadline=None)
 def test_any_bytes_at_all(row: bytes, count: int) -> None:
     with pytest.raises(RemoteProtocolError, match="offset 7"):
         decode_row(b"\x02" + row, count, 7)

@@ -86,7 +86,7 @@ def test_the_short_way_writes_the_same_bytes(attributes: bytes, origin: str | No
     assert b"".join(entry.payload for entry in short) == b"".join(entry.payload for entry in long)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(entry=pulsar_natives(), ack_set=st.sampled_from([(), (5,)]))
 def test_by_hand_is_read_what_is_read_plainly(entry: Entry, ack_set: tuple[int, ...]) -> None:
     if not entry.is_batch:
@@ -100,7 +100,7 @@ def test_by_hand_is_read_what_is_read_plainly(entry: Entry, ack_set: tuple[int, 
     assert [message.as_dict() for message in decode(entry)] == [message.as_dict() for message in plain]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(entry=pulsar_natives(), changes=changes(b"\x0a\x12\x18\x28\x40\x80\x01\x02a"))
 def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(entry: Entry, changes: Changes) -> None:
     """The first one leaves its shape, which is tried on the others."""

@@ -65,13 +65,13 @@ def test_what_a_native_record_says() -> None:
     assert (message.origin, message.hops, message.attributes, message.deliver_at) == (None, 0, None, None)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(native=rocketmq_natives())
 def test_the_fast_way_reads_what_the_plain_way_reads(native: Record) -> None:
     assert decode([native])[0].as_dict() == read(native).as_dict()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(native=rocketmq_natives(), changes=changes(b"\x01\x02ab1"))
 def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(native: Record, changes: Changes) -> None:
     """The first one leaves its shape, which is tried on the others."""
@@ -122,7 +122,7 @@ def test_a_unique_key_that_the_broker_made_is_not_the_messages() -> None:
 # --- out ----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(message=any_messages(), prefix=st.sampled_from([None, PREFIX]), hops=st.integers(0, 3))
 def test_the_fast_way_writes_what_the_plain_way_writes(message: Message, prefix: str | None, hops: int) -> None:
     message.origin, message.hops = ("o", hops) if hops else (None, 0)
@@ -253,7 +253,6 @@ def test_the_room_left_for_the_broker_is_enough_for_what_it_adds() -> None:
 
 
 @given(message=any_messages())
-@settings(deadline=None)
 def test_any_message_comes_back_whole(message: Message) -> None:
     message.deliver_at = None
     assert said(again(message)) == said(message)

@@ -163,7 +163,7 @@ def test_hops(origin: str | None, hops: int, stamp: str, then: int, attributes: 
     assert (kept.origin, kept.hops) == (stamp, then)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(message=any_messages(), stamp=st.sampled_from([None, STAMP]), hops=st.integers(0, 3))
 def test_the_fast_way_builds_what_the_plain_way_builds(message: Message, stamp: str | None, hops: int) -> None:
     message.origin, message.hops = ("o", hops) if hops else (None, 0)

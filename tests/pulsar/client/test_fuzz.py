@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import ProtocolError
@@ -105,7 +105,7 @@ async def feed(frames: list[bytes]) -> None:
     sent.exception()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(st.lists(damaged(), max_size=12))
 def test_damaged_frames_end_in_protocol_errors_only(frames):
     asyncio.run(feed(frames))

@@ -128,7 +128,7 @@ def test_message_bytes_are_never_refused_nor_invented(data: bytes, flag: int) ->
 
 
 @given(streams)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_session_survives_what_a_server_sends(stream: bytes) -> None:
     """A call ends with an answer or an error, whatever comes."""
 
