@@ -321,8 +321,8 @@ async def test_new_partitions_become_lanes(ends):
 
 @pytest.mark.cluster
 async def test_a_deleted_topic_takes_its_lanes_with_it_until_it_is_made_again(pulsar, ends):
-    """The broker makes topics that are asked for: nothing may ask."""
-    cluster, topic = ends.cluster(refresh="200ms"), name()
+    """The broker makes topics that are asked for: nothing may ask. It is looked for late enough to be written to before."""
+    cluster, topic = ends.cluster(refresh="3s"), name()
     await cluster.create(topic, 1)
     inbound = await ends.inbound(cluster, topic, subscription_type="exclusive", start=Start.LATEST)
     lanes = inbound.lanes()
