@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mqbridge.raw import Layout
+    from mqbridge.mapping.lazy_properties import Layout
 
 Position = tuple[int, ...]
 """A place in a partition, ordered as tuples are.

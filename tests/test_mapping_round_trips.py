@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from mqbridge.log.wire.records import decode_row, encode_record, encode_row
 from mqbridge.message import Message, format_position
-from mqbridge.pulsar import mapping as pulsar
+from mqbridge.pulsar.mapping import request as pulsar
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
-from mqbridge.rocketmq import mapping as rocketmq
-from mqbridge.rocketmq.fields import WRITTEN_NAMES
+from mqbridge.rocketmq.mapping import stored as rocketmq
+from mqbridge.rocketmq.mapping.table import WRITTEN_NAMES
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from mqbridge.rocketmq.wire.record import encode_record as encode_rocketmq_record
-from mqbridge.tubemq import mapping as tubemq
+from mqbridge.tubemq.mapping import stored as tubemq
 from tests import strategies
 from tests.strategies import any_messages, said, transferred
 

@@ -3,13 +3,13 @@
 import pytest
 
 from mqbridge.cli import mapping_page
-from mqbridge.fates import CARRIED, DROPPED, NATIVE, RECOMPUTED, direction, preview_of, tables
+from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, direction, preview_of, tables
 from mqbridge.message import Message
-from mqbridge.pulsar import fields as pulsar
+from mqbridge.pulsar.mapping import table as pulsar
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-from mqbridge.rocketmq import fields as rocketmq
+from mqbridge.rocketmq.mapping import table as rocketmq
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
-from mqbridge.tubemq import fields as tubemq
+from mqbridge.tubemq.mapping import table as tubemq
 from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, TransferedMessage
 
 SYSTEMS = list(tables())

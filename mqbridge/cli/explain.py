@@ -15,7 +15,7 @@ from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, 
 from mqbridge.cli.tail import Tail, Wanted
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.fates import Fate, Row, Table, direction, preview_of, tables
+from mqbridge.mapping.field_table import Fate, Row, Table, direction, preview_of, tables
 from mqbridge.message import RESERVED_PREFIX, Message, Partition, Position, origin_prefix, parse_position
 
 SHOWN_CHARS = 300

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqbridge.fates import DROPPED, RECOMPUTED, Row, Table, tables
+from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, Row, Table, tables
 from mqbridge.message import Message
 
 PAGE = Path(__file__).parents[2] / "docs" / "mapping.md"

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 
 from mqbridge.message import Message
-from mqbridge.pulsar import mapping as pulsar
+from mqbridge.pulsar.mapping import request as pulsar
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
-from mqbridge.rocketmq import mapping as rocketmq
+from mqbridge.rocketmq.mapping import stored as rocketmq
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record, decode_records, encode_record
-from mqbridge.tubemq import mapping as tubemq
+from mqbridge.tubemq.mapping import stored as tubemq
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum

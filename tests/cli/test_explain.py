@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from mqbridge.fates import tables
+from mqbridge.mapping.field_table import tables
 from tests.cli.conftest import Invoke
 from tests.kit.pulsar import Pulsar
 

@@ -154,7 +154,7 @@ def test_a_cluster_that_cannot_move_groups_says_what_is_missing(
     invoke: Invoke, filled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mqbridge.adapter import Capabilities
-    from mqbridge.log.adapter import LogCluster
+    from mqbridge.log.adapter.cluster import LogCluster
 
     if "log" not in filled[1].read_text():
         pytest.skip("said the same for every system")

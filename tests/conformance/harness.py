@@ -9,8 +9,8 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from mqbridge.adapter import Adapter, Cluster
-from mqbridge.log.adapter import ADAPTER as LOG
-from mqbridge.memory.adapter import ADAPTER as MEMORY
+from mqbridge.log.adapter.cluster import ADAPTER as LOG
+from mqbridge.memory.adapter.cluster import ADAPTER as MEMORY
 from mqbridge.memory.broker import forget
 from tests.strategies import CARRIED
 

@@ -4,7 +4,7 @@ import itertools
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster
-from mqbridge.pulsar.adapter import ADAPTER
+from mqbridge.pulsar.adapter.cluster import ADAPTER
 from tests.kit.pulsar import Pulsar
 from tests.strategies import CARRIED
 

@@ -5,7 +5,7 @@ import itertools
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster
-from mqbridge.rocketmq.adapter import ADAPTER
+from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from tests.kit.rocketmq import RocketMQ
 from tests.strategies import CARRIED
 

@@ -5,7 +5,7 @@ import itertools
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster
-from mqbridge.tubemq.adapter import ADAPTER
+from mqbridge.tubemq.adapter.cluster import ADAPTER
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
 from tests.strategies import CARRIED

@@ -14,7 +14,7 @@ from mqbridge.adapter import InboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.run import Gateway, Outcome
-from mqbridge.memory.adapter import ADAPTER
+from mqbridge.memory.adapter.cluster import ADAPTER
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message, split_origin
 

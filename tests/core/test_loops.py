@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.adapter import Topic
-from mqbridge.memory.adapter import MemoryCluster
+from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.message import Message, Partition, origin_prefix
 from mqbridge.routing.loops import LoopGuard
 from tests.core.world import World, committed, end, everything, fill, named, put, route, run, running, until

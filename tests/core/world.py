@@ -13,7 +13,7 @@ import pytest
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway, Outcome
-from mqbridge.memory.adapter import ADAPTER, MemoryCluster
+from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message
 

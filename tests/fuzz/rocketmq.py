@@ -10,8 +10,8 @@ from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.client.pop import make_receipts
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.route import read_route
-from mqbridge.rocketmq.mapping import decode as decode_messages
-from mqbridge.rocketmq.reading import read as read_plainly
+from mqbridge.rocketmq.mapping.reading import read as read_plainly
+from mqbridge.rocketmq.mapping.stored import decode as decode_messages
 from mqbridge.rocketmq.wire import batch, bodies, headers, ids, lenient, properties, receipts, tags
 from mqbridge.rocketmq.wire import record as record_module
 from mqbridge.rocketmq.wire.bodies import Queue

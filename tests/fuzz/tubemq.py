@@ -6,7 +6,7 @@ from google.protobuf.message import Message as Protobuf
 
 from mqbridge.errors import ProtocolError
 from mqbridge.tubemq.client.flow import parse_rules
-from mqbridge.tubemq.mapping import decode
+from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire import rpc, tdmsg, text
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest_asyncio
 
 from mqbridge.adapter import InboundSpec, OutboundSpec
-from mqbridge.log.adapter import ADAPTER, LogCluster
-from mqbridge.log.inbound import LogInbound
-from mqbridge.log.lane import LogLane
-from mqbridge.log.outbound import LogOutbound
+from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
+from mqbridge.log.adapter.inbound import LogInbound
+from mqbridge.log.adapter.lane import LogLane
+from mqbridge.log.adapter.outbound import LogOutbound
 
 OpenLog = Callable[..., Awaitable[LogCluster]]
 

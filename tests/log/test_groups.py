@@ -17,7 +17,7 @@ from tests.log.conftest import OpenLog, lane_of, outbound_of
 MEMBER = """
 import asyncio, sys
 from mqbridge.adapter import InboundSpec
-from mqbridge.log.adapter import ADAPTER
+from mqbridge.log.adapter.cluster import ADAPTER
 
 async def main(path):
     cluster = ADAPTER.make_cluster("log", ADAPTER.cluster_model(path=path, lease="1s", poll="5ms"))

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from mqbridge.log.adapter import ADAPTER, LogCluster
+from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
 from tests.log.conftest import lane_of
 
 ROUNDS = 6
@@ -16,7 +16,7 @@ SEED = 20260
 WRITER = """
 import asyncio, os, sys
 from mqbridge.adapter import OutboundSpec
-from mqbridge.log.adapter import ADAPTER
+from mqbridge.log.adapter.cluster import ADAPTER
 from mqbridge.message import Message
 
 async def main(path, number):

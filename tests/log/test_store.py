@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError, Unreachable
-from mqbridge.log import append
-from mqbridge.log.adapter import ADAPTER, LogCluster
-from mqbridge.log.append import write_group
-from mqbridge.log.outbound import ROW_BYTES, ROW_MESSAGES
+from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
+from mqbridge.log.adapter.outbound import ROW_BYTES, ROW_MESSAGES
+from mqbridge.log.store import append
+from mqbridge.log.store.append import write_group
 from mqbridge.message import Message
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of

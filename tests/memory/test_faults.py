@@ -8,9 +8,9 @@ import pytest_asyncio
 
 from mqbridge.adapter import Inbound, InboundSpec, OutboundSpec
 from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
-from mqbridge.memory.adapter import ADAPTER, MemoryCluster
+from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
+from mqbridge.memory.adapter.outbound import MemoryOutbound
 from mqbridge.memory.broker import Broker, forget
-from mqbridge.memory.outbound import MemoryOutbound
 from mqbridge.message import Message, Partition
 from tests.conformance.arena import numbered, numbers
 

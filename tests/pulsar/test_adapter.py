@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from mqbridge.adapter import InboundSpec, OutboundSpec, Start
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Message, Partition
-from mqbridge.pulsar.adapter import ADAPTER
-from mqbridge.pulsar.config import PulsarInboundOptions, PulsarOutboundOptions
+from mqbridge.pulsar.adapter.cluster import ADAPTER
+from mqbridge.pulsar.adapter.config import PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from tests.kit.pulsar import Pulsar
 from tests.pulsar.entries import PATIENCE_S

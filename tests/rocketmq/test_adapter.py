@@ -13,16 +13,16 @@ from pydantic import ValidationError
 from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, Outbound, OutboundSpec
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Message
-from mqbridge.rocketmq.adapter import ADAPTER
+from mqbridge.rocketmq.adapter.cluster import ADAPTER
+from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
+from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
+from mqbridge.rocketmq.adapter.retries import RetryLane
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
-from mqbridge.rocketmq.outbound import RocketMQOutbound
-from mqbridge.rocketmq.retries import RetryLane
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.record import Record
 from tests.kit.rocketmq import RocketMQ

@@ -13,15 +13,15 @@ import pytest_asyncio
 from mqbridge.adapter import Cluster, InboundSpec, OutboundSpec
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Message
-from mqbridge.rocketmq.adapter import ADAPTER
-from mqbridge.rocketmq.adapter import RocketMQ as RocketMQCluster
-from mqbridge.rocketmq.batches import Limits
+from mqbridge.rocketmq.adapter.cluster import ADAPTER
+from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
 from mqbridge.rocketmq.client import connection
 from mqbridge.rocketmq.client.before5 import LEVELS, delay_levels
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.pop import Popper
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.mapping import encode
+from mqbridge.rocketmq.mapping.request import Limits
+from mqbridge.rocketmq.mapping.stored import encode
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.kit.rocketmq import RocketMQ

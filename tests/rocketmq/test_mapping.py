@@ -5,18 +5,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import Failure
+from mqbridge.mapping.lazy_properties import is_text
+from mqbridge.mapping.parse_templates import Shapes
 from mqbridge.message import Message
-from mqbridge.raw import is_text
-from mqbridge.rocketmq import fields
-from mqbridge.rocketmq.batches import BROKER_BYTES, MAX_PROPERTIES_BYTES
-from mqbridge.rocketmq.mapping import Limits, Outgoing, decode, encode
-from mqbridge.rocketmq.reading import PLACEHOLDER, read
+from mqbridge.rocketmq.mapping import table as fields
+from mqbridge.rocketmq.mapping.properties import write
+from mqbridge.rocketmq.mapping.reading import PLACEHOLDER, read
+from mqbridge.rocketmq.mapping.request import BROKER_BYTES, MAX_PROPERTIES_BYTES
+from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, decode, encode
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
-from mqbridge.rocketmq.writing import write
-from mqbridge.shapes import Shapes
 from tests.strategies import Changes, any_messages, changes, property_string, rocketmq_natives, said
 
 NOW = 1_800_000_000_000
@@ -80,7 +80,7 @@ def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(native: Record, 
         return
     changed = Record("T", b"body", string, queue_offset=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.rocketmq.native._shapes", Shapes())
+        patch.setattr("mqbridge.rocketmq.mapping.fast._shapes", Shapes())
         got = decode([native, changed, native, changed])
     assert [message.as_dict() for message in got] == 2 * [read(native).as_dict(), read(changed).as_dict()]
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from mqbridge.message import Message
-from mqbridge.rocketmq.mapping import Limits, Outgoing, decode, encode
+from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, decode, encode
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from tests.kit import rocketmq_remoting as remoting

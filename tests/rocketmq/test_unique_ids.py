@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.message import Message
-from mqbridge.rocketmq.batches import IDS, MAX_PROPERTIES_BYTES, Reserve
-from mqbridge.rocketmq.mapping import Limits, Outgoing, decode, encode
+from mqbridge.rocketmq.mapping.request import IDS, MAX_PROPERTIES_BYTES, Reserve
+from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, decode, encode
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.ids import MOST, UniqueIds
 from mqbridge.rocketmq.wire.properties import Name

@@ -6,8 +6,8 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
+from mqbridge.tubemq.adapter.inbound import TubeMQLane
 from mqbridge.tubemq.client.pack import Pack
-from mqbridge.tubemq.inbound import TubeMQLane
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 

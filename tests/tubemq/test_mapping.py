@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import MappingError
+from mqbridge.mapping.parse_templates import Shapes
 from mqbridge.message import Message
-from mqbridge.shapes import Shapes
-from mqbridge.tubemq.mapping import Encoded, decode, encode
+from mqbridge.tubemq.mapping.stored import Encoded, decode, encode
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.strategies import Changes, any_messages, attribute_strings, changes, messages, said
@@ -85,10 +85,10 @@ def test_what_is_as_long_as_one_before_is_read_alike(attributes: bytes, changes:
     """The first one leaves its shape, which is tried on the others, unless a name may be ours: those would be the user's then."""
     both = [native(attributes), native(changes(attributes))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.tubemq.native._shapes", Shapes())
+        patch.setattr("mqbridge.tubemq.mapping.fast._shapes", Shapes())
         got = decode(both * 2, 0)
-        patch.setattr("mqbridge.tubemq.native._cut", lambda _: None)  # pair by pair
-        patch.setattr("mqbridge.tubemq.native._shapes", Shapes())
+        patch.setattr("mqbridge.tubemq.mapping.fast._cut", lambda _: None)  # pair by pair
+        patch.setattr("mqbridge.tubemq.mapping.fast._shapes", Shapes())
         plain = decode(both * 2, 0)
     assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
 
@@ -169,7 +169,7 @@ def test_the_fast_way_builds_what_the_plain_way_builds(message: Message, stamp: 
     message.origin, message.hops = ("o", hops) if hops else (None, 0)
     fast = encode(message, stamp)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.tubemq.writing._build_ordinary", lambda *_: None)
+        patch.setattr("mqbridge.tubemq.mapping.request._build_ordinary", lambda *_: None)
         plain = encode(message, stamp)
     assert (fast.data, fast.flag) == (plain.data, plain.flag)
 

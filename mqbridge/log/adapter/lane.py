@@ -1,0 +1,119 @@
+"""One partition of a log while it is leased to us.
+
+Nothing is read ahead: a receive reads up to RECEIVE_BYTES of rows, undecoded, in a thread hop of some 100 us, so what a lane
+holds is what its caller has not let go of. Any number of batches may be outstanding.
+"""
+
+import asyncio
+from functools import partial
+from typing import Protocol
+
+from mqbridge.errors import LaneRevoked
+from mqbridge.log.store import read
+from mqbridge.log.store.database import Store
+from mqbridge.message import Batch, Partition, Position
+
+RECEIVE_BYTES = 512 << 10
+RECEIVE_MESSAGES = 1000
+
+
+class Owner(Protocol):
+    """What a lane needs of its inbound."""
+
+    def moved(self, lane: "LogLane", offset: int, /) -> None:
+        """The lane's acknowledged offset is to be committed."""
+
+    async def give_back(self, lane: "LogLane", /) -> None:
+        """The lane is released."""
+
+
+class LogLane:
+    """Positions are (offset,).
+
+    A reject or a seek begins a new run. Acknowledgements from a run before it only count up to where it begins, as everything
+    after that is delivered again.
+    """
+
+    def __init__(self, owner: Owner, store: Store, id_: int, partition: Partition, offset: int) -> None:
+        self.partition = partition
+        self.id = id_
+        self.acknowledged: int | None = None
+        """The offset to commit; None until something was acknowledged."""
+        self.ended = False
+        self._owner, self._store = owner, store
+        self._next = offset
+        self._caught_up = False
+        self._run = 0
+        self._run_start = offset
+        self._wake = asyncio.Event()
+        store.watch(id_, self._wake)
+
+    @property
+    def caught_up(self) -> bool:
+        """The last read reached the end of the partition."""
+        return self._caught_up
+
+    async def receive(self) -> Batch:
+        """The next rows as a batch; waits for one."""
+        while True:
+            if self.ended:
+                raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")
+            run, offset = self._run, self._next
+            self._wake.clear()
+            rows, tail = await self._store.rows(self.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
+            if self.ended or run != self._run:
+                continue
+            if rows:
+                return self._batch(rows, offset, tail)
+            self._caught_up = True
+            if self._store.tails.get(self.id, 0) <= offset:
+                await self._wake.wait()
+
+    def _batch(self, rows: list[read.Row], offset: int, tail: int) -> Batch:
+        base, count, _ = rows[-1]
+        after = base + count
+        self._next = after
+        self._caught_up = after >= tail
+        size = sum(len(records) for _, _, records in rows)
+        decode = partial(read.decode, rows, offset)
+        return Batch(self.partition, decode, count=after - offset, size=size, first=(offset,), next=(after,), native=self._run)
+
+    def acknowledge(self, batch: Batch) -> None:
+        """Everything up to the end of the batch is stored."""
+        after = batch.next[0]
+        if self.ended or (batch.native != self._run and after > self._run_start):
+            return
+        if self.acknowledged is None or after > self.acknowledged:
+            self.acknowledged = after
+            self._owner.moved(self, after)
+
+    def reject(self, batch: Batch) -> None:
+        """Go back to the beginning of the batch."""
+        if not self.ended and (batch.native == self._run or batch.first[0] <= self._run_start):
+            self._restart(batch.first[0])
+
+    async def seek(self, position: Position) -> None:
+        """Continue from this offset; the group's position moves there too, as it would otherwise keep what is behind it."""
+        if self.ended:
+            raise LaneRevoked(f"{self.partition} cannot be moved: it belongs to another member of the group, or was released")
+        (offset,) = position
+        self._restart(offset)
+        self._run_start = -1  # nothing from before the seek counts any more
+        self.acknowledged = offset
+        self._owner.moved(self, offset)
+
+    def _restart(self, offset: int) -> None:
+        self._run += 1
+        self._run_start = self._next = offset
+        self._caught_up = False
+        self._wake.set()
+
+    def end(self) -> None:
+        """The partition is no longer ours."""
+        self.ended = True
+        self._store.unwatch(self.id, self._wake)
+        self._wake.set()
+
+    async def release(self) -> None:
+        """Commit what is acknowledged, give the partition back."""
+        await self._owner.give_back(self)

@@ -1,0 +1,57 @@
+"""What people ask of a log's groups and topics: who is a member, moving a group, finding a time."""
+
+import sqlite3
+from collections.abc import Mapping
+
+from mqbridge.adapter import Member
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.log.store import groups, topics
+from mqbridge.log.store.settings import LogSettings
+
+
+def members(connection: sqlite3.Connection, topic: str, group: str, now_ms: int) -> list[Member]:
+    """The living members of a group with the partitions of the topic that each has leased."""
+    alive = connection.execute(
+        "SELECT m.id FROM member m JOIN topic t ON t.id = m.topic"
+        " WHERE m.grp = ? AND t.name = ? AND m.expires_ms >= ? ORDER BY m.id",
+        (group, topic, now_ms),
+    ).fetchall()
+    leases = connection.execute(
+        "SELECT l.owner, p.number FROM lease l JOIN partition p ON p.id = l.partition JOIN topic t ON t.id = p.topic"
+        " WHERE l.grp = ? AND t.name = ? ORDER BY p.number",
+        (group, topic),
+    ).fetchall()
+    return [Member(one, "", tuple(str(number) for owner, number in leases if owner == one)) for (one,) in alive]
+
+
+def move(connection: sqlite3.Connection, topic: str, group: str, offsets: Mapping[str, int], now_ms: int) -> None:
+    """Set the group's offsets by partition name. Raises ClusterError while it has members: they would commit over it.
+
+    A member that slept through its lease loses it here, or it would still commit when it wakes.
+    """
+    if present := members(connection, topic, group, now_ms):
+        names = ", ".join(member.id for member in present)
+        raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
+    ids = {str(row.number): row.id for row in topics.partitions(connection, topic)}
+    if unknown := offsets.keys() - ids.keys():
+        raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
+    groups.drop_dead(connection, group, now_ms)
+    connection.executemany(
+        "INSERT OR REPLACE INTO position VALUES (?, ?, ?)", [(group, ids[name], offset) for name, offset in offsets.items()]
+    )
+
+
+def offsets_at(connection: sqlite3.Connection, topic: str, time_ms: int) -> dict[str, int]:
+    """By partition name the first offset that was appended at this time or later, else the next one."""
+    query = "SELECT min(base) FROM batch WHERE partition = ? AND appended_ms >= ?"
+    found: dict[str, int] = {}
+    for row in topics.partitions(connection, topic):
+        (base,) = connection.execute(query, (row.id, time_ms)).fetchone()
+        found[str(row.number)] = row.next if base is None else base
+    return found
+
+
+def settings(config: LogSettings) -> dict[str, str]:
+    """The limits that hold for every topic of the log."""
+    said = config.model_dump(mode="json", include={"synchronous", "retention", "retention_bytes", "max_message_bytes"})
+    return {name: "none" if value is None else str(value) for name, value in said.items()}

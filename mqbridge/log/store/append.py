@@ -1,0 +1,139 @@
+"""Appending: group commit.
+
+What is appended within one turn of the loop, and while the disk is busy with the group before, goes into one transaction: one
+sync for all of it. A receipt comes after the commit. Order is the order of the calls, and a group that fails for a while is
+tried again as it is, before anything that came later.
+"""
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Sequence
+
+from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.log.store.database import Store, now_ms
+from mqbridge.log.wire.records import checksum
+from mqbridge.net.backoff import Backoff
+
+GROUP_BYTES = 16 << 20
+"""Most bytes in one transaction: enough that a sync is shared by many, little enough that positions need not wait long."""
+
+
+class Append:
+    """One `send`: rows for one partition, and who waits for the receipt. `places` are the indexes of the messages in them."""
+
+    __slots__ = ("deadline", "future", "partition", "places", "receipt", "rows", "size")
+
+    def __init__(
+        self,
+        partition: int,
+        *,
+        rows: list[tuple[int, bytes]],
+        places: Sequence[int],
+        receipt: Receipt,
+        future: "asyncio.Future[Receipt]",
+        deadline: float | None,
+    ) -> None:
+        self.partition, self.rows, self.places, self.receipt = partition, rows, places, receipt
+        self.future, self.deadline = future, deadline
+        self.size = sum(len(row) for _, row in rows)
+
+
+class Appender:
+    """The queue into the writing thread of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queue: deque[Append] = deque()
+        self._group: list[Append] = []
+        self._backoff = Backoff()
+        self._scheduled: asyncio.Handle | None = None
+
+    def append(self, append: Append) -> None:
+        """Queue it; its future becomes the receipt."""
+        self._queue.append(append)
+        if self._scheduled is None and not self._group:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._commit)
+
+    def abandon(self, futures: "set[asyncio.Future[Receipt]]") -> None:
+        """Fail these: their outbound no longer waits. What is in the running transaction may still be stored."""
+        error = ClusterError(
+            f"the outbound was closed before the log {self._store.config.path} had stored everything", Failure.FATAL
+        )
+        self._queue = deque(append for append in self._queue if append.future not in futures)
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+
+    def _commit(self) -> None:
+        self._scheduled = None
+        self._drop_late()
+        size = sum(append.size for append in self._group)
+        while self._queue and (not self._group or size + self._queue[0].size <= GROUP_BYTES):
+            append = self._queue.popleft()
+            self._group.append(append)
+            size += append.size
+        if self._group:
+            self._store.write(write_group, self._group, now_ms()).add_done_callback(self._committed)
+
+    def _drop_late(self) -> None:
+        """Report what was retried for as long as its outbound allows."""
+        now = asyncio.get_running_loop().time()
+        if late := [
+            append for append in self._group if append.future.done() or (append.deadline is not None and append.deadline <= now)
+        ]:
+            self._group = [append for append in self._group if append not in late]
+            for append in late:
+                reason = f"the log {self._store.config.path} could not store it in the time allowed"
+                append.receipt.failures += [MessageFailure(place, Failure.RETRY, reason) for place in append.places]
+                _resolve(append)
+
+    def _committed(self, written: "asyncio.Future[list[int]]") -> None:
+        error = None if written.cancelled() else written.exception()
+        if written.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
+            self._scheduled = asyncio.get_running_loop().call_later(self._backoff.delay(), self._commit)
+            return
+        self._backoff.reset()
+        group, self._group = self._group, []
+        if error is None:
+            for append, tail in zip(group, written.result(), strict=True):
+                append.receipt.position = (tail - 1,)
+                _resolve(append)
+                self._store.heard(append.partition, tail)
+        else:
+            for append in group:
+                if not append.future.done():
+                    append.future.set_exception(error)
+        self._commit()
+
+
+def _resolve(append: Append) -> None:
+    if not append.future.done():
+        append.receipt.failures.sort(key=lambda failure: failure.index)
+        append.future.set_result(append.receipt)
+
+
+def write_group(connection: sqlite3.Connection, group: Sequence[Append], appended_ms: int) -> list[int]:
+    """Store a group inside a transaction; the next offset of its partition after each append."""
+    tails: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    after: list[int] = []
+    rows: list[tuple[int, int, int, int, int, int, bytes]] = []
+    for append in group:
+        partition = append.partition
+        tail = tails.get(partition)
+        if tail is None:
+            (tail,) = connection.execute("SELECT next FROM partition WHERE id = ?", (partition,)).fetchone()
+        for count, records in append.rows:
+            rows.append((partition, tail, count, len(records), appended_ms, checksum(tail, count, records), records))
+            tail += count
+        tails[partition] = tail
+        sizes[partition] = sizes.get(partition, 0) + append.size
+        after.append(tail)
+    connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    connection.executemany(
+        "UPDATE partition SET next = ?, bytes = bytes + ? WHERE id = ?",
+        [(tail, sizes[partition], partition) for partition, tail in tails.items()],
+    )
+    return after

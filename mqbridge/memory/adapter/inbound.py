@@ -1,0 +1,173 @@
+"""Reading from the memory: a lane is a place in a list, and what a reject puts back before it."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+from mqbridge.adapter import InboundSpec, Start
+from mqbridge.errors import ClusterError, GapError, LaneRevoked
+from mqbridge.memory.adapter.config import MemoryConfig
+from mqbridge.memory.broker import Broker, Progress
+from mqbridge.message import Batch, Message, Partition, Position
+
+
+class MemoryInbound:
+    """A member of a group."""
+
+    def __init__(self, broker: Broker, cluster: str, config: MemoryConfig, spec: InboundSpec) -> None:
+        self.topics = spec.topics
+        self.broker, self.config, self.spec = broker, config, spec
+        self._cluster = cluster
+        self._held: dict[tuple[str, int], MemoryLane] = {}
+        self._new: asyncio.Queue[MemoryLane | ClusterError | None] = asyncio.Queue()
+
+    async def lanes(self) -> AsyncIterator["MemoryLane"]:
+        """Lanes as they are assigned."""
+        while (lane := await self._new.get()) is not None:
+            if isinstance(lane, ClusterError):
+                raise lane
+            if not lane.ended:
+                yield lane
+
+    async def close(self) -> None:
+        """Leave the group."""
+        for lane in list(self._held.values()):
+            self.revoke(lane.partition.topic, lane.partition.index)
+        self.broker.leave(self.spec.group, self)
+        if self.spec.temporary:
+            self.broker.forget_group(self.spec.group)
+        self._new.put_nowait(None)
+
+    def assign(self, topic: str, number: int) -> None:
+        """A lane is ours, from where the group's progress is."""
+        stored = self.broker.topics[topic][number]
+        begin = stored.first if self.spec.start is Start.EARLIEST else stored.next
+        if self.spec.temporary and (position := self.spec.positions.get(str(number))) is not None:
+            (begin,) = position
+        progress = self.broker.progress.setdefault((self.spec.group, topic, number), Progress(begin))
+        lane = self._held[topic, number] = MemoryLane(self, Partition(self._cluster, topic, str(number), number), progress)
+        self._new.put_nowait(lane)
+
+    def revoke(self, topic: str, number: int) -> None:
+        """A lane is ours no more."""
+        if (lane := self._held.pop((topic, number), None)) is not None:
+            lane.end()
+
+    def fail(self, error: ClusterError) -> None:
+        """Thrown out."""
+        self._new.put_nowait(error)
+
+
+class MemoryLane:
+    """One partition while it is ours.
+
+    With individual acknowledgement a rejected batch alone comes again, counted in `delivery_count`. Without, a reject or a seek
+    begins a new run, and acknowledgements from before it count only up to where it begins.
+    """
+
+    def __init__(self, inbound: MemoryInbound, partition: Partition, progress: Progress) -> None:
+        self.partition = partition
+        self.ended = False
+        self._inbound, self._progress = inbound, progress
+        self._stored = inbound.broker.topics[partition.topic][partition.index]
+        self._next = self._run_start = progress.committed
+        self._run = 0
+        self._again: deque[Batch] = deque()
+        self._caught_up = False
+        self._wake = asyncio.Event()
+        self._stored.readers.add(self._wake)
+
+    @property
+    def caught_up(self) -> bool:
+        """The last look found nothing, or took the last message."""
+        return self._caught_up
+
+    async def receive(self) -> Batch:
+        """The next batch."""
+        while True:
+            if delay := self._inbound.broker.faults.receive_delay_s:
+                await asyncio.sleep(delay)
+            if self.ended:
+                raise LaneRevoked(f"{self.partition} was taken away or released")
+            if self._again:
+                return self._redelivered(self._again.popleft())
+            if self._next < self._stored.first:
+                first = self._stored.first
+                raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} are gone; seek to go on", (first,))
+            if (batch := self._take()) is not None:
+                return batch
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _take(self) -> Batch | None:
+        self._next = max(self._next, self._progress.committed)  # an island that was ahead of us may have joined the rest
+        while (done := self._progress.islands.get(self._next)) is not None:
+            self._next = done
+        first, stored = self._next, self._stored
+        end = min(
+            [first + self._inbound.config.batch_messages, stored.next, *(at for at in self._progress.islands if at > first)]
+        )
+        self._caught_up = end >= stored.next
+        if end <= first:
+            return None
+        self._next = end
+        return self._batch(stored.messages[first - stored.first : end - stored.first], first, end)
+
+    def _batch(self, messages: list[Message], first: int, end: int) -> Batch:
+        size = sum(len(message.payload or b"") for message in messages)
+        return Batch(self.partition, messages, count=end - first, size=size, first=(first,), next=(end,), native=self._run)
+
+    def _redelivered(self, batch: Batch) -> Batch:
+        messages = [message.replace(delivery_count=message.delivery_count + 1) for message in batch.messages]
+        return self._batch(messages, batch.first[0], batch.next[0])
+
+    def acknowledge(self, batch: Batch) -> None:
+        """Stored."""
+        (first,), (end,), current = batch.first, batch.next, batch.native == self._run
+        if self.ended or not (current or (end <= self._run_start and not self._inbound.config.individual_ack)):
+            return
+        if self._inbound.config.individual_ack:
+            self._progress.acknowledge(first, end)
+        else:
+            self._progress.committed = max(self._progress.committed, end)
+
+    def reject(self, batch: Batch) -> None:
+        """Again."""
+        if self.ended:
+            return
+        if not self._inbound.config.individual_ack:
+            if batch.native == self._run or batch.first[0] <= self._run_start:
+                self._restart(batch.first[0])
+        elif batch.native == self._run:
+            self._again.append(batch)
+            self._wake.set()
+
+    async def seek(self, position: Position) -> None:
+        """Continue from this offset; the group's position moves there too."""
+        if self.ended:
+            raise LaneRevoked(f"{self.partition} was taken away or released")
+        (offset,) = position
+        self._restart(offset)
+        self._run_start = -1  # nothing from before the seek counts any more
+        self._progress.committed = offset
+        self._progress.islands.clear()
+        self._again.clear()
+
+    def _restart(self, offset: int) -> None:
+        self._run += 1
+        self._next = self._run_start = offset
+        self._caught_up = False
+        self._wake.set()
+
+    def end(self) -> None:
+        """Ours no more."""
+        self.ended = True
+        self._stored.readers.discard(self._wake)
+        self._wake.set()
+
+    async def release(self) -> None:
+        """Give it back; it is assigned again when the group's members or partitions change."""
+        if not self.ended:
+            topic, number = self.partition.topic, self.partition.index
+            self._inbound.revoke(topic, number)
+            self._inbound.broker.let_go(self._inbound.spec.group, topic, number)

@@ -1,0 +1,26 @@
+"""What a message would be in Pulsar, for people."""
+
+from mqbridge.errors import MappingError
+from mqbridge.message import Message
+from mqbridge.pulsar.mapping.request import Limits, encode
+from mqbridge.pulsar.wire.batch import split_batch
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+
+_FRAMING = {"payload_size", "num_messages_in_batch", "properties"}
+
+
+def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
+    """The payload and the fields and properties of its metadata. Raises MappingError."""
+    entries, failures = encode([message], origin, Limits())
+    if failures:
+        raise MappingError(failures[0].reason)
+    [entry] = entries
+    metadata: MessageMetadata | SingleMessageMetadata = entry.metadata
+    payload = entry.payload
+    if entry.metadata.HasField("num_messages_in_batch"):
+        [(metadata, payload)] = split_batch(entry.payload, 1)
+    said: list[tuple[str, str | bytes]] = [("payload", payload)]
+    for field, value in metadata.ListFields():
+        if field.name not in _FRAMING:
+            said.append((f"{metadata.DESCRIPTOR.name}.{field.name}", value if isinstance(value, bytes) else str(value)))
+    return said + [(f"property {pair.key}", pair.value) for pair in metadata.properties]

@@ -1,0 +1,125 @@
+"""Producing to one topic: batches, one at a time per queue where order is kept, because Brokers handle requests side by side."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
+
+from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.errors import LocalProtocolError
+from mqbridge.message import Message, Partition, Position, origin_prefix
+from mqbridge.receipts import Gathering, closed
+from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
+from mqbridge.rocketmq.client.producer import Producer
+from mqbridge.rocketmq.client.route import TopicRoute, shown
+from mqbridge.rocketmq.client.sending import SendResult
+from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, encode
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.wire.javahash import java_string_hash
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 30.0
+KEY_MEMO = 16384
+"""Hashes remembered; keys repeat, and hashing one takes longer than looking it up."""
+
+NewestOrigin = Callable[[Queue], Awaitable[str | None]]
+"""Reads the origin of the newest message of a queue back."""
+
+
+class RocketMQOutbound:
+    """A way into one topic."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        spec: OutboundSpec,
+        queues: Sequence[Queue],
+        newest: NewestOrigin,
+        *,
+        max_message_bytes: int,
+        delay_levels: Sequence[int] = (),
+    ) -> None:
+        assert spec.options is None or isinstance(spec.options, RocketMQOutboundOptions)  # noqa: S101 - by the registry
+        options = spec.options or RocketMQOutboundOptions()
+        self._producer, self._spec, self._newest = producer, spec, newest
+        self._queues = list(queues)
+        self._limits = Limits(
+            max_bytes=min(options.batch_bytes, max_message_bytes),
+            max_messages=options.batch_messages,
+            max_message_bytes=max_message_bytes,
+            levels=delay_levels,
+        )
+        self._prefixes: dict[Partition, str] = {}
+        self._closed = False
+        self._ends: list[Callable[[], None]] = []
+
+    @property
+    def partitions(self) -> int:
+        """Queues that may be written to; grows with the topic."""
+        return len(self._queues)
+
+    def on_close(self, end: Callable[[], None]) -> None:
+        """What else is to end with this."""
+        self._ends.append(end)
+
+    def follow(self, route: TopicRoute) -> None:
+        """The topic's queues are these now. A Broker that is away keeps its places; those of removed queues go to others."""
+        queues, known = route.write_queues(), self._queues
+        if len(queues) > len(known):
+            self._queues = list(queues)
+            return
+        left = [queue for queue in known if route.takes(queue) or route.master(queue.broker) is None]
+        if left and len(left) < len(known):
+            self._queues = [left[place % len(left)] if queue not in left else queue for place, queue in enumerate(known)]
+            log.warning("%s may be written to no more in %s", self._spec.topic, ", ".join(map(shown, {*known} - {*left})))
+
+    def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
+        """Send in order; the receipt's position is that of the last stored message."""
+        if not 0 <= partition < len(self._queues):
+            raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, there is no {partition}")
+        if self._closed:
+            return closed(repr(self._spec.topic))
+        prefix = self._prefix(source) if source is not None and self._spec.stamp_origin else None
+        outgoing, failures = encode(messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids)
+        gathering = Gathering(failures)
+        for out in outgoing:
+            gathering.wait_for(self._hand_over(self._queues[partition], out), out.indexes, partial(_last_offset, out))
+        return gathering.sent()
+
+    def _hand_over(self, queue: Queue, out: Outgoing) -> "asyncio.Future[SendResult]":
+        if out.is_batch:
+            return self._producer.send_batch(queue, out.body, out.count, out.born)
+        return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
+
+    def partition_of(self, key: bytes) -> int:
+        """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""
+        return _select(key) % len(self._queues)
+
+    def _prefix(self, source: Partition) -> str:
+        prefix = self._prefixes.get(source)
+        if prefix is None:
+            prefix = self._prefixes[source] = origin_prefix(source)
+        return prefix
+
+    async def last_origin(self, partition: int) -> str | None:
+        """The origin stamped on the newest message. Raises ClusterError."""
+        return await self._newest(self._queues[partition])
+
+    async def close(self) -> None:
+        """Wait for what is in flight, then let go."""
+        if not self._closed:
+            self._closed = True
+            for end in self._ends:
+                end()
+            await self._producer.close(CLOSE_TIMEOUT_S)
+
+
+@lru_cache(maxsize=KEY_MEMO)
+def _select(key: bytes) -> int:
+    return abs(java_string_hash(key.decode(errors="replace")))
+
+
+def _last_offset(out: Outgoing, result: SendResult) -> Position:
+    return () if out.delayed else (result.offset + out.count - 1,)

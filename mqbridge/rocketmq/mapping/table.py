@@ -1,0 +1,167 @@
+"""What becomes of the fields of a RocketMQ record, and of every property that the system gives a meaning to.
+
+The mapping takes its sets of names from here.
+"""
+
+from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, Row, Table
+from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES, TRANSIENT_PREFIX, Name
+
+FLAG = "mqbridge.rocketmq.flag"
+SHARDED = "mqbridge.rocketmq.sharded"
+ESCAPE_PREFIX = "mqbridge.x."
+EMPTY, ORDER = "mqbridge.empty", "mqbridge.order"
+
+_TIMER = "bookkeeping of a delay that has passed; a copy would be delayed again"
+_TRANSACTION = "only committed messages are delivered, and a copy is sent outside of any transaction"
+_REQUEST = "kept for whoever reads the copy, written escaped: a copy must not be answered, the requester waits elsewhere"
+_POP = "receipt of one delivery"
+_BROKER = "the broker notes it on what it stores"
+_INNER = "layout of an inner batch, whose messages are read one by one"
+_LEGACY = "an internal mark of old versions that no client reads"
+
+RECORD = (
+    Row("TOTALSIZE", None, RECOMPUTED, "the broker measures what it stores"),
+    Row("MAGIC", None, RECOMPUTED, "the layout that the broker chose"),
+    Row("BODYCRC", None, RECOMPUTED, "checked when read (a wrong one is a defect); the broker makes the next"),
+    Row("QUEUEID", "position", RECOMPUTED, "the batch's partition says it; the route chooses the target's"),
+    Row("FLAG", "properties", NATIVE, f"the application's number; other than 0 it is the property {FLAG}", own=True),
+    Row("QUEUEOFFSET", "position", RECOMPUTED, "where it lies in its queue; every log counts its own"),
+    Row("PHYSICALOFFSET", None, RECOMPUTED, "where it lies in the broker's commit log"),
+    Row("SYSFLAG", None, RECOMPUTED, "compression is undone when read; transaction bits are never copied"),
+    Row("BORNTIMESTAMP", "event_time", NATIVE, "the event time unless a gateway wrote it; a batch has that of its first"),
+    Row("BORNHOST", None, RECOMPUTED, "the broker notes who sends"),
+    Row("STORETIMESTAMP", "publish_time", RECOMPUTED, "read, never written: the broker's clock"),
+    Row("STOREHOST", None, RECOMPUTED, "the broker's own address"),
+    Row("RECONSUMETIMES", "delivery_count", RECOMPUTED, "read, never written: a copy has not been delivered yet"),
+    Row("PREPAREDTRANSACTIONOFFSET", None, DROPPED, _TRANSACTION),
+    Row("BODY", "payload", NATIVE, "byte for byte, decompressed; brokers refuse an empty one: a zero byte stands for it"),
+    Row("TOPIC", None, RECOMPUTED, "the batch's partition says it; the route names the target's"),
+    Row("PROPERTIES", "properties", NATIVE, "the user's, in stored order; the rows below say what becomes of the system's"),
+)
+"""The fields of a record in their order."""
+
+SYSTEM = (
+    Row(Name.KEYS, "keys", NATIVE, "joined by one blank; its first is the key where no __SHARDINGKEY is"),
+    Row(Name.TAGS, "msg_type", NATIVE, "the one tag, by which brokers filter"),
+    Row(Name.SHARDING_KEY, "key", NATIVE, "written where the key is not the first of KEYS anyway"),
+    Row(
+        Name.TIMER_DELIVER_MS,
+        "deliver_at",
+        NATIVE,
+        "while it lies ahead; later it is carried: nothing is delayed twice. Before 5.0 it is the next DELAY level",
+    ),
+    Row(
+        Name.UNIQ_KEY,
+        "properties",
+        NATIVE,
+        "the producer's id, a property of the same name; not one that a gateway or a broker made",
+    ),
+    Row(Name.BUYER_ID, "properties", NATIVE, "set by applications: a property of the same name", own=True),
+    Row(Name.MSG_TYPE, "properties", CARRIED, _REQUEST, own=True),
+    Row(Name.CORRELATION_ID, "properties", CARRIED, _REQUEST, own=True),
+    Row(Name.REPLY_TO_CLIENT, "properties", CARRIED, _REQUEST, own=True),
+    Row(Name.TTL, "properties", CARRIED, _REQUEST, own=True),
+    Row(
+        Name.DLQ_ORIGIN_TOPIC,
+        "properties",
+        CARRIED,
+        "says what a dead letter was; kept for its reader, written escaped",
+        own=True,
+    ),
+    Row(
+        Name.DLQ_ORIGIN_MESSAGE_ID,
+        "properties",
+        CARRIED,
+        "says what a dead letter was; kept for its reader, written escaped",
+        own=True,
+    ),
+    Row(Name.WAIT, None, DROPPED, "how the producer wanted its broker to store it"),
+    Row(Name.DELAY, None, DROPPED, "a level counts from the first sending, and has elapsed; a copy would be delayed again"),
+    Row(Name.TIMER_DELAY_SEC, None, DROPPED, _TIMER),
+    Row(Name.TIMER_DELAY_MS, None, DROPPED, _TIMER),
+    Row(Name.TIMER_OUT_MS, None, DROPPED, _TIMER),
+    Row(Name.TIMER_ENQUEUE_MS, None, DROPPED, _TIMER),
+    Row(Name.TIMER_DEQUEUE_MS, None, DROPPED, _TIMER),
+    Row(Name.TIMER_ROLL_TIMES, None, DROPPED, _TIMER),
+    Row(Name.TIMER_DELAY_LEVEL, None, DROPPED, _TIMER),
+    Row(Name.TIMER_DEL_UNIQKEY, None, DROPPED, "cancels a delayed message of its own cluster"),
+    Row(Name.EXTEND_UNIQ_INFO, None, DROPPED, "a proxy's note to itself"),
+    Row(Name.RETRY_TOPIC, None, DROPPED, "the topic that a redelivery came from; a copy with it would be taken for a redelivery"),
+    Row(Name.REAL_TOPIC, None, DROPPED, "the topic while the message waited; a copy would be sent there"),
+    Row(Name.REAL_QID, None, DROPPED, "the queue while the message waited"),
+    Row(Name.ORIGIN_MESSAGE_ID, None, DROPPED, "the place of the first attempt in another commit log"),
+    Row(Name.RECONSUME_TIME, None, DROPPED, "a client's request to count redeliveries"),
+    Row(Name.MAX_RECONSUME_TIMES, None, DROPPED, "a client's request to count redeliveries"),
+    Row(Name.TRAN_MSG, None, DROPPED, _TRANSACTION),
+    Row(Name.PGROUP, None, DROPPED, _TRANSACTION),
+    Row(Name.CHECK_IMMUNITY_TIME_IN_SECONDS, None, DROPPED, _TRANSACTION),
+    Row(Name.TRAN_PREPARED_QUEUE_OFFSET, None, DROPPED, _TRANSACTION),
+    Row(Name.TRANSACTION_CHECK_TIMES, None, DROPPED, _TRANSACTION),
+    Row(Name.TRANSACTION_ID, None, DROPPED, _TRANSACTION),
+    Row(Name.MIN_OFFSET, None, DROPPED, "a consumer's note about its pull"),
+    Row(Name.MAX_OFFSET, None, DROPPED, "a consumer's note about its pull"),
+    Row(Name.CONSUME_START_TIME, None, DROPPED, "a consumer's note about its own work"),
+    Row(Name.MSG_REGION, None, RECOMPUTED, _BROKER),
+    Row(Name.TRACE_ON, None, RECOMPUTED, _BROKER),
+    Row(Name.CLUSTER, None, RECOMPUTED, _BROKER),
+    Row(Name.TRACE_CONTEXT, None, DROPPED, "the trace of the first sending"),
+    Row(Name.ARRIVE_TIME, None, DROPPED, "when a reply reached its broker"),
+    Row(Name.PUSH_REPLY_TIME, None, DROPPED, "when a reply was pushed to its requester"),
+    Row(Name.INSTANCE_ID, None, DROPPED, "the producer's namespace, which its topic's name tells too"),
+    Row(Name.POP_CK, None, DROPPED, _POP),
+    Row(Name.POP_CK_OFFSET, None, DROPPED, _POP),
+    Row(Name.FIRST_POP_TIME, None, DROPPED, _POP),
+    Row(Name.INNER_NUM, None, DROPPED, _INNER),
+    Row(Name.INNER_BASE, None, DROPPED, _INNER),
+    Row(Name.INNER_MULTI_DISPATCH, None, DROPPED, _INNER),
+    Row(Name.INNER_MULTI_QUEUE_OFFSET, None, DROPPED, _INNER),
+    Row(Name.BORN_HOST, None, DROPPED, "a proxy's note of who sent"),
+    Row(Name.BORN_TIMESTAMP, None, DROPPED, "a proxy's note of when; the record's own field counts"),
+    Row(Name.CRC32, None, DROPPED, "a checksum of the properties as they were"),
+    Row(Name.DUP_INFO, None, DROPPED, "a client's note about repeats"),
+    Row(Name.TRANSFER_FLAG, None, DROPPED, _LEGACY),
+    Row(Name.CORRECTION_FLAG, None, DROPPED, _LEGACY),
+    Row(Name.MQ2_FLAG, None, DROPPED, _LEGACY),
+    Row(Name.REDIRECT, None, DROPPED, _LEGACY),
+    Row(Name.FORWARD_QUEUE_ID, None, DROPPED, _LEGACY),
+    Row(TRANSIENT_PREFIX + "*", None, DROPPED, "a client's notes that are not meant to be stored"),
+)
+"""The properties that the system gives a meaning to."""
+
+OURS = (
+    Row("mqbridge.key", "key", CARRIED, "a key of which the property string cannot hold the characters"),
+    Row("mqbridge.key.b64", "key", CARRIED, "a binary key"),
+    Row("mqbridge.ordering_key", "ordering_key", CARRIED, "base64"),
+    Row("mqbridge.keys", "keys", CARRIED, "where a key holds a blank, or KEYS could not be taken apart again"),
+    Row("mqbridge.msg_type", "msg_type", CARRIED, "a type that TAGS cannot hold: empty, or with a separator"),
+    Row("mqbridge.attributes", "attributes", CARRIED, "byte for byte"),
+    Row("mqbridge.attributes.b64", "attributes", CARRIED, "where it is not UTF-8"),
+    Row("mqbridge.event_time", "event_time", CARRIED, "exact; the born timestamp is shared by a batch"),
+    Row("mqbridge.deliver_at", "deliver_at", CARRIED, "a time that has passed, or that a broker before 5.0 keeps by a level"),
+    Row("mqbridge.null", "payload", CARRIED, "a tombstone; believed while the body is one zero byte"),
+    Row(EMPTY, "payload", CARRIED, "a payload of no bytes; believed while the body is one zero byte"),
+    Row("mqbridge.without", "key", CARRIED, "keys without a key", own=True),
+    Row("mqbridge.origin", "origin", CARRIED, "cluster, topic, partition and position of the source"),
+    Row("mqbridge.hops", "hops", CARRIED, "from the second gateway on"),
+    Row("mqbridge.u.*", "properties", CARRIED, "a user's property whose name is one of these"),
+    Row(ESCAPE_PREFIX + "N.*", "properties", CARRIED, "repeats, empty texts, separators, the system's names"),
+    Row(ORDER, "properties", CARRIED, "of a message sent alone: brokers mix up the properties", own=True),
+    Row(FLAG, "properties", CARRIED, "the FLAG of a RocketMQ message in other systems", own=True),
+    Row(SHARDED, "properties", CARRIED, "in other systems: __SHARDINGKEY was there beside a KEYS that says it", own=True),
+    Row("mqbridge.v", None, CARRIED, "a gateway wrote it, where nothing else says so: born is no event time"),
+    Row("", "defect", DROPPED, "what could not be read is never delivered"),
+)  # fmt: skip
+
+TABLE = Table("rocketmq", "RocketMQ", (*RECORD, *SYSTEM, *OURS))
+
+KEPT_NAMES = frozenset(row.native for row in SYSTEM if row.field == "properties")
+"""System properties that become properties of the message."""
+WRITTEN_NAMES = frozenset(row.native for row in SYSTEM if row.field == "properties" and row.fate is NATIVE)
+"""Those of them that are written as they are."""
+IGNORED_NAMES = frozenset(row.native for row in SYSTEM if row.fate in {DROPPED, RECOMPUTED})
+"""System properties that are never copied."""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a property of this name may stand in the property string as what it is."""
+    return name in WRITTEN_NAMES or not (name in SYSTEM_NAMES or name.startswith((TRANSIENT_PREFIX, ESCAPE_PREFIX)))

@@ -1,0 +1,43 @@
+"""What an attribute string that a gateway writes is made of.
+
+Everything in it is percent-encoded where it holds `%`, `,` or `=`, because native readers split on these, and where it is blank,
+because they fail on that.
+"""
+
+from urllib.parse import quote, unquote
+
+from mqbridge.mapping.attribute_string import read_pair
+from mqbridge.mapping.reserved_properties import BUILT, CARRIED_KEYS, is_carried
+from mqbridge.message import MSG_TIME, MSG_TYPE, RESERVED_PREFIX, Pair
+
+OURS = RESERVED_PREFIX.encode()
+MARKER_TEXT = f"{BUILT[0]}={BUILT[1]}"
+MARKER = MARKER_TEXT.encode()
+"""The item that says that the string was built here."""
+
+_ESCAPES = str.maketrans({"%": "%25", ",": "%2C", "=": "%3D"})
+_PLAIN_KEYS = CARRIED_KEYS | {BUILT[0], MSG_TYPE, MSG_TIME}
+
+
+def escape(pair: Pair) -> str:
+    """The item of a pair."""
+    key, value = pair
+    return f"{key if key in _PLAIN_KEYS else _escape_text(key)}={value if value.isalnum() else _escape_text(value)}"
+
+
+def _escape_text(text: str) -> str:
+    if "," in text or "=" in text or "%" in text:
+        text = text.translate(_ESCAPES)
+    # Java readers fail on blank keys and values; a lone percent sign stands for nothing at all.
+    return text if text and not text.isspace() else quote(text) or "%"
+
+
+def unescape(pair: Pair) -> Pair:
+    """The pair that an item of a built string stands for."""
+    key, value = ("" if part == "%" else unquote(part) if "%" in part else part for part in pair)
+    return key, value
+
+
+def is_appended(item: bytes, *, blank: bool) -> bool:
+    """Whether an item is what a gateway appends to a string that it found."""
+    return OURS in item and (pair := read_pair(item)) is not None and is_carried(unescape(pair), blank=blank)
