@@ -3,23 +3,13 @@
 An item without `=`, without a key or that is not UTF-8 is no pair; it stays in the string alone. A value may hold further `=`.
 """
 
-from mqbridge.mapping.bounded_cache import remember
+from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Pair
-
-_pairs: dict[bytes, Pair | None] = {}
 
 
 def read_pairs(attributes: bytes) -> tuple[Pair, ...]:
     """The pairs of an attribute string in order."""
-    pairs = []
-    for item in attributes.split(b","):
-        try:
-            pair = _pairs[item]
-        except KeyError:
-            pair = remember(_pairs, item, read_pair(item), len(item))
-        if pair is not None:
-            pairs.append(pair)
-    return tuple(pairs)
+    return tuple([pair for item in attributes.split(b",") if (pair := _pairs[item]) is not None])
 
 
 def read_pair(item: bytes) -> Pair | None:
@@ -29,3 +19,6 @@ def read_pair(item: bytes) -> Pair | None:
     except UnicodeDecodeError:
         return None
     return (key, value) if equals and key else None
+
+
+_pairs: BoundedCache[bytes, Pair | None] = BoundedCache(read_pair)

@@ -32,7 +32,7 @@ class Fate(Enum):
 NATIVE, CARRIED, RECOMPUTED, DROPPED = Fate
 
 
-class Row(NamedTuple):
+class FieldRule(NamedTuple):
     """One native field (or property of the gateway's), the message field that it is, its fate, and why in one line.
 
     `own`: it stands for something of this system's alone; what other systems say in that field is not written to it.
@@ -45,29 +45,29 @@ class Row(NamedTuple):
     own: bool = False
 
 
-class Table(NamedTuple):
+class FieldTable(NamedTuple):
     """All rows of a system. `title` is its name in print."""
 
     system: str
     title: str
-    rows: tuple[Row, ...]
+    rules: tuple[FieldRule, ...]
 
-    def of_field(self, field: str) -> list[Row]:
+    def rules_of(self, field: str) -> list[FieldRule]:
         """The rows that a message field is written to or read from."""
-        return [row for row in self.rows if row.field == field]
+        return [row for row in self.rules if row.field == field]
 
     def carried_fields(self) -> tuple[str, ...]:
         """The message fields that the system has no field of its own for, in the order of the rows."""
-        native = {row.field for row in self.rows if row.fate is NATIVE}
-        carried = (row.field for row in self.rows if row.fate is CARRIED)
+        native = {row.field for row in self.rules if row.fate is NATIVE}
+        carried = (row.field for row in self.rules if row.fate is CARRIED)
         return tuple(dict.fromkeys(field for field in carried if field is not None and field not in native))
 
-    def natives(self, *fates: Fate) -> frozenset[str]:
+    def native_names(self, *fates: Fate) -> frozenset[str]:
         """The native names that have one of these fates."""
-        return frozenset(row.native for row in self.rows if row.fate in fates)
+        return frozenset(row.native for row in self.rules if row.fate in fates)
 
 
-class Step(NamedTuple):
+class MappedField(NamedTuple):
     """What becomes of one native field of a source in a target; `target` is empty where it ends."""
 
     source: str
@@ -77,32 +77,32 @@ class Step(NamedTuple):
     why: str
 
 
-def direction(source: Table, target: Table) -> list[Step]:
+def map_fields(source: FieldTable, target: FieldTable) -> list[MappedField]:
     """Every field of the source and what it is in the target."""
-    return [step for row in source.rows for step in _steps(row, target)]
+    return [step for row in source.rules for step in _steps(row, target)]
 
 
-def _steps(row: Row, target: Table) -> Iterable[Step]:
+def _steps(row: FieldRule, target: FieldTable) -> Iterable[MappedField]:
     if not row.native or (row.native.startswith("mqbridge.") and row.field is not None):
         return  # what was carried is its own field again: the row of that field says what becomes of it
     if row.field is None or row.fate is DROPPED:
-        yield Step(row.native, row.field, "", row.fate, row.why)
+        yield MappedField(row.native, row.field, "", row.fate, row.why)
         return
-    taken = [found for found in target.of_field(row.field) if not found.own]
+    taken = [found for found in target.rules_of(row.field) if not found.own]
     written = [found for found in taken if found.fate in {NATIVE, CARRIED}]
     names = ", ".join(dict.fromkeys(found.native for found in written))
     best = min(taken, key=lambda found: list(Fate).index(found.fate))
-    yield Step(row.native, row.field, names, best.fate, row.why if row.why == best.why else f"{row.why}; {best.why}")
+    yield MappedField(row.native, row.field, names, best.fate, row.why if row.why == best.why else f"{row.why}; {best.why}")
 
 
 @functools.cache
-def tables() -> Mapping[str, Table]:
+def tables() -> Mapping[str, FieldTable]:
     """The table of every system that comes with mqbridge, by the system's name."""
     package = importlib.import_module("mqbridge")
     found = {}
     for module in pkgutil.iter_modules(package.__path__, "mqbridge."):
         if module.ispkg and importlib.util.find_spec(module.name + ".mapping") is not None:
-            table: Table = importlib.import_module(module.name + ".mapping.table").TABLE
+            table: FieldTable = importlib.import_module(module.name + ".mapping.table").TABLE
             found[table.system] = table
     return dict(sorted(found.items()))
 

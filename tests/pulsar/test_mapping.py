@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.mapping.parse_templates import Shapes
+from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
 from mqbridge.pulsar.adapter.lane import cost
 from mqbridge.pulsar.mapping import head
@@ -111,7 +111,7 @@ def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(entry: Entry, ch
     entry = batch_entry(4)
     entry.payload = b"".join(len(head).to_bytes(4, "big") + one + payload for one in (head, changes(head)) * 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.pulsar.mapping.stored._shapes", Shapes())
+        patch.setattr("mqbridge.pulsar.mapping.stored._shapes", ParseTemplates())
         got = decode(entry)
     try:
         singles = split_batch(entry.payload, 4)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import Failure
-from mqbridge.mapping.lazy_properties import is_text
-from mqbridge.mapping.parse_templates import Shapes
+from mqbridge.mapping.lazy_properties import is_utf8
+from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
 from mqbridge.rocketmq.mapping import table as fields
 from mqbridge.rocketmq.mapping.properties import write
@@ -76,11 +76,11 @@ def test_the_fast_way_reads_what_the_plain_way_reads(native: Record) -> None:
 def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(native: Record, changes: Changes) -> None:
     """The first one leaves its shape, which is tried on the others."""
     string = changes(native.properties)
-    if not is_text(string):
+    if not is_utf8(string):
         return
     changed = Record("T", b"body", string, queue_offset=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.rocketmq.mapping.fast._shapes", Shapes())
+        patch.setattr("mqbridge.rocketmq.mapping.fast._shapes", ParseTemplates())
         got = decode([native, changed, native, changed])
     assert [message.as_dict() for message in got] == 2 * [read(native).as_dict(), read(changed).as_dict()]
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import MappingError
-from mqbridge.mapping.parse_templates import Shapes
+from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
 from mqbridge.tubemq.mapping.stored import Encoded, decode, encode
 from mqbridge.tubemq.wire.payload import checksum
@@ -85,10 +85,10 @@ def test_what_is_as_long_as_one_before_is_read_alike(attributes: bytes, changes:
     """The first one leaves its shape, which is tried on the others, unless a name may be ours: those would be the user's then."""
     both = [native(attributes), native(changes(attributes))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.tubemq.mapping.fast._shapes", Shapes())
+        patch.setattr("mqbridge.tubemq.mapping.fast._shapes", ParseTemplates())
         got = decode(both * 2, 0)
         patch.setattr("mqbridge.tubemq.mapping.fast._cut", lambda _: None)  # pair by pair
-        patch.setattr("mqbridge.tubemq.mapping.fast._shapes", Shapes())
+        patch.setattr("mqbridge.tubemq.mapping.fast._shapes", ParseTemplates())
         plain = decode(both * 2, 0)
     assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 
-from mqbridge.mapping.bounded_cache import remember
-from mqbridge.mapping.lazy_properties import Layout, RawMessage, is_text, keep, layout_of
-from mqbridge.mapping.parse_templates import Shape, Shapes
-from mqbridge.mapping.reserved_properties import ATTRIBUTES, BUILT, EVENT_TIME, ORIGIN
+from mqbridge.mapping.bounded_cache import BoundedCache, total_length
+from mqbridge.mapping.lazy_properties import LazyMessage, PropertyNames, is_utf8, names_cache, property_names
+from mqbridge.mapping.parse_templates import ParseTemplate, ParseTemplates
+from mqbridge.mapping.reserved_properties import ATTRIBUTES, EVENT_TIME, GATEWAY_MARKER, ORIGIN
 from mqbridge.message import RESERVED_PREFIX, Message
 from mqbridge.rocketmq.mapping.reading import PLACEHOLDER, first_key, read
 from mqbridge.rocketmq.mapping.table import IGNORED_NAMES, SHARDED, is_plain
@@ -22,7 +22,7 @@ _TAGS, _KEYS, _UNIQUE, _SHARDING, _TIMER = (
     name.encode() for name in (Name.TAGS, Name.KEYS, Name.UNIQ_KEY, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS)
 )
 _FIELDS = frozenset({_TAGS, _KEYS, _SHARDING})
-_ORIGIN, _ATTRIBUTES, _TIME, _BUILT = ORIGIN.encode(), ATTRIBUTES.encode(), EVENT_TIME.encode(), BUILT[0].encode()
+_ORIGIN, _ATTRIBUTES, _TIME, _BUILT = ORIGIN.encode(), ATTRIBUTES.encode(), EVENT_TIME.encode(), GATEWAY_MARKER[0].encode()
 _OURS = RESERVED_PREFIX.encode()
 _CARRIED = frozenset({_ORIGIN, _ATTRIBUTES, _TIME, _BUILT})
 """What most messages of a gateway have, and nothing else."""
@@ -30,7 +30,7 @@ _CARRIED = frozenset({_ORIGIN, _ATTRIBUTES, _TIME, _BUILT})
 Picker = Callable[[Sequence[bytes]], tuple[bytes, ...]]
 
 
-class RecordMessage(RawMessage):
+class RecordMessage(LazyMessage):
     """A message of a record that no gateway wrote."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class _Form:
     `text` is the string but for the values, `rest` is for what not all messages have.
     """
 
-    __slots__ = ("count", "keys_at", "kind", "layout", "names", "pick", "rest", "tag_at", "text")
+    __slots__ = ("count", "keys_at", "kind", "names", "pick", "property_names", "rest", "tag_at", "text")
 
     def __init__(self, names: tuple[bytes, ...], users: Sequence[int]) -> None:
         self.names = names
@@ -62,7 +62,7 @@ class _Form:
         self.kind = _CarriedMessage if carried else RecordMessage
         self.rest = _Rest(names, users, carried=carried) if carried or _SHARDING in names else None
         self.count = len(names)
-        self.layout = layout_of(tuple([names[place] for place in users]))
+        self.property_names = property_names(tuple([names[place] for place in users]))
         self.pick = picker(users)
         self.tag_at, self.keys_at = _place(names, _TAGS), _place(names, _KEYS)
         self.text = b"".join([name.replace(b"%", b"%%") + b"\x01%b\x02" for name in names])
@@ -78,7 +78,7 @@ class _Rest:
         self._key_at, self._origin_at, self._attributes_at, self._time_at, self._built_at = (
             _place(names, name) for name in (_SHARDING, _ORIGIN, _ATTRIBUTES, _TIME, _BUILT)
         )
-        self._sharded = layout_of((*(names[place] for place in users), SHARDED.encode()))
+        self._sharded = property_names((*(names[place] for place in users), SHARDED.encode()))
 
     def fill(self, message: RecordMessage, values: tuple[bytes, ...]) -> bool:
         """Fill that in; False when some of it is to be read plainly."""
@@ -87,7 +87,7 @@ class _Rest:
         if self._key_at >= 0:
             key = values[self._key_at].decode()
             if key == message.key:  # KEYS say it too
-                message.layout, message.lengths, message.values = self._sharded, None, (*message.values, b"1")
+                message.property_names, message.lengths, message.values = self._sharded, None, (*message.values, b"1")
             message.key = key
         return True
 
@@ -105,7 +105,7 @@ class _Rest:
         return True
 
 
-class _StringShape(Shape):
+class _StringShape(ParseTemplate):
     """The shape of a property string."""
 
     __slots__ = ("form", "lengths")
@@ -118,18 +118,13 @@ class _StringShape(Shape):
         super().__init__(data, [cuts[0] - 1, *cuts[1:], 1])
 
 
-_forms: dict[tuple[bytes, ...], _Form | None] = {}
-"""By the names of a string, and the nothing behind its last separator; None for strings that are to be read plainly."""
-_shapes = Shapes[_StringShape]()
-_keys: dict[bytes, tuple[tuple[str, ...], str | None]] = {}
-"""Index keys and key by the value of KEYS."""
-_tags: dict[bytes, str] = {}
+_shapes = ParseTemplates[_StringShape]()
 
 
 def read_all(records: Sequence[Record]) -> list[Message]:
     """The messages of records."""
     messages: list[Message] = []
-    append, shapes, keys_of, tags, new = messages.append, _shapes.by_length, _keys, _tags, RecordMessage.__new__
+    append, shapes, keys_of, tags, new = messages.append, _shapes.by_length, _keys.get, _tags.get, RecordMessage.__new__
     for record in records:
         data = record.properties
         if record.flag or record.defect is not None:
@@ -156,15 +151,15 @@ def read_all(records: Sequence[Record]) -> list[Message]:
         message.event_time = record.born_timestamp
         message.publish_time = record.store_timestamp
         message.delivery_count = record.reconsume_times
-        message.layout, message.lengths, message.values = form.layout, lengths, form.pick(values)
+        message.property_names, message.lengths, message.values = form.property_names, lengths, form.pick(values)
         if (at := form.tag_at) >= 0:
             value = values[at]
-            message.msg_type = tags.get(value) or _tag(value)
+            message.msg_type = tags(value) or _tags[value]
         else:
             message.msg_type = None
         if (at := form.keys_at) >= 0:
             value = values[at]
-            message.keys, message.key = keys_of.get(value) or _keys_of(value)
+            message.keys, message.key = keys_of(value) or _keys[value]
         else:
             message.keys, message.key = (), None
         append(message if form.rest is None or form.rest.fill(message, values) else read(record))
@@ -176,10 +171,7 @@ def _cut(data: bytes) -> tuple[_Form, tuple[bytes, ...]] | None:
     """Form and values of a string; None for one that is to be read plainly."""
     parts = data.replace(b"\x01", b"\x02").split(b"\x02")
     names, values = tuple(parts[::2]), tuple(parts[1::2])
-    try:
-        form = _forms[names]
-    except KeyError:
-        form = _learn(names)
+    form = _forms[names]
     # Written again it is the same: then the separators take turns, and no value holds one.
     if form is None or len(values) != form.count or form.text % values != data or b"\x01\x02" in data:
         return None
@@ -189,8 +181,7 @@ def _cut(data: bytes) -> tuple[_Form, tuple[bytes, ...]] | None:
 
 def _learn(names: tuple[bytes, ...]) -> _Form | None:
     """What these names mean."""
-    form = _form_of(names[:-1]) if len(names) > 1 and names[-1] == b"" else None
-    return keep(_forms, names, form)
+    return _form_of(names[:-1]) if len(names) > 1 and names[-1] == b"" else None
 
 
 def _form_of(names: tuple[bytes, ...]) -> _Form | None:
@@ -198,7 +189,7 @@ def _form_of(names: tuple[bytes, ...]) -> _Form | None:
     users: list[int] = []
     carried = False
     for place, name in enumerate(names):
-        if not name or not is_text(name) or name == _TIMER:
+        if not name or not is_utf8(name) or name == _TIMER:
             return None
         again = name in names[:place]
         if name == _UNIQUE:
@@ -226,13 +217,16 @@ def picker(places: Sequence[int]) -> Picker:
     return lambda values: tuple([values[place] for place in places])
 
 
-def _tag(value: bytes) -> str:
-    return remember(_tags, value, value.decode(), len(value))
-
-
 def _keys_of(value: bytes) -> tuple[tuple[str, ...], str | None]:
     keys = tuple(value.decode().split(" "))
-    return remember(_keys, value, (keys, first_key(keys)), len(value))
+    return keys, first_key(keys)
+
+
+_forms = names_cache(_learn)
+"""By the names of a string, and the nothing behind its last separator; None for strings that are to be read plainly."""
+_keys = BoundedCache(_keys_of)
+"""Index keys and key by the value of KEYS."""
+_tags: BoundedCache[bytes, str] = BoundedCache(bytes.decode)
 
 
 # --- out --------------------------------------------------------------------------------------------------------------
@@ -246,33 +240,34 @@ class Plan:
 
     __slots__ = ("count", "has_id", "text")
 
-    def __init__(self, layout: Layout) -> None:
-        self.text = b"".join([name.replace(b"%", b"%%") + b"\x01%b\x02" for name in layout.names])
-        self.count = len(layout.names)
-        self.has_id = Name.UNIQ_KEY in layout.texts
+    def __init__(self, names: PropertyNames) -> None:
+        self.text = b"".join([name.replace(b"%", b"%%") + b"\x01%b\x02" for name in names.names])
+        self.count = len(names.names)
+        self.has_id = Name.UNIQ_KEY in names.texts
 
 
-def plan_of(layout: Layout) -> Plan | None:
+def plan_of(names: PropertyNames) -> Plan | None:
     """The plan of these names; None when one is to be escaped, or may mean something to `writing`."""
-    texts = layout.texts
+    texts = names.texts
     ordinary = all(is_plain(text) and fault(text, "x") is None and not text.startswith(RESERVED_PREFIX) for text in texts)
-    return Plan(layout) if ordinary and len(set(texts)) == len(texts) else None
+    return Plan(names) if ordinary and len(set(texts)) == len(texts) else None
 
 
-written_tags: dict[str, bytes] = {}
-written_keys: dict[tuple[str, ...], tuple[bytes, str]] = {}
-"""KEYS and the first key by the keys."""
 NO_KEYS = b"", ""
 
 
 def write_tag(tag: str) -> bytes:
     """TAGS."""
-    return remember(written_tags, tag, f"{Name.TAGS}\x01{tag}\x02".encode(), len(tag))
+    return f"{Name.TAGS}\x01{tag}\x02".encode()
 
 
 def write_keys(keys: tuple[str, ...]) -> tuple[bytes, str]:
     """KEYS, and the first of the keys; NO_KEYS where they cannot be taken apart again."""
     joined = " ".join(keys)
     ordinary = keys[0] and ((len(keys) == 1 and " " not in joined) or tuple(joined.split(" ")) == keys)
-    found = (f"{Name.KEYS}\x01{joined}\x02".encode(), keys[0]) if ordinary else NO_KEYS
-    return remember(written_keys, keys, found, len(joined))
+    return (f"{Name.KEYS}\x01{joined}\x02".encode(), keys[0]) if ordinary else NO_KEYS
+
+
+written_tags = BoundedCache(write_tag)
+written_keys = BoundedCache(write_keys, length=total_length)
+"""KEYS and the first key by the keys."""

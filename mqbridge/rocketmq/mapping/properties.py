@@ -7,7 +7,14 @@ At least one pair is a gateway's, and all of the gateway's stand behind the user
 
 from collections.abc import Sequence
 
-from mqbridge.mapping.reserved_properties import BUILT, WITHOUT, carry, escape_user, read_number, stamps
+from mqbridge.mapping.reserved_properties import (
+    GATEWAY_MARKER,
+    WITHOUT,
+    carry_fields,
+    escape_user_property,
+    origin_properties,
+    read_number,
+)
 from mqbridge.message import Message, Pair
 from mqbridge.rocketmq.mapping.escapes import escape
 from mqbridge.rocketmq.mapping.reading import first_key, order_of
@@ -18,7 +25,7 @@ _INT32 = range(-(1 << 31), 1 << 31)
 
 
 ALWAYS_CARRIED = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
-"""The fields that nothing native says; `stamps` writes the other two."""
+"""The fields that nothing native says; `origin_properties` writes the other two."""
 
 
 class Written:
@@ -37,9 +44,9 @@ class Written:
 def write(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> Written:
     """The property string's pairs. `alone`: sent by itself, so its broker puts them in its own order; `delay`: has it hold it."""
     properties, flag, sharded = _take_synthetic(message)
-    users = [escape_user(pair) for pair in properties]
+    users = [escape_user_property(pair) for pair in properties]
     timed = delay is not None and delay[0] == Name.TIMER_DELIVER_MS
-    ours = [*_carried(message, timed=timed), *stamps(message, stamp)] or [BUILT]
+    ours = [*_carried(message, timed=timed), *origin_properties(message, stamp)] or [GATEWAY_MARKER]
     escaped = escape([*users, *ours])
     pairs = [*escaped[: len(users)], *_native(message, delay, sharded=sharded), *escaped[len(users) :]]
     if alone:
@@ -103,7 +110,7 @@ def _carried(message: Message, *, timed: bool) -> list[Pair]:
         fields.append("key")
     if not timed:
         fields.append("deliver_at")
-    pairs = carry(message, fields)
+    pairs = carry_fields(message, fields)
     if message.payload == b"":
         pairs.append((EMPTY, "1"))
     if message.key is None and not _is_derived(message):

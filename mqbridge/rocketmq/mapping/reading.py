@@ -6,7 +6,7 @@ time, and a UNIQ_KEY behind that pair was made by a broker for a message that ha
 
 from typing import Any
 
-from mqbridge.mapping.reserved_properties import BUILT, is_carried, uncarry
+from mqbridge.mapping.reserved_properties import GATEWAY_MARKER, is_carried, read_carried
 from mqbridge.message import Message, Pair
 from mqbridge.rocketmq.mapping.escapes import unescape
 from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, IGNORED_NAMES, ORDER, SHARDED
@@ -25,7 +25,7 @@ def read(record: Record) -> Message:
         return Message(record.body, publish_time=record.store_timestamp, position=place, defect=record.defect)
     blank = record.body == PLACEHOLDER
     parts = _Parts(record.properties, blank=blank)
-    own, fields = uncarry(parts.users + parts.ours, blank=blank)
+    own, fields = read_carried(parts.users + parts.ours, blank=blank)
     said = native_fields(parts.system) | fields
     if not (parts.ours or parts.markers):
         said.setdefault("event_time", record.born_timestamp)
@@ -79,7 +79,7 @@ class _Parts:
 
     users     what is the user's, in order, still under `mqbridge.u.`
     ours      what a gateway carried
-    markers   what a gateway says about the record itself: BUILT, EMPTY, ORDER
+    markers   what a gateway says about the record itself: GATEWAY_MARKER, EMPTY, ORDER
     system    the values of the system's own properties that are message fields
     """
 
@@ -121,7 +121,7 @@ def is_marker(pair: Pair, *, blank: bool) -> bool:
     name, value = pair
     if name == ORDER:
         return _ranks(value) is not None
-    return pair == BUILT or (name == EMPTY and value == "1" and blank)
+    return pair == GATEWAY_MARKER or (name == EMPTY and value == "1" and blank)
 
 
 def order_of(names: list[str]) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mqbridge.adapter import MessageFailure
 from mqbridge.errors import Failure
-from mqbridge.mapping.lazy_properties import is_text, lay_out
-from mqbridge.mapping.reserved_properties import ATTRIBUTES, BUILT, EVENT_TIME, HOPS, ORIGIN, stamps
+from mqbridge.mapping.lazy_properties import LazyMessage, is_utf8, split_properties
+from mqbridge.mapping.reserved_properties import ATTRIBUTES, EVENT_TIME, GATEWAY_MARKER, HOPS, ORIGIN, origin_properties
 from mqbridge.message import Message, Pair, Position, format_position
-from mqbridge.rocketmq.mapping.fast import plan_of, write_keys, write_tag, written_keys, written_tags
+from mqbridge.rocketmq.mapping.fast import plan_of, written_keys, written_tags
 from mqbridge.rocketmq.mapping.properties import write
 from mqbridge.rocketmq.mapping.reading import PLACEHOLDER
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, pack_head, pack_length
@@ -29,7 +29,7 @@ _ID = f"{Name.UNIQ_KEY}\x01".encode()
 _LATER_ID = b"\x02" + _ID
 _ATTRIBUTES = f"{ATTRIBUTES}\x01".encode()
 _TIME, _HOPS = f"{EVENT_TIME}\x01%d\x02".encode(), f"{HOPS}\x01%d\x02".encode()
-_BUILT = f"{BUILT[0]}\x01{BUILT[1]}\x02".encode()
+_BUILT = f"{GATEWAY_MARKER[0]}\x01{GATEWAY_MARKER[1]}\x02".encode()
 
 
 class Limits:
@@ -133,30 +133,30 @@ class Batches:
         self, messages: Sequence[Message], start: int
     ) -> int:
         """Add messages up to the first that is not ordinary, whose index it returns. The bytes are those that `write` gives."""
-        tags, keys_of, ids, join = written_tags, written_keys, self._ids, b"".join
+        tags, keys_of, ids, join = written_tags.get, written_keys.get, self._ids, b"".join
         stem, stem_of = b"", None
         known, plan = None, None
         index = start
         try:
             for index in range(start, len(messages)):
                 message = messages[index]
-                layout, body = message.layout, message.payload
-                if layout is not None:
-                    values = message.values
+                body = message.payload
+                if isinstance(message, LazyMessage):
+                    names, values = message.property_names, message.values
                 elif is_ordinary(message):
-                    layout, values = lay_out(message.properties)
+                    names, values = split_properties(message.properties)
                 else:
                     return index
-                if layout is not known:
-                    known, plan = layout, layout.plan("rocketmq", plan_of)
+                if names is not known:
+                    known, plan = names, names.target_cache("rocketmq", plan_of)
                 if plan is None or not body:
                     return index
                 pieces = [plan.text % values]
                 if (tag := message.msg_type) is not None:
-                    pieces.append(tags.get(tag) or write_tag(tag))
+                    pieces.append(tags(tag) or written_tags[tag])
                 first = None
                 if keys := message.keys:
-                    piece, first = keys_of.get(keys) or write_keys(keys)
+                    piece, first = keys_of(keys) or written_keys[keys]
                     pieces.append(piece)
                 if (key := message.key) != first:
                     if not isinstance(key, str):
@@ -304,13 +304,13 @@ def is_ordinary(message: Message) -> bool:
         and message.ordering_key is None
         and message.defect is None
         and message.position != ()
-        and (message.attributes is None or is_text(message.attributes))
+        and (message.attributes is None or is_utf8(message.attributes))
     )
 
 
 def _passed_on(message: Message) -> list[bytes]:
     """The stamp that the message came with."""
-    return [f"{name}\x01{value}\x02".encode() for name, value in stamps(message, None)]
+    return [f"{name}\x01{value}\x02".encode() for name, value in origin_properties(message, None)]
 
 
 def _too_many(properties: bytes) -> str:

@@ -8,9 +8,9 @@ from datetime import tzinfo
 from functools import partial
 from struct import Struct
 
-from mqbridge.mapping.bounded_cache import remember
-from mqbridge.mapping.lazy_properties import is_text, keep, layout_of
-from mqbridge.mapping.parse_templates import Shape, Shapes
+from mqbridge.mapping.bounded_cache import BoundedCache
+from mqbridge.mapping.lazy_properties import is_utf8, names_cache, property_names
+from mqbridge.mapping.parse_templates import ParseTemplate, ParseTemplates
 from mqbridge.message import MSG_TIME, MSG_TYPE, Message
 from mqbridge.tubemq.mapping.escapes import OURS
 from mqbridge.tubemq.mapping.properties import NativeMessage, read
@@ -26,18 +26,18 @@ _DAMAGED = "its checksum does not match its content"
 class _Form:
     """What an attribute string of these names says. `text` is the string but for the values; -1 stands for no place in it."""
 
-    __slots__ = ("count", "layout", "names", "text", "time_at", "type_at")
+    __slots__ = ("count", "names", "property_names", "text", "time_at", "type_at")
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
         self.names = names
-        self.layout = layout_of(names)
+        self.property_names = property_names(names)
         self.count = len(names)
         self.text = b",".join([name + b"=%b" for name in names])
-        texts = self.layout.texts
+        texts = self.property_names.texts
         self.type_at, self.time_at = (texts.index(name) if name in texts else -1 for name in (MSG_TYPE, MSG_TIME))
 
 
-class _StringShape(Shape):
+class _StringShape(ParseTemplate):
     """The shape of a string."""
 
     __slots__ = ("commas", "form", "lengths")
@@ -50,15 +50,14 @@ class _StringShape(Shape):
         super().__init__(data, [cuts[0] - 1, *cuts[1:]])
 
 
-_forms: dict[tuple[bytes, ...], _Form | None] = {}
-_shapes = Shapes[_StringShape]()
-_types: dict[bytes, str] = {}
+_shapes = ParseTemplates[_StringShape]()
+_types: BoundedCache[bytes, str] = BoundedCache(bytes.decode)
 
 
 def read_all(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo) -> list[Message]:
     """The messages of one fetch that began at `offset`. One that is damaged becomes a Message with its `defect`."""
     messages: list[Message] = []
-    minutes = minutes_of(zone)
+    minutes, type_of = minutes_of(zone), _types.get
     by_length, length_of, new = _shapes.by_length, _LENGTH.unpack_from, object.__new__
     for index, item in enumerate(pack):
         body = item.payLoadData
@@ -84,13 +83,13 @@ def read_all(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo) -> li
         else:
             messages.append(read(body, attributes, (offset, index), minutes))
             continue
-        if not (attributes.isascii() or is_text(attributes)):
+        if not (attributes.isascii() or is_utf8(attributes)):
             messages.append(read(body, attributes, (offset, index), minutes))
             continue
         message = new(NativeMessage)
         message.payload, message.attributes, message.position = body, attributes, (offset, index)
-        message.layout, message.lengths, message.values = form.layout, lengths, values
-        message.msg_type = None if (at := form.type_at) < 0 else _types.get(values[at]) or _type(values[at])
+        message.property_names, message.lengths, message.values = form.property_names, lengths, values
+        message.msg_type = None if (at := form.type_at) < 0 else type_of(values[at]) or _types[values[at]]
         message.event_time = None if (at := form.time_at) < 0 else minutes[values[at]]
         messages.append(message)
     _shapes.earn(len(messages))
@@ -101,10 +100,7 @@ def _cut(attributes: bytes) -> tuple[_Form, tuple[bytes, ...]] | None:
     """Names and values; None where they do not take turns, and for names that a gateway may have written."""
     parts = attributes.replace(b"=", b",").split(b",")
     names, values = tuple(parts[::2]), tuple(parts[1::2])
-    try:
-        form = _forms[names]
-    except KeyError:
-        form = keep(_forms, names, _Form(names) if all(names) and _are_plain(b"=".join(names)) else None)
+    form = _forms[names]
     # Written again it is the same: then commas and equals signs take turns, and no value holds one.
     if form is None or len(values) != form.count or form.text % values != attributes:
         return None
@@ -114,8 +110,11 @@ def _cut(attributes: bytes) -> tuple[_Form, tuple[bytes, ...]] | None:
 
 def _are_plain(names: bytes) -> bool:
     """Text, and nobody's but the user's: whatever the values are, no gateway wrote such items."""
-    return OURS not in names and b"%" not in names and is_text(names)
+    return OURS not in names and b"%" not in names and is_utf8(names)
 
 
-def _type(value: bytes) -> str:
-    return remember(_types, value, value.decode(), len(value))
+def _form_of(names: tuple[bytes, ...]) -> _Form | None:
+    return _Form(names) if all(names) and _are_plain(b"=".join(names)) else None
+
+
+_forms = names_cache(_form_of)

@@ -7,19 +7,19 @@ A string that a gateway built has the marker; to any other one a gateway may hav
 from typing import Any
 
 from mqbridge.mapping.attribute_string import read_pairs
-from mqbridge.mapping.lazy_properties import RawMessage, is_text, lay_out
-from mqbridge.mapping.reserved_properties import USER_PREFIX, uncarry
+from mqbridge.mapping.lazy_properties import LazyMessage, is_utf8, split_properties
+from mqbridge.mapping.reserved_properties import USER_PREFIX, read_carried
 from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Position
 from mqbridge.tubemq.mapping.escapes import MARKER, OURS, is_appended, unescape
 from mqbridge.tubemq.mapping.times import Minutes
 
 
-class NativeMessage(RawMessage):
+class NativeMessage(LazyMessage):
     """A message as it came from a TubeMQ producer: its attribute string, which is text, says all there is besides the body."""
 
     __slots__ = ()
 
-    only_attributes = True
+    from_attributes = True
     key = publish_time = None
     keys: tuple[str, ...] = ()
     delivery_count = 0
@@ -41,11 +41,11 @@ def _read_native(body: bytes, attributes: bytes, position: Position, minutes: Mi
     """Whatever the string is: items that are no pairs, values with equals signs, bytes that are no text."""
     properties = read_pairs(attributes)
     msg_type, event_time = system_fields(properties, minutes)
-    if not is_text(attributes):
+    if not is_utf8(attributes):
         return Message(body, properties, attributes=attributes, msg_type=msg_type, event_time=event_time, position=position)
     message = NativeMessage.__new__(NativeMessage)
     message.payload, message.attributes, message.position = body, attributes, position
-    message.layout, message.values = lay_out(properties)
+    message.property_names, message.values = split_properties(properties)
     message.lengths = None
     message.msg_type, message.event_time = msg_type, event_time
     return message
@@ -54,7 +54,7 @@ def _read_native(body: bytes, attributes: bytes, position: Position, minutes: Mi
 def _read_built(items: list[bytes], minutes: Minutes, *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
     at = items.index(MARKER)
     own = [_without_prefix(unescape(pair)) for pair in read_pairs(b",".join(items[:at]))]
-    rest, fields = uncarry([unescape(pair) for pair in read_pairs(b",".join(items[at + 1 :]))], blank=blank)
+    rest, fields = read_carried([unescape(pair) for pair in read_pairs(b",".join(items[at + 1 :]))], blank=blank)
     # What somebody else appended is the user's; the system's own pairs stand there because no property says the same.
     properties = (*own, *(pair for pair in rest if pair[0] not in {MSG_TYPE, MSG_TIME}))
     msg_type = dict(rest).get(MSG_TYPE, system_fields(properties, minutes)[0])
@@ -65,7 +65,7 @@ def _read_appended(items: list[bytes], minutes: Minutes, *, blank: bool) -> tupl
     at = len(items)
     while at and is_appended(items[at - 1], blank=blank):
         at -= 1
-    rest, fields = uncarry([unescape(pair) for pair in read_pairs(b",".join(items[at:]))], blank=blank)
+    rest, fields = read_carried([unescape(pair) for pair in read_pairs(b",".join(items[at:]))], blank=blank)
     if rest:
         at, fields = len(items), {}
     attributes = b",".join(items[:at])

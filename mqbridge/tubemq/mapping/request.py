@@ -13,30 +13,30 @@ from datetime import UTC, tzinfo
 
 from mqbridge.errors import MappingError
 from mqbridge.mapping.attribute_string import read_pairs
-from mqbridge.mapping.bounded_cache import remember
-from mqbridge.mapping.lazy_properties import Layout, lay_out
+from mqbridge.mapping.bounded_cache import BoundedCache, total_length
+from mqbridge.mapping.lazy_properties import LazyMessage, PropertyNames, split_properties
 from mqbridge.mapping.reserved_properties import (
-    BUILT,
     EVENT_TIME,
+    GATEWAY_MARKER,
     HOPS,
     KEY,
     KEYS,
     ORIGIN,
     WITHOUT,
-    carry,
-    escape_user,
-    keys_text,
-    stamps,
+    carry_fields,
+    escape_user_property,
+    join_keys,
+    origin_properties,
 )
 from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair
 from mqbridge.tubemq.mapping.escapes import MARKER, MARKER_TEXT, OURS, escape, is_appended
 from mqbridge.tubemq.mapping.properties import system_fields
 from mqbridge.tubemq.mapping.table import TABLE
-from mqbridge.tubemq.mapping.times import minutes_of, texts_of
+from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
 from mqbridge.tubemq.wire.payload import join_payload
 
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "payload")
-"""What nothing native says, a missing payload among it; `stamps` writes the other two."""
+"""What nothing native says, a missing payload among it; `origin_properties` writes the other two."""
 
 
 class Encoded:
@@ -56,23 +56,26 @@ def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> Encoded:
     if message.defect is not None:
         raise MappingError(f"the message at {message.position} could not be read: {message.defect}")
     body = message.payload or b""
-    time = None if message.event_time is None else texts_of(zone)[message.event_time // 1000]
+    time = None if message.event_time is None else minute_texts_of(zone)[message.event_time // 1000]
     if (built := _build_ordinary(message, stamp, time)) is not None:
         return Encoded(*join_payload(built, body), message.msg_type, time)
     ours: list[Pair]
-    if message.only_attributes or (message.attributes is not None and _unchanged(message, message.attributes, zone)):
+    from_attributes = isinstance(message, LazyMessage) and message.from_attributes
+    if from_attributes or (message.attributes is not None and _unchanged(message, message.attributes, zone)):
         text = message.attributes or b""
-        ours = stamps(message, stamp) if message.only_attributes else _besides(message, zone) + stamps(message, stamp)
+        ours = (
+            origin_properties(message, stamp) if from_attributes else _besides(message, zone) + origin_properties(message, stamp)
+        )
     else:
         try:
             text, ours = _build(message, time)
         except UnicodeEncodeError as error:
             raise MappingError(f"the message at {message.position} has texts that are no Unicode: {error}") from error
-        ours += stamps(message, stamp)
+        ours += origin_properties(message, stamp)
         # The broker refuses a message of no bytes at all; the marker alone makes one of an empty body.
         if not (text or ours) and body:
             return Encoded(body, 0, message.msg_type, time)
-        ours.insert(0, BUILT)
+        ours.insert(0, GATEWAY_MARKER)
     if ours:
         tail = ",".join(map(escape, ours)).encode()
         text = text + b"," + tail if text else tail
@@ -95,7 +98,7 @@ def _unchanged(message: Message, attributes: bytes, zone: tzinfo) -> bool:
 def _besides(message: Message, zone: tzinfo) -> list[Pair]:
     """What the attribute string does not say. Where it alone tells a time, that is the message's: who made it left it at that."""
     said = system_fields(message.properties, minutes_of(zone))[1]
-    return carry(message, ALWAYS_CARRIED if message.event_time in {None, said} else (*ALWAYS_CARRIED, "event_time"))
+    return carry_fields(message, ALWAYS_CARRIED if message.event_time in {None, said} else (*ALWAYS_CARRIED, "event_time"))
 
 
 def _build(message: Message, time: str | None) -> tuple[bytes, list[Pair]]:
@@ -110,27 +113,26 @@ def _build(message: Message, time: str | None) -> tuple[bytes, list[Pair]]:
         system.append((MSG_TYPE, message.msg_type))
     if time is not None and MSG_TIME not in names:
         system.append((MSG_TIME, time))
-    text = ",".join([escape(escape_user(pair)) for pair in properties])
-    return text.encode(), system + carry(message, (*ALWAYS_CARRIED, "event_time", "attributes"))
+    text = ",".join([escape(escape_user_property(pair)) for pair in properties])
+    return text.encode(), system + carry_fields(message, (*ALWAYS_CARRIED, "event_time", "attributes"))
 
 
 def _build_ordinary(  # noqa: C901, PLR0912 - per message; calls cost more
     message: Message, stamp: str | None, time: str | None
 ) -> bytes | None:
-    """The whole string of a message of which nothing has to be escaped; None for others. `_build` and `stamps` say the same."""
-    layout = message.layout
+    """The whole string of a message of which nothing has to be escaped; None for others."""
     if message.attributes is not None or message.payload is None:
         return None
-    if layout is not None:
-        values = message.values
+    if isinstance(message, LazyMessage):
+        names, values = message.property_names, message.values
     elif message.deliver_at is not None or message.ordering_key is not None or isinstance(message.key, bytes):
         return None
     else:
         try:
-            layout, values = lay_out(message.properties)
+            names, values = split_properties(message.properties)
         except UnicodeEncodeError:
             return None
-    plan = layout.plan("tubemq", _plan_of)
+    plan = names.target_cache("tubemq", _plan_of)
     if plan is None:
         return None
     said = [MARKER_TEXT]
@@ -141,11 +143,11 @@ def _build_ordinary(  # noqa: C901, PLR0912 - per message; calls cost more
     if message.key is not None:
         said.append(f"{KEY}={message.key!s}")
     if keys := message.keys:
-        said.append(_said_keys.get(keys) or _say_keys(keys))
+        said.append(_said_keys[keys])
     if message.event_time is not None:
         said.append(f"{EVENT_TIME}={message.event_time}")
     if stamp is None or stamp is message.origin:
-        said += [f"{name}={value}" for name, value in stamps(message, stamp)]
+        said += [f"{name}={value}" for name, value in origin_properties(message, stamp)]
     else:
         said.append(f"{ORIGIN}={stamp}")
         if message.hops:
@@ -161,11 +163,11 @@ def _build_ordinary(  # noqa: C901, PLR0912 - per message; calls cost more
     return text if count > 1 else None
 
 
-def _plan_of(layout: Layout) -> tuple[bytes, int] | None:
+def _plan_of(names: PropertyNames) -> tuple[bytes, int] | None:
     """The pairs of these names but for the values, and how many; None for names that are to be escaped, or the system's."""
-    if MSG_TYPE in layout.texts or MSG_TIME in layout.texts:
+    if MSG_TYPE in names.texts or MSG_TIME in names.texts:
         return None
-    items = [escape(escape_user((name, "x")))[:-1] for name in layout.texts]
+    items = [escape(escape_user_property((name, "x")))[:-1] for name in names.texts]
     text = "".join([f"{item}%b," for item in items]).encode()
     return None if text.count(b"%") != len(items) else (text, len(items))
 
@@ -174,9 +176,10 @@ _BLANK = re.compile(
     rb"=(?:,|$|[\t-\r\x1c- ]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)"
 )
 """A value that is empty, or that begins with anything that `str.isspace` takes for a blank."""
-_said_keys: dict[tuple[str, ...], str] = {}
 
 
 def _say_keys(keys: tuple[str, ...]) -> str:
-    text = f"{KEYS}={keys_text(keys)}"
-    return remember(_said_keys, keys, text, len(text))
+    return f"{KEYS}={join_keys(keys)}"
+
+
+_said_keys: BoundedCache[tuple[str, ...], str] = BoundedCache(_say_keys, length=total_length)
