@@ -10,9 +10,9 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
 from mqbridge.pulsar.adapter.lane import cost
-from mqbridge.pulsar.mapping import head
+from mqbridge.pulsar.mapping.fast import encode as head
+from mqbridge.pulsar.mapping.fast.decode import read as read_plainly
 from mqbridge.pulsar.mapping.request import Limits, decode, encode
-from mqbridge.pulsar.mapping.stored import read as read_plainly
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -111,7 +111,7 @@ def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(entry: Entry, ch
     entry = batch_entry(4)
     entry.payload = b"".join(len(head).to_bytes(4, "big") + one + payload for one in (head, changes(head)) * 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.pulsar.mapping.stored._shapes", ParseTemplates())
+        patch.setattr("mqbridge.pulsar.mapping.fast.decode._shapes", ParseTemplates())
         got = decode(entry)
     try:
         singles = split_batch(entry.payload, 4)

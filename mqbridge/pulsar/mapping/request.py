@@ -13,8 +13,8 @@ from mqbridge.adapter import MessageFailure
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.mapping.reserved_properties import EVENT_TIME, carry_fields, escape_user_property, origin_properties
 from mqbridge.message import Message, format_position
-from mqbridge.pulsar.mapping.head import carried_type, encode_run
-from mqbridge.pulsar.mapping.stored import read, read_batch
+from mqbridge.pulsar.mapping.fast.decode import read, read_batch
+from mqbridge.pulsar.mapping.fast.encode import carried_type, encode_run
 from mqbridge.pulsar.mapping.table import TABLE
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata

@@ -18,8 +18,8 @@ from mqbridge.mapping.lazy_properties import is_utf8
 from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.mapping.reserved_properties import read_carried
 from mqbridge.message import MSG_TYPE, Message
-from mqbridge.pulsar.mapping.cutting import cut_head, key_of, signed
-from mqbridge.pulsar.mapping.shapes import HeadShape, is_number, read_number, shape_of
+from mqbridge.pulsar.mapping.fast.fields import cut_head, key_of, signed
+from mqbridge.pulsar.mapping.fast.templates import HeadShape, is_number, read_number, shape_of
 from mqbridge.pulsar.wire.batch import split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata

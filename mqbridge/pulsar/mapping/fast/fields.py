@@ -11,8 +11,8 @@ from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.mapping.lazy_properties import is_utf8, property_names
 from mqbridge.mapping.reserved_properties import ATTRIBUTES, CARRIED_NAMES, ORIGIN, USER_PREFIX, read_carried
 from mqbridge.message import MSG_TYPE, Message
-from mqbridge.pulsar.mapping.batched import BatchedMessage
-from mqbridge.pulsar.mapping.shapes import Strange
+from mqbridge.pulsar.mapping.fast.messages import BatchedMessage
+from mqbridge.pulsar.mapping.fast.templates import Strange
 from mqbridge.wire.varint import decode_varint
 
 # Field tags of SingleMessageMetadata.

@@ -8,7 +8,7 @@ from mqbridge.mapping.lazy_properties import property_names
 from mqbridge.mapping.parse_templates import ParseTemplate
 from mqbridge.mapping.reserved_properties import CARRIED_NAMES, USER_PREFIX
 from mqbridge.message import MSG_TYPE
-from mqbridge.pulsar.mapping.batched import BatchedMessage, Carried, CarriedMessage
+from mqbridge.pulsar.mapping.fast.messages import BatchedMessage, Carried, CarriedMessage
 from mqbridge.wire.varint import decode_varint
 
 # Field tags of SingleMessageMetadata, in the order in which all writers put them.

@@ -1,0 +1,1 @@
+"""The fast code for batches."""
