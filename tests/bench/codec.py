@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import request as pulsar
+from mqbridge.pulsar.mapping import stored as pulsar_stored
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
 from mqbridge.rocketmq.mapping import stored as rocketmq
 from mqbridge.rocketmq.wire import properties
@@ -87,7 +88,7 @@ def pulsar_entry(messages: list[Message]) -> bytes:
 def decode_pulsar(data: bytes) -> list[Message]:
     """From an entry to messages."""
     read = decode_entry(data)
-    return pulsar.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
+    return pulsar_stored.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
 
 
 def rocketmq_answer(size: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire import topic_lists
 from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, cut, is_chunk
 from mqbridge.pulsar.wire.compression import compress

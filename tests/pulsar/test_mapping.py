@@ -10,9 +10,10 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
 from mqbridge.pulsar.adapter.lane import cost
-from mqbridge.pulsar.mapping.fast import encode as head
-from mqbridge.pulsar.mapping.fast.decode import read as read_plainly
-from mqbridge.pulsar.mapping.request import Limits, decode, encode
+from mqbridge.pulsar.mapping.fast.encode import PropertyTemplates
+from mqbridge.pulsar.mapping.properties import read_message
+from mqbridge.pulsar.mapping.request import Limits, encode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -88,12 +89,12 @@ def test_the_short_way_writes_the_same_bytes(attributes: bytes, origin: str | No
 
 @settings(max_examples=500)
 @given(entry=pulsar_natives(), ack_set=st.sampled_from([(), (5,)]))
-def test_by_hand_is_read_what_is_read_plainly(entry: Entry, ack_set: tuple[int, ...]) -> None:
+def test_by_hand_is_read_what_is_read_message(entry: Entry, ack_set: tuple[int, ...]) -> None:
     if not entry.is_batch:
         return
     entry.ack_set = ack_set
     plain = [
-        read_plainly(single, payload, entry, index)
+        read_message(single, payload, entry, index)
         for index, (single, payload) in enumerate(split_batch(entry.payload, entry.count))
         if not single.compacted_out and (not ack_set or index in {0, 2})
     ]
@@ -102,7 +103,7 @@ def test_by_hand_is_read_what_is_read_plainly(entry: Entry, ack_set: tuple[int, 
 
 @settings(max_examples=500)
 @given(entry=pulsar_natives(), changes=changes(b"\x0a\x12\x18\x28\x40\x80\x01\x02a"))
-def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(entry: Entry, changes: Changes) -> None:
+def test_what_is_as_long_as_one_before_is_read_message_or_alike(entry: Entry, changes: Changes) -> None:
     """The first one leaves its shape, which is tried on the others."""
     if not entry.is_batch or entry.metadata.HasField("deliver_at_time"):
         return
@@ -111,14 +112,14 @@ def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(entry: Entry, ch
     entry = batch_entry(4)
     entry.payload = b"".join(len(head).to_bytes(4, "big") + one + payload for one in (head, changes(head)) * 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.pulsar.mapping.fast.decode._shapes", ParseTemplates())
+        patch.setattr("mqbridge.pulsar.mapping.fast.decode._templates", ParseTemplates())
         got = decode(entry)
     try:
         singles = split_batch(entry.payload, 4)
     except RemoteProtocolError:
         assert [message.defect is None for message in got] == [False]
         return
-    plain = [read_plainly(*one, entry, index) for index, one in enumerate(singles) if not one[0].compacted_out]
+    plain = [read_message(*one, entry, index) for index, one in enumerate(singles) if not one[0].compacted_out]
     assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
 
 
@@ -247,13 +248,13 @@ def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
 def test_what_layouts_are_written_by_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of messages without properties is empty, and was made again for each of them."""
     made: list[tuple[int, ...]] = []
-    make = head.Plan.template
+    make = PropertyTemplates.make
 
-    def counted(plan: head.Plan, lengths: tuple[int, ...]) -> bytes:
+    def counted(templates: PropertyTemplates, lengths: tuple[int, ...]) -> bytes:
         made.append(lengths)
-        return make(plan, lengths)
+        return make(templates, lengths)
 
-    monkeypatch.setattr(head.Plan, "template", counted)
+    monkeypatch.setattr(PropertyTemplates, "make", counted)
     for properties in ((), (("of this test", "1"),)):
         made.clear()
         encode([Message(b"x", properties=properties)] * 10, None, Limits())

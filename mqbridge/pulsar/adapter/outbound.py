@@ -15,7 +15,7 @@ from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.sending import SendReceipt
 from mqbridge.pulsar.client.subscription import reader
-from mqbridge.pulsar.mapping.request import Limits, Outgoing, encode
+from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.ids import LATEST
@@ -101,5 +101,5 @@ def _java_hash(key: bytes) -> int:
         return java_string_hash(base64.b64encode(key).decode())
 
 
-def _last_place(out: Outgoing, receipt: SendReceipt) -> Position:
+def _last_place(out: EncodedEntry, receipt: SendReceipt) -> Position:
     return receipt.ledger, receipt.entry, out.count - 1

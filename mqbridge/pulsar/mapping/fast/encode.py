@@ -1,4 +1,4 @@
-"""SingleMessageMetadata by hand: what stands before each message of a batch entry.
+"""Single-message metadata and payloads of a batch.
 
 The properties are written by a template for their names and for the lengths of their values, which repeat from message to
 message even where the values do not: a formatting for all of them was measured at a tenth of filling a protobuf object.
@@ -7,7 +7,6 @@ message even where the values do not: a formatting for all of them was measured 
 import base64
 import struct
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from mqbridge.mapping.bounded_cache import ENTRIES, BoundedCache, total_length
 from mqbridge.mapping.lazy_properties import NO_NAMES, LazyMessage, PropertyNames, is_utf8, split_properties
@@ -18,89 +17,81 @@ from mqbridge.mapping.reserved_properties import (
     KEYS,
     ORIGIN,
     TYPE,
-    WITHOUT,
     carry_fields,
     escape_user_property,
     join_keys,
     origin_properties,
 )
 from mqbridge.message import MSG_TYPE, Message, Pair, format_position
-from mqbridge.pulsar.wire.batch import property_bytes
-from mqbridge.wire.varint import CONTINUED, SMALL, encode_varint
+from mqbridge.pulsar.mapping.properties import type_properties
+from mqbridge.pulsar.wire.single_metadata import (
+    NULL_VALUE_TRUE,
+    ORDERING_KEY_TAG,
+    PAYLOAD_SIZE_TAG,
+    PropertyPrefixes,
+    encode_event_time,
+    encode_partition_key,
+    encode_property,
+    property_prefix,
+)
+from mqbridge.wire.varint import SMALL, encode_varint
 
-# Field tags of SingleMessageMetadata.
-_PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = b"\x12", b"\x18", b"\x28", b"\x30\x01"
-_ORDERING_KEY, _NULL_VALUE = b"\x3a", b"\x48\x01"
-_PROPERTY, _NAME, _VALUE = b"\x0a", b"\x0a", b"\x12"
-_UINT64 = (1 << 64) - 1
-_length = struct.Struct(">I").pack
-"""The length of a head, before it."""
+MAX_TEMPLATE_BYTES = 8192
+"""Longer templates are used and not kept."""
 
-
-def _head(name: bytes, length: int) -> bytes:
-    """What stands before the value of a property, by the length of the value."""
-    size = encode_varint(length)
-    key = b"".join((_NAME, encode_varint(len(name)), name, _VALUE, size))
-    return _PROPERTY + encode_varint(len(key) + length) + key
-
-
-def _heads(name: str) -> BoundedCache[int, bytes]:
-    """All of those of one name."""
-    return BoundedCache(partial(_head, name.encode()), longest=MAX_SHORT, length=int)
+_pack_size = struct.Struct(">I").pack
+_attributes_prefixes, _origin_prefixes = PropertyPrefixes(ATTRIBUTES), PropertyPrefixes(ORIGIN)
 
 
-MAX_SHORT = 8192
-"""Lengths of values by which something is remembered, and of templates."""
-_attributes_heads, _origin_heads = _heads(ATTRIBUTES), _heads(ORIGIN)
+class PropertyTemplates:
+    """How properties of these names are written: formats that take the values, by the lengths of the values.
 
-
-class Plan:
-    """How properties of these names are written: `templates` take the values, by their lengths.
-
-    `type_at` is the place of the one that says the message type, -1 for none.
+    `type` is the index of the property that says the message type, -1 for none.
     """
 
-    __slots__ = ("_names", "templates", "type_at")
+    __slots__ = ("_names", "by_lengths", "type")
 
     def __init__(self, names: PropertyNames) -> None:
         self._names = [escape_user_property((name, ""))[0].encode() for name in names.texts]
-        self.templates: dict[tuple[int, ...], bytes] = {}
-        self.type_at = names.texts.index(MSG_TYPE) if MSG_TYPE in names.texts else -1
+        self.by_lengths: dict[tuple[int, ...], bytes] = {}
+        self.type = names.texts.index(MSG_TYPE) if MSG_TYPE in names.texts else -1
 
-    def template(self, lengths: tuple[int, ...]) -> bytes:
+    def make(self, lengths: tuple[int, ...]) -> bytes:
         """One more template."""
-        heads = [_head(name, length) for name, length in zip(self._names, lengths, strict=True)]
-        template = b"".join([head.replace(b"%", b"%%") + b"%b" for head in heads])
-        if len(template) <= MAX_SHORT:
+        prefixes = [property_prefix(name, length) for name, length in zip(self._names, lengths, strict=True)]
+        template = b"".join([prefix.replace(b"%", b"%%") + b"%b" for prefix in prefixes])
+        if len(template) <= MAX_TEMPLATE_BYTES:
             _kept.append(self)
-            self.templates[lengths] = template
+            self.by_lengths[lengths] = template
             if len(_kept) > ENTRIES:
-                for plan in _kept:
-                    plan.templates.clear()
+                for each in _kept:
+                    each.by_lengths.clear()
                 _kept.clear()
         return template
 
 
-_kept: list[Plan] = []
-"""The plan of each template; when they are too many all templates are forgotten."""
+_kept: list[PropertyTemplates] = []
+"""The owner of each template; when they are too many all templates are forgotten."""
 
 
-def encode_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
+def encode_batch(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
     messages: Sequence[Message], start: int, origin: bytes | None, max_bytes: int, max_messages: int
 ) -> tuple[list[bytes], int]:
-    """The pieces of a batch of the messages from `start` on, and where it ended: at a limit or at a message that is to be alone.
+    """The pieces of a batch of the messages from `start` on, and the index of the first message that is not in it.
 
-    All of it is spelled out in one loop, because this is where the gateway spends most of its time.
+    The batch ends at a limit, at a message with a delivery time (which has to be alone), and at one with a defect.
+
+    `origin` is the prefix of every message's origin. All is spelled out in one loop, because calls per message cost more.
     """
     parts: list[bytes] = []
-    small, join, pack_length, origin_heads = SMALL, b"".join, _length, _origin_heads
+    small, join, pack_size, origin_prefixes = SMALL, b"".join, _pack_size, _origin_prefixes
     size, index = 0, start
-    stem, stem_of, said_time, time_of = b"", None, b"", None
-    known, plan = NO_NAMES, NO_NAMES.target_cache("pulsar", Plan)
-    keys_of, types_of, routing_keys_of, times_of = _encoded_keys.get, _encoded_types.get, _routing_keys.get, _encoded_times.get
+    stem, stem_of, encoded_time, time_of = b"", None, b"", None
+    known, templates = NO_NAMES, NO_NAMES.target_cache("pulsar", PropertyTemplates)
+    keys_of, types_of, partition_keys_of, times_of = _keys.get, _types.get, _partition_keys.get, _times.get
     for index in range(start, min(len(messages), start + max_messages)):
         message = messages[index]
-        if lazy := isinstance(message, LazyMessage):
+        if is_lazy := isinstance(message, LazyMessage):
             names, values, lengths = message.property_names, message.values, message.lengths or tuple(map(len, message.values))
         elif message.defect is not None or message.deliver_at is not None:
             return parts, index
@@ -108,91 +99,82 @@ def encode_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
             names, values = split_properties(message.properties)
             lengths = tuple(map(len, values))
         if names is not known:
-            known, plan = names, names.target_cache("pulsar", Plan)
-        template = plan.templates.get(lengths)
-        pieces = [(plan.template(lengths) if template is None else template) % values]
+            known, templates = names, names.target_cache("pulsar", PropertyTemplates)
+        template = templates.by_lengths.get(lengths)
+        pieces = [(templates.make(lengths) if template is None else template) % values]
         if (attributes := message.attributes) is not None:
-            if not lazy and not is_utf8(attributes):
-                pieces += _pairs(carry_fields(message, ("attributes",)))
+            if not is_lazy and not is_utf8(attributes):
+                pieces += _encode_pairs(carry_fields(message, ("attributes",)))
             else:
-                pieces += (_attributes_heads[len(attributes)], attributes)
+                pieces += (_attributes_prefixes[len(attributes)], attributes)
         if keys := message.keys:
-            pieces.append(keys_of(keys) or _encoded_keys[keys])
+            pieces.append(keys_of(keys) or _keys[keys])
         msg_type = message.msg_type
-        if plan.type_at >= 0:
+        if templates.type >= 0:
             # Where the attribute string says everything, the type is that of its pair.
-            if not (isinstance(message, LazyMessage) and message.from_attributes) and values[plan.type_at].decode() != msg_type:
-                pieces += _pairs(carried_type(message))
+            if not (isinstance(message, LazyMessage) and message.from_attributes) and values[templates.type].decode() != msg_type:
+                pieces += _encode_pairs(type_properties(message))
         elif msg_type is not None:
-            pieces.append(types_of(msg_type) or _encoded_types[msg_type])
+            pieces.append(types_of(msg_type) or _types[msg_type])
         if origin is not None:
             position = message.position
             if position[:-1] != stem_of:  # those of an entry or a pack differ in the last number only
                 stem_of = position[:-1]
                 stem = origin + (f"{format_position(stem_of)}:" if stem_of else "").encode()
             value = b"%b%d" % (stem, position[-1]) if position else origin
-            pieces += (origin_heads[len(value)], value)
+            pieces += (origin_prefixes[len(value)], value)
             if message.hops:
-                pieces.append(property_bytes(HOPS, b"%d" % (message.hops + 1)))
+                pieces.append(encode_property(HOPS, b"%d" % (message.hops + 1)))
         elif message.origin is not None:
-            pieces += _pairs(origin_properties(message, None))
+            pieces += _encode_pairs(origin_properties(message, None))
         if (key := message.key) is not None:
-            pieces.append(routing_keys_of(key) or _routing_keys[key])
+            pieces.append(partition_keys_of(key) or _partition_keys[key])
         payload = message.payload or b""
         length = len(payload)
         if (time := message.event_time) != time_of:
-            time_of, said_time = time, times_of(time) or _encode_time(time)
-        pieces += (_PAYLOAD_SIZE, small[length] if length < 16384 else encode_varint(length), said_time)
-        if not lazy:
+            time_of, encoded_time = time, times_of(time) or _encode_time(time)
+        pieces += (PAYLOAD_SIZE_TAG, small[length] if length < 16384 else encode_varint(length), encoded_time)
+        if not is_lazy:
             if message.ordering_key is not None:
-                pieces += (_ORDERING_KEY, encode_varint(len(message.ordering_key)), message.ordering_key)
+                pieces += (ORDERING_KEY_TAG, encode_varint(len(message.ordering_key)), message.ordering_key)
             if message.payload is None:
-                pieces.append(_NULL_VALUE)
-        head = join(pieces)
-        cost = len(head) + length + 4
+                pieces.append(NULL_VALUE_TRUE)
+        metadata = join(pieces)
+        cost = len(metadata) + length + 4
         if parts and size + cost > max_bytes:
             return parts, index
-        parts += (pack_length(len(head)), head, payload)
+        parts += (pack_size(len(metadata)), metadata, payload)
         size += cost
     return parts, index + 1
 
 
-def carried_type(message: Message) -> list[Pair]:
-    """A message type that no property says; or that a property seems to say one."""
-    if message.property(MSG_TYPE) == message.msg_type:
-        return []
-    return [(WITHOUT, "msg_type")] if message.msg_type is None else [(TYPE, message.msg_type)]
-
-
-def _pairs(pairs: Iterable[Pair]) -> list[bytes]:
-    return [property_bytes(key, value.encode()) for key, value in pairs]
+def _encode_pairs(pairs: Iterable[Pair]) -> list[bytes]:
+    return [encode_property(name, value.encode()) for name, value in pairs]
 
 
 def _encode_keys(keys: tuple[str, ...]) -> bytes:
-    return property_bytes(KEYS, join_keys(keys).encode())
+    return encode_property(KEYS, join_keys(keys).encode())
 
 
 def _encode_type(msg_type: str) -> bytes:
-    return property_bytes(TYPE, msg_type.encode())
+    return encode_property(TYPE, msg_type.encode())
 
 
 def _encode_key(key: str | bytes) -> bytes:
-    text, flag = (key.encode(), b"") if isinstance(key, str) else (base64.b64encode(key), _B64_KEY)
-    return _PARTITION_KEY + encode_varint(len(text)) + text + flag
+    return encode_partition_key(key) if isinstance(key, str) else encode_partition_key(base64.b64encode(key).decode(), True)
+
+
+_keys: BoundedCache[tuple[str, ...], bytes] = BoundedCache(_encode_keys, length=total_length)
+_types: BoundedCache[str, bytes] = BoundedCache(_encode_type)
+_partition_keys: BoundedCache[str | bytes, bytes] = BoundedCache(_encode_key)
+_times: BoundedCache[int | None, bytes] = BoundedCache(length=None)
+"""Of whole minutes, which is what TubeMQ tells; others seldom repeat."""
 
 
 def _encode_time(time: int | None) -> bytes:
     if time is None:
         return b""
-    if 1 << 28 <= time < 1 << 42:  # all of our days: six bytes, each two of them from a table
-        said = b"".join((_EVENT_TIME, CONTINUED[time & 0x3FFF], CONTINUED[time >> 14 & 0x3FFF], SMALL[time >> 28]))
-        return said if time % 60_000 else _encoded_times.keep(time, said)
-    # On the wire 0 means none, so the first millisecond of all is carried.
-    return _EVENT_TIME + encode_varint(time & _UINT64) if time else property_bytes(EVENT_TIME, b"0")
-
-
-_encoded_keys: BoundedCache[tuple[str, ...], bytes] = BoundedCache(_encode_keys, length=total_length)
-_encoded_types: BoundedCache[str, bytes] = BoundedCache(_encode_type)
-_routing_keys: BoundedCache[str | bytes, bytes] = BoundedCache(_encode_key)
-_encoded_times: BoundedCache[int | None, bytes] = BoundedCache(length=None)
-"""Of whole minutes, which is what TubeMQ tells; others seldom repeat."""
+    if time == 0:  # on the wire 0 means none, so the first millisecond of all is carried
+        return encode_property(EVENT_TIME, b"0")
+    encoded = encode_event_time(time)
+    return encoded if time % 60_000 else _times.keep(time, encoded)

@@ -1,10 +1,7 @@
-"""Heads of messages in batches, cut into their fields by hand: those of no known shape, with nothing out of the ordinary.
+"""Metadata of no known template, decoded field by field without protobuf."""
 
-A property's bytes up to its value repeat from message to message, so what they say is looked up.
-"""
-
-import base64
 from collections.abc import Sequence
+from typing import ClassVar
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.mapping.bounded_cache import BoundedCache
@@ -12,130 +9,93 @@ from mqbridge.mapping.lazy_properties import is_utf8, property_names
 from mqbridge.mapping.reserved_properties import ATTRIBUTES, CARRIED_NAMES, ORIGIN, USER_PREFIX, read_carried
 from mqbridge.message import MSG_TYPE, Message
 from mqbridge.pulsar.mapping.fast.messages import BatchedMessage
-from mqbridge.pulsar.mapping.fast.templates import Strange
-from mqbridge.wire.varint import decode_varint
+from mqbridge.pulsar.mapping.properties import read_key
+from mqbridge.pulsar.wire.ids import signed
+from mqbridge.pulsar.wire.single_metadata import (
+    EVENT_TIME,
+    KEY_IS_BASE64,
+    NULL_VALUE,
+    ORDERING_KEY,
+    PARTITION_KEY,
+    PAYLOAD_SIZE,
+    SingleMetadataParser,
+    UnsupportedLayout,
+)
 
-# Field tags of SingleMessageMetadata.
-_PROPERTY, _PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY = 0x0A, 0x12, 0x18, 0x28, 0x30
-_ORDERING_KEY, _SEQUENCE_ID, _NULL_VALUE, _NULL_KEY = 0x3A, 0x40, 0x48, 0x50
-_NUMBERS = frozenset({_PAYLOAD_SIZE, _EVENT_TIME, _B64_KEY, _SEQUENCE_ID, _NULL_VALUE, _NULL_KEY})
-_BYTES = frozenset({_PARTITION_KEY, _ORDERING_KEY})
-_NAME, _VALUE = 0x0A, 0x12
-"""Of a property."""
-_USER, _TYPE = USER_PREFIX.encode(), MSG_TYPE.encode()
-_OURS = frozenset(name.encode() for name in CARRIED_NAMES)
-
-_names: BoundedCache[bytes, bytes] = BoundedCache()
-"""The name of a user's property by all of its bytes up to the value, where its lengths take a byte each."""
+_USER_PREFIX, _TYPE = USER_PREFIX.encode(), MSG_TYPE.encode()
+_CARRIED_NAMES = frozenset(name.encode() for name in CARRIED_NAMES)
 
 
-class _Head:
-    """What a head says, as bytes and numbers: properties of the user and of ours, the others by their tags."""
+class _Fields(SingleMetadataParser):
+    """Properties of the user under the names that the user gave them, and apart from these the carried ones."""
 
-    __slots__ = ("names", "numbers", "ours", "texts", "values")
+    __slots__ = ("carried",)
+    known_names: ClassVar[BoundedCache[bytes, bytes]] = BoundedCache()
 
     def __init__(self, data: bytes, at: int, end: int) -> None:
-        """Raises Strange, IndexError, RemoteProtocolError for a head that is to be read plainly."""
-        self.names: list[bytes] = []
-        self.values: list[bytes] = []
-        self.ours: list[tuple[bytes, bytes]] = []
-        self.numbers: dict[int, int] = {}
-        self.texts: dict[int, bytes] = {}
-        names, values, known = self.names, self.values, _names.get
-        while at < end:
-            tag = data[at]
-            if tag == _PROPERTY:
-                value_at = at + data[at + 3] + 6
-                name = known(data[at:value_at])
-                if name is not None:
-                    at += 2 + data[at + 1]
-                    names.append(name)
-                    values.append(data[value_at:at])
-                else:
-                    at = self._property(data, at)
-            elif tag in _NUMBERS:
-                if (number := data[at + 1]) < 0x80:
-                    at += 2
-                elif data[at + 2] < 0x80:
-                    number += (data[at + 2] - 1) << 7
-                    at += 3
-                else:
-                    number, at = decode_varint(data, at + 1)
-                self.numbers[tag] = number
-            elif tag in _BYTES:
-                size, start = decode_varint(data, at + 1)
-                at = start + size
-                self.texts[tag] = data[start:at]
-            else:
-                raise Strange
-        texts = b"\n".join((*values, self.texts.get(_PARTITION_KEY, b"")))
-        if at != end or _PAYLOAD_SIZE not in self.numbers or not is_utf8(texts):
-            raise Strange
+        self.carried: list[tuple[bytes, bytes]] = []
+        super().__init__(data, at, end)
+        if not is_utf8(b"\n".join((*self.values, self.texts.get(PARTITION_KEY, b"")))):
+            raise UnsupportedLayout
 
-    def _property(self, data: bytes, at: int) -> int:
-        """Read one whose bytes up to the value are not known, and remember them; the place behind it."""
-        size, item_at = decode_varint(data, at + 1)
-        name_size, name_at = decode_varint(data, item_at + 1)
-        name_end, end = name_at + name_size, item_at + size
-        value_size, value_at = decode_varint(data, name_end + 1)
-        name, value = data[name_at:name_end], data[value_at:end]
-        if data[item_at] != _NAME or data[name_end] != _VALUE or value_at + value_size != end or not is_utf8(name):
-            raise Strange
-        if name in _OURS:
-            self.ours.append((name, value))
-            return end
-        name = name.removeprefix(_USER)
+    def add_property(self, name: bytes, value: bytes, prefix: bytes | None) -> None:
+        """Keep it among the user's, whose names become known, or among the carried ones."""
+        if not is_utf8(name):
+            raise UnsupportedLayout
+        if name in _CARRIED_NAMES:
+            self.carried.append((name, value))
+            return
+        name = name.removeprefix(_USER_PREFIX)
         self.names.append(name)
         self.values.append(value)
-        if value_at == at + name_size + 6:
-            _names.keep(data[at:value_at], name)
-        return end
+        if prefix is not None:
+            self.known_names.keep(prefix, name)
 
 
-def cut_head(data: bytes, at: int, end: int) -> tuple[Message, int] | None:
-    """The message with its head between two places and its payload behind it, and that payload's length.
+def decode_fields(data: bytes, at: int, end: int) -> tuple[Message, int] | None:
+    """The message with its metadata between two offsets and its payload behind it, and that payload's length.
 
-    What the entry says, and its position, are left open. None for a head that is to be read plainly.
+    Position and the fields of the entry are left open. None for metadata that has to be read by plain code.
     """
     try:
-        head = _Head(data, at, end)
-    except (Strange, IndexError, RemoteProtocolError):
+        fields = _Fields(data, at, end)
+    except (UnsupportedLayout, IndexError, RemoteProtocolError):
         return None
-    names, values, numbers, key = head.names, head.values, head.numbers, head.texts.get(_PARTITION_KEY)
-    length = numbers[_PAYLOAD_SIZE]
-    if head.ours or _ORDERING_KEY in head.texts or numbers.get(_B64_KEY) or numbers.get(_NULL_VALUE):
-        message = _uncommon(head)
-        message.payload = None if numbers.get(_NULL_VALUE) else data[end : end + length]
-        return (message, length) if not head.ours or _become(message, head.ours, blank=not length) else None
+    names, values, numbers, key = fields.names, fields.values, fields.numbers, fields.texts.get(PARTITION_KEY)
+    length = numbers[PAYLOAD_SIZE]
+    if fields.carried or ORDERING_KEY in fields.texts or numbers.get(KEY_IS_BASE64) or numbers.get(NULL_VALUE):
+        message = _ordinary_message(fields)
+        message.payload = None if numbers.get(NULL_VALUE) else data[end : end + length]
+        return (message, length) if not fields.carried or _set_carried(message, fields.carried, blank=not length) else None
     message = BatchedMessage.__new__(BatchedMessage)
     message.property_names, message.lengths, message.values = property_names(tuple(names)), None, tuple(values)
     message.payload = data[end : end + length]
     message.key = None if key is None else key.decode()
     message.msg_type = values[names.index(_TYPE)].decode() if _TYPE in names else None
-    message.event_time = signed(numbers.get(_EVENT_TIME, 0)) or None
+    message.event_time = signed(numbers.get(EVENT_TIME, 0)) or None
     return message, length
 
 
-def _uncommon(head: _Head) -> Message:
-    properties = tuple([(name.decode(), value.decode()) for name, value in zip(head.names, head.values, strict=True)])
-    key = head.texts.get(_PARTITION_KEY)
+def _ordinary_message(fields: _Fields) -> Message:
+    properties = tuple([(name.decode(), value.decode()) for name, value in zip(fields.names, fields.values, strict=True)])
+    key = fields.texts.get(PARTITION_KEY)
     return Message(
         None,
         properties,
-        key=None if key is None else key_of(key.decode(), bool(head.numbers.get(_B64_KEY))),
-        ordering_key=head.texts.get(_ORDERING_KEY),
+        key=None if key is None else read_key(key.decode(), bool(fields.numbers.get(KEY_IS_BASE64))),
+        ordering_key=fields.texts.get(ORDERING_KEY),
         msg_type=next((value for name, value in properties if name == MSG_TYPE), None),
-        event_time=signed(head.numbers.get(_EVENT_TIME, 0)) or None,
+        event_time=signed(fields.numbers.get(EVENT_TIME, 0)) or None,
     )
 
 
-def _become(message: Message, ours: Sequence[tuple[bytes, bytes]], *, blank: bool) -> bool:
-    """Set what was carried; False when some of it is not ours after all."""
+def _set_carried(message: Message, carried: Sequence[tuple[bytes, bytes]], *, blank: bool) -> bool:
+    """Set what was carried; False when a value is none that a gateway writes."""
     try:
-        said = [(name.decode(), value.decode()) for name, value in ours]
+        pairs = [(name.decode(), value.decode()) for name, value in carried]
     except UnicodeDecodeError:
         return False
-    for name, value in said:
+    for name, value in pairs:
         if name == ATTRIBUTES:
             message.attributes = value.encode()
         elif name == ORIGIN:
@@ -144,24 +104,9 @@ def _become(message: Message, ours: Sequence[tuple[bytes, bytes]], *, blank: boo
             break
     else:
         return True
-    own, fields = read_carried(said, blank=blank)
+    own, fields = read_carried(pairs, blank=blank)
     if own or "deliver_at" in fields:
         return False
-    for name, value in fields.items():
-        setattr(message, name, value)
+    for field, content in fields.items():
+        setattr(message, field, content)
     return True
-
-
-def key_of(key: str, is_base64: bool) -> str | bytes:
-    """The key that a text stands for."""
-    if not is_base64:
-        return key
-    try:
-        return base64.b64decode(key, validate=True)
-    except ValueError:  # not the base64 that it claims to be: kept as the text that it is
-        return key
-
-
-def signed(value: int) -> int:
-    """A 64-bit number with its sign."""
-    return value - (1 << 64) if value >= 1 << 63 else value

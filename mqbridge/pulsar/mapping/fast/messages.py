@@ -1,4 +1,4 @@
-"""Messages of batches as they are read fast."""
+"""Lazy messages of batches."""
 
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.mapping.lazy_properties import LazyMessage
@@ -19,38 +19,38 @@ class CarriedMessage(BatchedMessage):
     """A message that a gateway wrote."""
 
     __slots__ = ("attributes", "hops", "keys", "origin")
-    origin: str | None  # type: ignore[assignment]  # not the constant that other raw messages have
+    origin: str | None  # type: ignore[assignment]  # not the constant that other lazy messages have
 
 
-class Carried:
-    """Where in a head is what most gateways carry: places of its values, 0 for none."""
+class CarriedFields:
+    """Indexes, among the values of a template, of the reserved properties that most gateways write; 0 for none."""
 
-    __slots__ = ("_attributes_at", "_hops_at", "_keys_at", "_origin_at", "_type_at")
+    __slots__ = ("_attributes", "_hops", "_keys", "_origin", "_type")
 
     NAMES = frozenset(name.encode() for name in (ATTRIBUTES, KEYS, TYPE, ORIGIN, HOPS))
 
-    def __init__(self, places: dict[bytes, int]) -> None:
-        self._attributes_at, self._keys_at, self._type_at, self._origin_at, self._hops_at = (
-            places.get(name.encode(), 0) for name in (ATTRIBUTES, KEYS, TYPE, ORIGIN, HOPS)
+    def __init__(self, indexes: dict[bytes, int]) -> None:
+        self._attributes, self._keys, self._type, self._origin, self._hops = (
+            indexes.get(name.encode(), 0) for name in (ATTRIBUTES, KEYS, TYPE, ORIGIN, HOPS)
         )
 
     def fill(self, message: Message, fields: tuple[bytes, ...]) -> bool:
-        """Set that; False when some of it is not ours after all."""
-        message.attributes = fields[at] if (at := self._attributes_at) else None
-        message.keys = (_keys.get(fields[at]) or _keys[fields[at]]) if (at := self._keys_at) else ()
-        if at := self._type_at:
-            message.msg_type = fields[at].decode()
-        message.origin = fields[at].decode() if (at := self._origin_at) else None
-        message.hops = 1 if at else 0
-        if at := self._hops_at:
-            _, said = read_carried([(ORIGIN, ""), (HOPS, fields[at].decode())], blank=False)
-            message.hops = said["hops"]
+        """Set these fields of the message; False when a value is none that a gateway writes."""
+        message.attributes = fields[index] if (index := self._attributes) else None
+        message.keys = _keys[fields[index]] if (index := self._keys) else ()
+        if index := self._type:
+            message.msg_type = fields[index].decode()
+        message.origin = fields[index].decode() if (index := self._origin) else None
+        message.hops = 1 if index else 0
+        if index := self._hops:
+            _, carried = read_carried([(ORIGIN, ""), (HOPS, fields[index].decode())], blank=False)
+            message.hops = carried["hops"]
             return message.hops > 1 and message.origin is not None
         return True
 
 
-def _read_keys(said: bytes) -> tuple[str, ...]:
-    keys: tuple[str, ...] = read_carried([(KEYS, said.decode())], blank=False)[1]["keys"]
+def _read_keys(value: bytes) -> tuple[str, ...]:
+    keys: tuple[str, ...] = read_carried([(KEYS, value.decode())], blank=False)[1]["keys"]
     return keys
 
 

@@ -1,138 +1,92 @@
-"""Heads of messages in batches that are of a shape which came before, see `mqbridge.mapping.parse_templates`.
+"""Parse templates of single-message metadata, see `mqbridge.mapping.parse_templates`.
 
-The fixed bytes of a shape hold all tags and lengths, so where they fit there is no other way to read the head.
+The fixed bytes of a template hold all tags, lengths and names, so where they fit there is no other way to read the metadata.
 """
 
 from mqbridge.errors import RemoteProtocolError
+from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.mapping.lazy_properties import property_names
 from mqbridge.mapping.parse_templates import ParseTemplate
 from mqbridge.mapping.reserved_properties import CARRIED_NAMES, USER_PREFIX
 from mqbridge.message import MSG_TYPE
-from mqbridge.pulsar.mapping.fast.messages import BatchedMessage, Carried, CarriedMessage
+from mqbridge.pulsar.mapping.fast.messages import BatchedMessage, CarriedFields, CarriedMessage
+from mqbridge.pulsar.wire.single_metadata import (
+    EVENT_TIME,
+    PARTITION_KEY,
+    PAYLOAD_SIZE,
+    PROPERTY,
+    SEQUENCE_ID,
+    Span,
+    UnsupportedLayout,
+    is_varint,
+    value_spans,
+)
 from mqbridge.wire.varint import decode_varint
 
-# Field tags of SingleMessageMetadata, in the order in which all writers put them.
-_PROPERTY, _PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID = 0x0A, 0x12, 0x18, 0x28, 0x40
-_FLAGS = frozenset({0x30, 0x48, 0x50})
-_NAME, _VALUE = 0x0A, 0x12
 
+class MetadataTemplate(ParseTemplate):
+    """Indexes of the values in what `unpack` gives.
 
-class HeadShape(ParseTemplate):
-    """The places of what is in a head.
-
-    `users` are those of the values of the user's properties, `texts` these and those of ours and of the key, the others those of
-    one value, 0 for none.
+    `users` are the values of the user's properties; `texts` these, the carried ones and the key; each other index is that of one
+    value, 0 for none.
     """
 
-    __slots__ = (
-        "carried",
-        "key_at",
-        "kind",
-        "lengths",
-        "names",
-        "sequence_at",
-        "size_at",
-        "texts",
-        "time_at",
-        "type_at",
-        "users",
-    )
+    __slots__ = ("carried", "key", "lengths", "message_class", "names", "sequence_id", "size", "texts", "time", "type", "users")
 
-    def __init__(self, head: bytes, cutter: "_Cutter") -> None:
-        super().__init__(head, cutter.lengths)
-        count = len(cutter.names)
-        self.names = property_names(tuple(cutter.names))
-        self.lengths = tuple(cutter.lengths[1 : 2 * count : 2])
+    def __init__(self, metadata: bytes) -> None:
+        """Raises UnsupportedLayout, IndexError, RemoteProtocolError, UnicodeDecodeError."""
+        spans = value_spans(metadata)
+        super().__init__(metadata, _alternate(spans, len(metadata)))
+        names, carried = _divide([span.name for span in spans if span.tag == PROPERTY])
+        indexes = {span.tag: 2 * number + 1 for number, span in enumerate(spans) if span.tag != PROPERTY}
+        count = len(names)
+        self.names = property_names(tuple(names))
+        self.lengths = tuple([span.end - span.start for span in spans[:count]])
         self.users = slice(1, 2 * count, 2)
-        names = self.names.texts
-        self.type_at = 2 * names.index(MSG_TYPE) + 1 if MSG_TYPE in names else 0
-        self.key_at, self.size_at, self.time_at, self.sequence_at = (
-            cutter.places.get(tag, 0) for tag in (_PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID)
+        texts = self.names.texts
+        self.type = 2 * texts.index(MSG_TYPE) + 1 if MSG_TYPE in texts else 0
+        self.key, self.size, self.time, self.sequence_id = (
+            indexes.get(tag, 0) for tag in (PARTITION_KEY, PAYLOAD_SIZE, EVENT_TIME, SEQUENCE_ID)
         )
-        self.texts = slice(1, 2 * (count + len(cutter.carried) + (self.key_at > 0)), 2)
-        self.carried = Carried(cutter.carried) if cutter.carried else None
-        self.kind = CarriedMessage if cutter.carried else BatchedMessage
+        self.texts = slice(1, 2 * (count + len(carried) + (self.key > 0)), 2)
+        self.carried = CarriedFields(carried) if carried else None
+        self.message_class = CarriedMessage if carried else BatchedMessage
 
 
-def shape_of(head: bytes) -> HeadShape | None:
-    """The shape of a head; None for one that has anything out of the ordinary."""
+def _alternate(spans: list[Span], size: int) -> list[int]:
+    """The lengths of fixed bytes and values in turn, fixed bytes first and last."""
+    lengths: list[int] = []
+    done = 0
+    for span in (*spans, Span(0, size, size)):
+        lengths += (span.start - done, span.end - span.start)
+        done = span.end
+    return lengths
+
+
+def _divide(names: list[bytes]) -> tuple[list[bytes], dict[bytes, int]]:
+    """The user's names, and the indexes of the carried ones behind these, where gateways put them."""
+    users: list[bytes] = []
+    carried: dict[bytes, int] = {}
+    for number, name in enumerate(names):
+        if name in CarriedFields.NAMES and name not in carried:
+            carried[name] = 2 * number + 1
+        elif carried or name.decode() in CARRIED_NAMES or name.startswith(USER_PREFIX.encode()):
+            raise UnsupportedLayout
+        else:
+            users.append(name)
+    return users, carried
+
+
+def template_of(metadata: bytes) -> MetadataTemplate | None:
+    """The template of metadata; None where it has anything unusual."""
     try:
-        return HeadShape(head, _Cutter(head))
-    except (Strange, IndexError, RemoteProtocolError, UnicodeDecodeError):
+        return MetadataTemplate(metadata)
+    except (UnsupportedLayout, IndexError, RemoteProtocolError, UnicodeDecodeError):
         return None
 
 
-class Strange(Exception):
-    """A head without a shape."""
+class Numbers(BoundedCache[bytes, int]):
+    """Numbers by their varints, -1 for bytes that are not exactly one."""
 
-
-class _Cutter:
-    """Finds the borders between what is fixed in a head and what is a value. Raises Strange, IndexError, RemoteProtocolError."""
-
-    def __init__(self, head: bytes) -> None:
-        self.lengths: list[int] = []
-        self.names: list[bytes] = []
-        self.carried: dict[bytes, int] = {}
-        self.places: dict[int, int] = {}
-        self._head, self._done = head, 0
-        at = last = 0
-        while at < len(head):
-            tag = head[at]
-            if tag < last or (tag == last and tag != _PROPERTY):
-                raise Strange
-            last = tag
-            at = self._field(tag, at + 1)
-        self._value(at, at)
-        if at != len(head) or _PAYLOAD_SIZE not in self.places:
-            raise Strange
-
-    def _field(self, tag: int, at: int) -> int:
-        """Read one, and say where the next one begins."""
-        if tag in _FLAGS:
-            if self._head[at]:
-                raise Strange
-            return at + 1
-        number, start = decode_varint(self._head, at)
-        if tag == _PROPERTY:
-            return self._property(start, start + number)
-        if tag == _PARTITION_KEY:
-            end = start + number
-        elif tag in {_PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID}:
-            start, end = at, start
-        else:
-            raise Strange
-        self.places[tag] = self._value(start, end)
-        return end
-
-    def _property(self, at: int, end: int) -> int:
-        head = self._head
-        length, start = decode_varint(head, at + 1)
-        name_end = start + length
-        size, value_at = decode_varint(head, name_end + 1)
-        name = head[start:name_end]
-        if head[at] != _NAME or head[name_end] != _VALUE or value_at + size != end:
-            raise Strange
-        place = self._value(value_at, end)
-        if name in Carried.NAMES and name not in self.carried:
-            self.carried[name] = place
-        elif self.carried or name.decode() in CARRIED_NAMES or name.startswith(USER_PREFIX.encode()):
-            raise Strange  # a gateway puts the user's first
-        else:
-            self.names.append(name)
-        return end
-
-    def _value(self, start: int, end: int) -> int:
-        """A value lies between these; its place among the fields."""
-        self.lengths += (start - self._done, end - start)
-        self._done = end
-        return len(self.lengths) - 1
-
-
-def read_number(data: bytes) -> int:
-    """The number of a varint, -1 for bytes that are not just one."""
-    return decode_varint(data, 0)[0] if is_number(data) else -1
-
-
-def is_number(data: bytes) -> bool:
-    """Whether bytes are one varint."""
-    return data[-1] < 0x80 and (len(data) == 1 or min(data[:-1]) > 0x7F)
+    def __init__(self) -> None:
+        super().__init__(lambda data: decode_varint(data, 0)[0] if is_varint(data) else -1)
