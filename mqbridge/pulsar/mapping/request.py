@@ -31,11 +31,14 @@ class EncodedEntry:
         self.metadata, self.payload, self.indexes, self.count = metadata, payload, indexes, len(indexes)
 
 
-def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> tuple[list[EncodedEntry], list[MessageFailure]]:
+def encode(
+    messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0
+) -> tuple[list[EncodedEntry], list[MessageFailure]]:
     """Entries that hold all readable messages in order, and a failure for each message with a defect.
 
-    `origin` is the prefix of every message's origin, None for no stamps. A message that must be delivered later travels alone, as
-    Pulsar demands; one beyond `limits.max_bytes` does too, for the producer to try: compression may make it small enough.
+    `start` is the index of the first message, `origin` the prefix of every message's origin, None for no stamps. A message that
+    must be delivered later travels alone, as Pulsar demands; one beyond `limits.max_bytes` does too, for the producer to try:
+    compression may make it small enough.
     """
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
@@ -44,14 +47,14 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits) -> t
     while index < len(messages):
         message = messages[index]
         if message.defect is not None:
-            failures.append(MessageFailure(index, Failure.REFUSED, f"it could not be read: {message.defect}"))
+            failures.append(MessageFailure(start + index, Failure.REFUSED, f"it could not be read: {message.defect}"))
             index += 1
         elif message.deliver_at is not None:
-            entries.append(_encode_alone(message, origin, index))
+            entries.append(_encode_alone(message, origin, start + index))
             index += 1
         else:
             parts, end = fast.encode_batch(messages, index, prefix, limits.max_bytes, limits.max_messages)
-            entries.append(_batch(message, parts, range(index, end)))
+            entries.append(_batch(message, parts, range(start + index, start + end)))
             index = end
     return entries, failures
 

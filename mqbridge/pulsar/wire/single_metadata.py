@@ -180,7 +180,7 @@ class SingleMetadataParser:
 
     def _read_property(self, data: bytes, at: int) -> int:
         """Read a property whose prefix is not known; returns the offset behind it."""
-        name_at, name_end, value_at, end = _split_property(data, at)
+        name_at, name_end, value_at, end = split_property(data, at)
         prefix = data[at:value_at] if value_at == at + name_end - name_at + 6 else None
         self.add_property(data[name_at:name_end], data[value_at:end], prefix)
         return end
@@ -218,7 +218,7 @@ def value_spans(data: bytes) -> list[Span]:
             at += 2
             continue
         if tag == PROPERTY:
-            name_at, name_end, start, end = _split_property(data, at)
+            name_at, name_end, start, end = split_property(data, at)
             spans.append(Span(tag, start, end, data[name_at:name_end]))
         elif tag == PARTITION_KEY:
             size, start = decode_varint(data, at + 1)
@@ -235,7 +235,7 @@ def value_spans(data: bytes) -> list[Span]:
     return spans
 
 
-def _split_property(data: bytes, at: int) -> tuple[int, int, int, int]:
+def split_property(data: bytes, at: int) -> tuple[int, int, int, int]:
     """Begin and end of the name and of the value. Raises UnsupportedLayout, IndexError, RemoteProtocolError."""
     size, item_at = decode_varint(data, at + 1)
     name_size, name_at = decode_varint(data, item_at + 1)
