@@ -74,7 +74,7 @@ class RestampedBatch:
 
 
 class _Template:
-    """Metadata as a number: `fixed` is what the masks leave of it.
+    """Metadata that was walked through, as a number: `fixed` is what the masks leave of it.
 
     `mask` lets texts be ASCII. `any_text` lets them be any bytes: they are UTF-8 if all bytes of `texts`, the properties and the
     key, are, because each text has an ASCII byte before it and behind it. `size` is where the payload size lies; the properties
@@ -87,11 +87,9 @@ class _Template:
         """Raises UnsupportedLayout, IndexError, RemoteProtocolError."""
         self.properties, self.kept = 0, len(metadata)
         mask, any_text = bytearray(b"\xff" * self.kept), bytearray(b"\xff" * self.kept)
-        for tag, start, end, name in value_spans(metadata):
+        for tag, start, end, _ in value_spans(metadata):
             mask[start:end] = any_text[start:end] = b"\x80" * (end - start)
             if tag in _TEXTS:
-                if name.startswith(_RESERVED) or not is_utf8(name):
-                    raise UnsupportedLayout
                 any_text[start:end] = bytes(end - start)
                 self.properties = end if tag == PROPERTY else self.properties
             elif tag == PAYLOAD_SIZE:
@@ -147,7 +145,7 @@ def _restamp(entry: Entry, origin: bytes | None) -> RestampedBatch | None:
             middle, kept, length = _walk(metadata)
             _templates.learn(metadata_size, partial(_Template, metadata))
         at = end + length
-        if length < 0 or at > size:
+        if at > size:
             return None
         if ack_set and not entry.is_due(index):
             continue
