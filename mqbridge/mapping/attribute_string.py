@@ -9,7 +9,12 @@ from mqbridge.message import Pair
 
 def read_pairs(attributes: bytes) -> tuple[Pair, ...]:
     """The pairs of an attribute string in order."""
-    return tuple([pair for item in attributes.split(b",") if (pair := _pairs[item]) is not None])
+    pairs, known = [], _pairs.get
+    for item in attributes.split(b","):
+        pair = known(item) or _pairs[item]
+        if pair is not None:
+            pairs.append(pair)
+    return tuple(pairs)
 
 
 def read_pair(item: bytes) -> Pair | None:

@@ -2,7 +2,7 @@
 
 from mqbridge.mapping.attribute_string import read_pairs
 from mqbridge.message import Message, format_position
-from mqbridge.tubemq.mapping.stored import encode
+from mqbridge.tubemq.mapping.request import encode
 from mqbridge.tubemq.wire.payload import split_payload
 
 
