@@ -65,7 +65,7 @@ class PropertyStringParser(Generic[F]):
     `empty_values`: a value may be empty; otherwise a string with an empty one is left to the plain code.
     """
 
-    __slots__ = ("_empty_value", "_end", "_forms", "_make_form", "_separator", "_terminated", "templates")
+    __slots__ = ("_empty_values", "_end", "_forms", "_make_form", "_separator", "_terminated", "templates")
 
     def __init__(
         self,
@@ -76,9 +76,8 @@ class PropertyStringParser(Generic[F]):
         terminated: bool,
         empty_values: bool,
     ) -> None:
-        self._separator, self._end, self._terminated = separator, end, terminated
+        self._separator, self._end, self._terminated, self._empty_values = separator, end, terminated, empty_values
         self._make_form = make_form
-        self._empty_value = None if empty_values else separator + end
         self._forms = names_cache(self._form_of)
         self.templates = ParseTemplates[StringTemplate[F]]()
 
@@ -90,7 +89,7 @@ class PropertyStringParser(Generic[F]):
         # Written again it must be the same: then separators and ends take turns, and no value holds one.
         if form is None or len(values) != form.count or form.format % values != data:
             return None
-        if self._empty_value is not None and self._empty_value in data:
+        if not (self._empty_values or all(values)):
             return None
         self.templates.learn(len(data), partial(StringTemplate, data, form, values, terminated=self._terminated))
         return form, values

@@ -16,7 +16,7 @@ from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
-from tests.strategies import Changes, any_messages, attribute_strings, changes, messages, said
+from tests.strategies import Changes, any_messages, attribute_strings, changes, messages, said, tubemq_natives
 
 STAMP = "c|t|1:0|28:3"
 
@@ -92,6 +92,15 @@ def test_what_is_as_long_as_one_before_is_read_alike(attributes: bytes, changes:
         got = decode(both * 2, 0)
     plain = [stored.read(item, (0, index), minutes_of(UTC)) for index, item in enumerate(both * 2)]
     assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
+
+
+@settings(max_examples=300)
+@given(items=st.lists(tubemq_natives(), max_size=4), damaged=st.booleans())
+def test_the_fast_way_reads_what_the_plain_way_reads(items: list[TransferedMessage], damaged: bool) -> None:
+    if items and damaged:
+        items[0].checkSum ^= 1
+    plain = [stored.read(item, (7, index), minutes_of(UTC)) for index, item in enumerate(items)]
+    assert [message.as_dict() for message in decode(items, 7)] == [message.as_dict() for message in plain]
 
 
 @given(message=messages(msg_type=st.one_of(st.none(), st.text("ab,=%", min_size=1, max_size=4))), stamped=st.booleans())

@@ -6,7 +6,6 @@
 import re
 from collections.abc import Callable, Sequence
 
-from mqbridge.mapping.attribute_string import read_pairs
 from mqbridge.mapping.bounded_cache import BoundedCache, total_length
 from mqbridge.mapping.lazy_properties import LazyMessage, PropertyNames, is_utf8, property_names, split_properties
 from mqbridge.mapping.property_string import PropertyStringParser, StringForm
@@ -22,8 +21,9 @@ from mqbridge.mapping.reserved_properties import (
 )
 from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Position
 from mqbridge.tubemq.mapping.escapes import MARKER_TEXT, OURS, escape
-from mqbridge.tubemq.mapping.properties import append, system_fields
+from mqbridge.tubemq.mapping.properties import append, read_pairs, system_fields
 from mqbridge.tubemq.mapping.times import Minutes
+from mqbridge.tubemq.wire.attributes import PAIR_END, SEPARATOR
 from mqbridge.tubemq.wire.payload import CHECKSUM_MASK, DAMAGED, HAS_ATTRIBUTES, LENGTH_BYTES, read_length
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.wire.checksum import crc32
@@ -56,11 +56,11 @@ class _Form(StringForm):
 
 def _form_of(names: tuple[bytes, ...]) -> _Form | None:
     """None for names of no text, and for names that a gateway may have written."""
-    joined = b"=".join(names)
+    joined = SEPARATOR.join(names)
     return None if not all(names) or OURS in joined or b"%" in joined or not is_utf8(joined) else _Form(names)
 
 
-_parser = PropertyStringParser(b"=", b",", _form_of, terminated=False, empty_values=True)
+_parser = PropertyStringParser(SEPARATOR, PAIR_END, _form_of, terminated=False, empty_values=True)
 _types: BoundedCache[bytes, str] = BoundedCache(bytes.decode)
 
 
@@ -91,8 +91,8 @@ def read_pack(
         if (
             template is not None
             and (fields := template.unpack(attributes))[::2] == template.fixed
-            and attributes.count(b",") == template.ends
-            and attributes.count(b"=") == template.separators
+            and attributes.count(PAIR_END) == template.ends
+            and attributes.count(SEPARATOR) == template.separators
         ):
             form, values, lengths = template.form, fields[1::2], template.lengths
         elif (found := split(attributes)) is not None:
@@ -180,7 +180,7 @@ def write_block(  # noqa: C901, PLR0912 - per message; calls cost more
         return None
     # What has to be escaped shows in the counts, or behind an equals sign.
     count = prepared[1] + len(items)
-    if text.count(b"=") != count or text.count(b",") != count - 1 or b"%" in text or _BLANK.search(text) is not None:
+    if text.count(SEPARATOR) != count or text.count(PAIR_END) != count - 1 or b"%" in text or _BLANK.search(text) is not None:
         return None
     return text if count > 1 else None
 

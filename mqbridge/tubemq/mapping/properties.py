@@ -12,7 +12,7 @@ escaped (see `escapes`), and `mqbridge.v=1` says so.
 
 from typing import Any
 
-from mqbridge.mapping.attribute_string import read_pairs
+from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.mapping.reserved_properties import (
     GATEWAY_MARKER,
     USER_PREFIX,
@@ -26,6 +26,7 @@ from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair
 from mqbridge.tubemq.mapping.escapes import MARKER, OURS, escape, is_appended, unescape
 from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.mapping.times import Minutes
+from mqbridge.tubemq.wire.attributes import PAIR_END, read_pair
 
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "payload")
 """The fields that no native pair says, a missing payload among them; `origin_properties` writes the other two."""
@@ -37,10 +38,23 @@ def read_block(attributes: bytes, minutes: Minutes, *, blank: bool) -> tuple[tup
     """Properties and fields of an attribute string; `payload` is among the fields of a tombstone. `blank`: the body is empty."""
     if OURS not in attributes:
         return _read_native(attributes, minutes)
-    items = attributes.split(b",")
+    items = attributes.split(PAIR_END)
     if MARKER in items:
         return _read_built(items, minutes, blank=blank)
     return _read_appended(items, minutes, blank=blank)
+
+
+def read_pairs(attributes: bytes) -> tuple[Pair, ...]:
+    """The pairs of an attribute string in order."""
+    pairs, known = [], _pairs.get
+    for item in attributes.split(PAIR_END):
+        pair = known(item) or _pairs[item]
+        if pair is not None:
+            pairs.append(pair)
+    return tuple(pairs)
+
+
+_pairs: BoundedCache[bytes, Pair | None] = BoundedCache(read_pair)
 
 
 def _read_native(attributes: bytes, minutes: Minutes) -> tuple[tuple[Pair, ...], dict[str, Any]]:
@@ -51,8 +65,8 @@ def _read_native(attributes: bytes, minutes: Minutes) -> tuple[tuple[Pair, ...],
 
 def _read_built(items: list[bytes], minutes: Minutes, *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
     at = items.index(MARKER)
-    own = [_without_prefix(unescape(pair)) for pair in read_pairs(b",".join(items[:at]))]
-    rest, fields = read_carried([unescape(pair) for pair in read_pairs(b",".join(items[at + 1 :]))], blank=blank)
+    own = [_without_prefix(unescape(pair)) for pair in read_pairs(PAIR_END.join(items[:at]))]
+    rest, fields = read_carried([unescape(pair) for pair in read_pairs(PAIR_END.join(items[at + 1 :]))], blank=blank)
     # What somebody else appended is the user's; the system's own pairs stand there because no property says the same.
     properties = (*own, *(pair for pair in rest if pair[0] not in {MSG_TYPE, MSG_TIME}))
     msg_type = dict(rest).get(MSG_TYPE, system_fields(properties, minutes)[0])
@@ -63,10 +77,10 @@ def _read_appended(items: list[bytes], minutes: Minutes, *, blank: bool) -> tupl
     at = len(items)
     while at and is_appended(items[at - 1], blank=blank):
         at -= 1
-    rest, fields = read_carried([unescape(pair) for pair in read_pairs(b",".join(items[at:]))], blank=blank)
+    rest, fields = read_carried([unescape(pair) for pair in read_pairs(PAIR_END.join(items[at:]))], blank=blank)
     if rest:
         at, fields = len(items), {}
-    properties, native = _read_native(b",".join(items[:at]), minutes)
+    properties, native = _read_native(PAIR_END.join(items[:at]), minutes)
     return properties, native | fields
 
 
@@ -110,7 +124,7 @@ def write_block(message: Message, stamp: str | None, time: str | None, minutes: 
 def append(text: bytes, pairs: list[Pair]) -> bytes:
     """An attribute string with escaped pairs behind it."""
     tail = ",".join(map(escape, pairs)).encode()
-    return text + b"," + tail if text and tail else text or tail
+    return text + PAIR_END + tail if text and tail else text or tail
 
 
 def _is_unchanged(message: Message, attributes: bytes, minutes: Minutes) -> bool:
@@ -119,7 +133,7 @@ def _is_unchanged(message: Message, attributes: bytes, minutes: Minutes) -> bool
     A route may have edited properties or type.
     """
     if OURS in attributes:
-        items = attributes.split(b",")
+        items = attributes.split(PAIR_END)
         if MARKER in items or is_appended(items[-1], blank=not message.payload):
             return False
     pairs = read_pairs(attributes)
