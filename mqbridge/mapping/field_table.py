@@ -1,7 +1,7 @@
-"""What becomes of each field of a system's messages, as rows that code, tests, the command line and the published page share.
+"""What becomes of each field of a system's messages, as rules that code, tests, the command line and the published page share.
 
-A system's rows are in its `fields` module. A row says which field of the one internal form a native field becomes, and what
-happens to that field when a message is written to the system:
+A system's rules are in its `mapping.table`, and registered with its adapter. A rule says which field of `Message` a native field
+becomes, and what happens to that field when a message is written to the system:
 
     native      a field of the system's own says it
     carried     it travels as a property or pair of the gateway's, and becomes native again in a system that can say it
@@ -9,15 +9,9 @@ happens to that field when a message is written to the system:
     dropped     it means nothing outside of where it was made; `why` tells the reason
 """
 
-import functools
-import importlib
-import importlib.util
-import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
-
-from mqbridge.message import Message
 
 
 class Fate(Enum):
@@ -46,25 +40,25 @@ class FieldRule(NamedTuple):
 
 
 class FieldTable(NamedTuple):
-    """All rows of a system. `title` is its name in print."""
+    """All rules of a system. `title` is its name in print."""
 
     system: str
     title: str
     rules: tuple[FieldRule, ...]
 
     def rules_of(self, field: str) -> list[FieldRule]:
-        """The rows that a message field is written to or read from."""
-        return [row for row in self.rules if row.field == field]
+        """The rules of a message field: where it is written to or read from."""
+        return [rule for rule in self.rules if rule.field == field]
 
     def carried_fields(self) -> tuple[str, ...]:
-        """The message fields that the system has no field of its own for, in the order of the rows."""
-        native = {row.field for row in self.rules if row.fate is NATIVE}
-        carried = (row.field for row in self.rules if row.fate is CARRIED)
+        """The message fields that the system has no field of its own for, in the order of the rules."""
+        native = {rule.field for rule in self.rules if rule.fate is NATIVE}
+        carried = (rule.field for rule in self.rules if rule.fate is CARRIED)
         return tuple(dict.fromkeys(field for field in carried if field is not None and field not in native))
 
     def native_names(self, *fates: Fate) -> frozenset[str]:
         """The native names that have one of these fates."""
-        return frozenset(row.native for row in self.rules if row.fate in fates)
+        return frozenset(rule.native for rule in self.rules if rule.fate in fates)
 
 
 class MappedField(NamedTuple):
@@ -78,40 +72,18 @@ class MappedField(NamedTuple):
 
 
 def map_fields(source: FieldTable, target: FieldTable) -> list[MappedField]:
-    """Every field of the source and what it is in the target."""
-    return [step for row in source.rules for step in _steps(row, target)]
+    """Every native field of the source and what becomes of it in the target."""
+    return [mapped for rule in source.rules for mapped in _map_field(rule, target)]
 
 
-def _steps(row: FieldRule, target: FieldTable) -> Iterable[MappedField]:
-    if not row.native or (row.native.startswith("mqbridge.") and row.field is not None):
-        return  # what was carried is its own field again: the row of that field says what becomes of it
-    if row.field is None or row.fate is DROPPED:
-        yield MappedField(row.native, row.field, "", row.fate, row.why)
+def _map_field(rule: FieldRule, target: FieldTable) -> Iterable[MappedField]:
+    if not rule.native or (rule.native.startswith("mqbridge.") and rule.field is not None):
+        return  # what was carried is its own field again: the rule of that field says what becomes of it
+    if rule.field is None or rule.fate is DROPPED:
+        yield MappedField(rule.native, rule.field, "", rule.fate, rule.why)
         return
-    taken = [found for found in target.rules_of(row.field) if not found.own]
+    taken = [found for found in target.rules_of(rule.field) if not found.own]
     written = [found for found in taken if found.fate in {NATIVE, CARRIED}]
     names = ", ".join(dict.fromkeys(found.native for found in written))
     best = min(taken, key=lambda found: list(Fate).index(found.fate))
-    yield MappedField(row.native, row.field, names, best.fate, row.why if row.why == best.why else f"{row.why}; {best.why}")
-
-
-@functools.cache
-def tables() -> Mapping[str, FieldTable]:
-    """The table of every system that comes with mqbridge, by the system's name."""
-    package = importlib.import_module("mqbridge")
-    found = {}
-    for module in pkgutil.iter_modules(package.__path__, "mqbridge."):
-        if module.ispkg and importlib.util.find_spec(module.name + ".mapping") is not None:
-            table: FieldTable = importlib.import_module(module.name + ".mapping.table").TABLE
-            found[table.system] = table
-    return dict(sorted(found.items()))
-
-
-Preview = Callable[[Message, str | None, int], list[tuple[str, str | bytes]]]
-"""What a message would be in a system, as native names and values: by the message, its origin's prefix, and the time (ms)."""
-
-
-def preview_of(system: str) -> Preview:
-    """The preview of a system that has a table. It raises MappingError for a message that the system cannot hold."""
-    found: Preview = importlib.import_module(f"mqbridge.{system}.mapping.preview").preview
-    return found
+    yield MappedField(rule.native, rule.field, names, best.fate, rule.why if rule.why == best.why else f"{rule.why}; {best.why}")

@@ -1,6 +1,6 @@
-"""What a target cannot say natively travels as properties under `mqbridge.` and becomes native again where it can.
+"""Reserved properties: message fields that a system has no field for travel as properties under `mqbridge.`.
 
-Shared by every system's mapping. The names are part of the published mapping (`docs/mapping.md`):
+They become fields again when the message is read. The names are part of the published mapping (`docs/mapping.md`):
 
     mqbridge.key  .key.b64        routing key (text, or a binary one in base64)
     mqbridge.ordering_key         base64
@@ -14,7 +14,7 @@ Shared by every system's mapping. The names are part of the published mapping (`
     mqbridge.hops                 how many gateways it passed through, from 2 on; an origin alone means 1
     mqbridge.u.NAME               a user's property whose own name is one of these
 
-A name of ours with a value that none of our encoders writes was a user's; it stays a property.
+A reserved name with a value that no gateway writes is a user's; it stays a property.
 """
 
 import base64
@@ -34,14 +34,14 @@ EVENT_TIME = "mqbridge.event_time"
 WITHOUT = "mqbridge.without"
 NULL_PAYLOAD: Pair = ("mqbridge.null", "1")
 GATEWAY_MARKER: Pair = ("mqbridge.v", "1")
-"""Says that a gateway wrote the message, where nothing else of ours would."""
+"""Says that a gateway wrote the message, where no other reserved property does."""
 USER_PREFIX = "mqbridge.u."
 
 _NAMES = ("key", "key.b64", "ordering_key", "keys", "msg_type", "attributes", "attributes.b64")
 CARRIED_NAMES = frozenset(
     RESERVED_PREFIX + name for name in (*_NAMES, "event_time", "deliver_at", "null", "without", "origin", "hops")
 )
-"""What `read_carried` reads."""
+"""The reserved names that carry fields: what `read_carried` reads."""
 RESERVED_NAMES = CARRIED_NAMES | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
 """The names that no user's property travels under, in any system."""
 _PREFIXED = {name: RESERVED_PREFIX + name for name in Message.__slots__}
@@ -65,7 +65,7 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
 
 
 def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
-    """Origin and hops. A stamp of ours counts one more hop; without one, or given its own, the message keeps what it has."""
+    """Origin and hops. A new stamp counts one more hop; without one, or with its own, the message keeps what it has."""
     passed_on = stamp is None or stamp is message.origin
     origin = message.origin if passed_on else stamp
     if origin is None:
@@ -100,7 +100,7 @@ def _quoted(key: str) -> str:
 
 
 def escape_user_property(pair: Pair) -> Pair:
-    """A user's pair under a name that cannot be taken for one of ours."""
+    """A user's pair, renamed where its name is reserved."""
     key, value = pair
     return (USER_PREFIX + key, value) if key in RESERVED_NAMES or key.startswith(USER_PREFIX) else pair
 

@@ -19,6 +19,7 @@ from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.tubemq.mapping import stored as tubemq
+from mqbridge.tubemq.mapping.request import encode as encode_tubemq
 from tests.strategies import Changes, attribute_strings, changes, messages, pulsar_natives, said
 from tests.tubemq.test_mapping import native, read
 
@@ -66,13 +67,13 @@ def test_tubemq_to_pulsar_and_back_is_byte_for_byte(attributes: bytes, body: byt
         return  # what only a gateway writes
     original = native(attributes, body)
     [message] = through(tubemq.decode([original], 0))
-    assert tubemq.encode(message, None).data == original.payLoadData
+    assert encode_tubemq(message, None).data == original.payLoadData
 
 
 @given(message=messages())
 def test_pulsar_to_tubemq_and_back(message: Message) -> None:
     [first] = through([message])
-    [again] = through([read(tubemq.encode(first, None))])
+    [again] = through([read(encode_tubemq(first, None))])
     assert said(again) == said(first)
 
 

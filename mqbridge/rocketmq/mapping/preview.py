@@ -2,7 +2,8 @@
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message
-from mqbridge.rocketmq.mapping.stored import Limits, encode
+from mqbridge.rocketmq.mapping.limits import Limits
+from mqbridge.rocketmq.mapping.request import encode
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.properties import decode
 

@@ -1,14 +1,14 @@
-"""What an attribute string that a gateway writes is made of.
+"""Escapes in the attribute strings that a gateway writes.
 
-Everything in it is percent-encoded where it holds `%`, `,` or `=`, because native readers split on these, and where it is blank,
-because they fail on that.
+Keys and values are percent-encoded where they hold `%`, `,` or `=`, because native readers split on these, and where they are
+blank, because native readers fail on that.
 """
 
 from urllib.parse import quote, unquote
 
-from mqbridge.mapping.attribute_string import read_pair
 from mqbridge.mapping.reserved_properties import CARRIED_NAMES, GATEWAY_MARKER, is_carried
 from mqbridge.message import MSG_TIME, MSG_TYPE, RESERVED_PREFIX, Pair
+from mqbridge.tubemq.wire.attributes import read_pair
 
 OURS = RESERVED_PREFIX.encode()
 MARKER_TEXT = f"{GATEWAY_MARKER[0]}={GATEWAY_MARKER[1]}"
