@@ -29,7 +29,7 @@ class TubeMQHarness:
     def cluster(self) -> Cluster:
         return ADAPTER.make_cluster(f"tubemq-{next(self._clients)}", self._config)
 
-    async def topic(self, cluster: Cluster, partitions: int) -> str:  # noqa: ARG002 - its pool is made faster
+    async def topic(self, cluster: Cluster, partitions: int) -> str:
         return await asyncio.to_thread(self._server.take_topic, partitions)
 
     def unknown_topic(self) -> str:

@@ -161,7 +161,7 @@ async def test_a_target_that_cannot_be_opened_leaves_the_route_as_it_is(world: W
 
 
 async def test_a_group_that_cannot_be_joined_again_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.session.REJOIN_FIRST_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
     fill(world.a, "t1", 2, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)

@@ -199,3 +199,15 @@ async def test_a_stamp_counts_a_hop(cluster: MemoryCluster, broker: Broker) -> N
         (None, 0),
         ("z|z|0|1", 4),
     ]
+
+
+async def test_nothing_overtakes_what_could_not_be_stored(cluster: MemoryCluster, broker: Broker) -> None:
+    outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.01))
+    broker.disconnect()
+    receipts = [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(3)]
+    await receipts[0]
+    broker.reconnect()
+    found = [await receipt for receipt in receipts]
+    assert [[failure.kind for failure in receipt.failures] for receipt in found] == [[Failure.RETRY]] * 3
+    again = await outbound.send(0, Share(Batch.of(numbered(0, 3))))
+    assert again.positions == [(0,), (1,), (2,)]
