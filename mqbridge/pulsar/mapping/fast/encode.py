@@ -7,6 +7,7 @@ message even where the values do not: a formatting for all of them was measured 
 import base64
 import struct
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from mqbridge.mapping.bounded_cache import ENTRIES, BoundedCache, total_length
 from mqbridge.mapping.lazy_properties import NO_NAMES, LazyMessage, PropertyNames, is_utf8, split_properties
@@ -87,11 +88,16 @@ def encode_batch(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
     small, join, pack_size, origin_prefixes = SMALL, b"".join, _pack_size, _origin_prefixes
     size, index = 0, start
     stem, stem_of, encoded_time, time_of = b"", None, b"", None
+    message_class, is_lazy, has_its_type = None, False, False
     known, templates = NO_NAMES, NO_NAMES.target_cache("pulsar", PropertyTemplates)
     keys_of, types_of, partition_keys_of, times_of = _keys.get, _types.get, _partition_keys.get, _times.get
     for index in range(start, min(len(messages), start + max_messages)):
-        message = messages[index]
-        if is_lazy := isinstance(message, LazyMessage):
+        message: Any = messages[index]
+        if message.__class__ is not message_class:  # isinstance for each message would take 3 % of the loop
+            message_class = message.__class__
+            is_lazy = issubclass(message_class, LazyMessage)
+            has_its_type = is_lazy and message.from_attributes
+        if is_lazy:
             names, values, lengths = message.property_names, message.values, message.lengths or tuple(map(len, message.values))
         elif message.defect is not None or message.deliver_at is not None:
             return parts, index
@@ -111,8 +117,8 @@ def encode_batch(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
             pieces.append(keys_of(keys) or _keys[keys])
         msg_type = message.msg_type
         if templates.type >= 0:
-            # Where the attribute string says everything, the type is that of its pair.
-            if not (isinstance(message, LazyMessage) and message.from_attributes) and values[templates.type].decode() != msg_type:
+            # A message that is nothing but an attribute string has the type of its pair.
+            if not has_its_type and values[templates.type].decode() != msg_type:
                 pieces += _encode_pairs(type_properties(message))
         elif msg_type is not None:
             pieces.append(types_of(msg_type) or _types[msg_type])
