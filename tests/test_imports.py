@@ -1,6 +1,7 @@
 """Imports go one way: a folder is a layer. What a layer may import is written here; everything not listed is forbidden."""
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "adapter": MODEL | {"mapping"},
     "receipts": CONTRACT,
     "readback": CONTRACT,
+    "ranges": CONTRACT,
     "mapping": {"errors", "message", "wire"},
     "routing": CONTRACT,
     "delivery": CONTRACT | {"net", "routing"},
@@ -76,6 +78,18 @@ def test_imports_go_one_way(path: Path) -> None:
         if name.startswith("mqbridge.") and name.split(".")[1] != "__version__":
             used = layer_of(tuple(name.split(".")[1:]))
             assert used == own or used in ALLOWED[own], f"{path.relative_to(ROOT)} ({own}) must not import {name} ({used})"
+
+
+def test_files_import_each_other_in_no_circle() -> None:
+    names = {
+        ".".join(("mqbridge", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in modules()
+    }
+    graph = {name: (imports(path) & names.keys()) - {name} for name, path in names.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 @pytest.mark.parametrize("path", [p for p in modules() if "wire" in p.parts], ids=lambda path: str(path.relative_to(ROOT)))
