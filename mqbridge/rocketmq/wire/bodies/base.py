@@ -66,8 +66,9 @@ class Body:
         members = self._also_written()
         for one in _members(type(self)):
             value = getattr(self, one.attribute)
-            if value is not None and (value or not one.sparse):
-                members[one.name] = one.codec.write(value)
+            written = one.codec.write(value) if value is not None else None
+            if written is not None and (written or not one.sparse):
+                members[one.name] = written
         return dict(sorted(members.items()))
 
     def _also_written(self) -> dict[str, Any]:

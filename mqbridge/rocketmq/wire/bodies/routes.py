@@ -48,6 +48,10 @@ class BrokerData(Body):
         return {"enableActingMaster": False}
 
 
+_STATIC = Codec(lambda _: None, lambda value: bool(members_of(value)), {})
+"""Only read: whether there is a map of logical queues."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route(Body):
     """Answer to GET_ROUTEINFO_BY_TOPIC, standard or not.
@@ -58,9 +62,7 @@ class Route(Body):
     queues: tuple[QueueData, ...] = member("queueDatas")
     brokers: tuple[BrokerData, ...] = member("brokerDatas")
     order_conf: str = member("orderTopicConf", "", sparse=True)
-    is_static: bool = member(
-        "topicQueueMappingByBroker", False, codec=Codec(lambda _: {}, lambda value: bool(members_of(value)), {}), sparse=True
-    )
+    is_static: bool = member("topicQueueMappingByBroker", False, codec=_STATIC)
 
     def _also_written(self) -> dict[str, Any]:
         return {"filterServerTable": {}}
