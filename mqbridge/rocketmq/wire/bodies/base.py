@@ -39,6 +39,8 @@ def member(name: str, default: Any = MISSING, *, absent: Any = MISSING, codec: C
 
 
 class _Member(NamedTuple):
+    """A field as it is written; a body keeps its members in the order of their names."""
+
     attribute: str
     name: str
     codec: Codec
@@ -63,13 +65,14 @@ class Body:
 
     def to_json(self) -> dict[str, Any]:
         """The object that is written."""
-        members = self._also_written()
-        for one in _members(type(self)):
-            value = getattr(self, one.attribute)
-            written = one.codec.write(value) if value is not None else None
-            if written is not None and (written or not one.sparse):
-                members[one.name] = written
-        return dict(sorted(members.items()))
+        more = self._also_written()
+        members = {}
+        for attribute, name, (write, _, _), _, sparse in _members(type(self)):
+            value = getattr(self, attribute)
+            written = None if value is None else write(value)
+            if written is not None and (written or not sparse):
+                members[name] = written
+        return dict(sorted((members | more).items())) if more else members
 
     def _also_written(self) -> dict[str, Any]:
         """Members that others expect and we do not read: constants, and what follows from the fields."""
@@ -115,7 +118,7 @@ def _make_members(body: type[Any]) -> tuple[_Member, ...]:
             absent = codec.empty
         name = one.metadata.get("name") or camel(one.name)
         members.append(_Member(one.name, name, codec, absent, one.metadata.get("sparse", False)))
-    return tuple(members)
+    return tuple(sorted(members, key=lambda one: one.name))
 
 
 # --- codecs ---------------------------------------------------------------------------------------------------------------
