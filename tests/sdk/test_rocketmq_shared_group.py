@@ -14,7 +14,7 @@ import pytest
 
 from mqbridge.adapter import OutboundSpec
 from mqbridge.errors import ClusterError
-from mqbridge.message import Message, split_origin
+from mqbridge.message import Batch, Message, Share, split_origin
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.bodies import Queue, decode_running_info
@@ -197,7 +197,9 @@ class Sending:
                 if self._ending.is_set():
                     break
                 bodies = [b"%d/%d" % (queue, number) for queue in range(QUEUES)]
-                receipts = await asyncio.gather(*(outbound.send(n, [Message(one)], None) for n, one in enumerate(bodies)))
+                receipts = await asyncio.gather(
+                    *(outbound.send(n, Share(Batch.of([Message(one)]))) for n, one in enumerate(bodies))
+                )
                 assert not any(receipt.failures for receipt in receipts)
                 self.sent += bodies
                 await asyncio.sleep(PAUSE_S)
@@ -261,7 +263,7 @@ async def test_what_java_sends_back_comes_to_the_gateway(client: str, request: p
             outbound = await cluster.outbound(OutboundSpec(group.topic, stamp_origin=False))
             for queue in range(QUEUES):
                 messages = [Message(b"%d/%d" % (queue, n)) for n in range(10)]
-                assert not (await outbound.send(queue, messages, None)).failures
+                assert not (await outbound.send(queue, Share(Batch.of(messages)))).failures
             await outbound.close()
         await group.read_to_end(group.topic, QUEUES)
         refused = {body(line) for line in group.consumed() if not line["accepted"]}
