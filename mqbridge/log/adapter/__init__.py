@@ -1,5 +1,1 @@
-"""What the gateway sees of the embedded log; `ADAPTER` registers it."""
-
-from mqbridge.log.adapter.cluster import ADAPTER
-
-__all__ = ["ADAPTER"]
+"""What the gateway sees of the embedded log."""
