@@ -1,1 +1,5 @@
-"""What the gateway sees of the embedded log."""
+"""What the gateway sees of the embedded log; `ADAPTER` registers it."""
+
+from mqbridge.log.adapter.cluster import ADAPTER
+
+__all__ = ["ADAPTER"]
