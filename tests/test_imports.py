@@ -15,7 +15,6 @@ CORE = CONTRACT | {"net", "routing", "delivery"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "message": {"mapping"},  # for type checkers only
-    "units": {"errors"},
     "wire": {"errors"},
     "net": {"errors", "wire"},
     "adapter": MODEL,
@@ -23,9 +22,9 @@ ALLOWED: dict[str, set[str]] = {
     "mapping": {"errors", "message", "wire"},
     "routing": CONTRACT,
     "delivery": CONTRACT | {"net", "routing"},
-    "config": CONTRACT | {"routing", "units"},
+    "config": CONTRACT | {"routing"},
     "gateway": CORE | {"config"},
-    "cli": CORE | {"config", "gateway", "mapping", "units"},
+    "cli": CORE | {"config", "gateway", "mapping"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -34,9 +33,9 @@ for system in SYSTEMS:
     ALLOWED |= {
         inner["wire"]: {"errors", "wire"} | ({"message"} if system == "log" else set()),
         inner["client"]: {"errors", "wire", "net", inner["wire"]},
-        inner["store"]: CONTRACT | {"net", "units", inner["wire"]},
+        inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
-        inner["adapter"]: CONTRACT | {"net", "receipts", "units", "wire", system, *inner.values()},
+        inner["adapter"]: CONTRACT | {"config", "net", "receipts", "wire", system, *inner.values()},
         system: CONTRACT | {"net"},
     }
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, SerializeAsAny
 
 from mqbridge.config.parts import Name, Part
 from mqbridge.config.route import Route
-from mqbridge.units import Address, Duration, split_address
+from mqbridge.config.units import Address, Duration, split_address
 
 
 class ClusterConfig(Part):

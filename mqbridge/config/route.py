@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 from mqbridge.adapter import Start
 from mqbridge.config.parts import Name, OneOrMore, Part, SourceTopic, TargetTopic, wrong
 from mqbridge.config.rules import EditRules, FilterRules, PartitionRule
-from mqbridge.units import Duration, Size
+from mqbridge.config.units import Duration, Size
 
 MIN_IN_FLIGHT_BYTES = 64 << 10
 """Below this a route would wait for a round trip after nearly every batch."""

@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from mqbridge.adapter import Adapter, load_adapters
 from mqbridge.config.models import Config
-from mqbridge.units import format_duration, format_size
+from mqbridge.config.units import format_duration, format_size
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]

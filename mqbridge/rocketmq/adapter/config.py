@@ -5,8 +5,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter import ClusterModel
+from mqbridge.config.units import Duration, Size
 from mqbridge.net.dial import split_address
-from mqbridge.units import Duration, Size
 
 DEFAULT_PORT = 9876
 BATCH_BYTES = 1 << 20
