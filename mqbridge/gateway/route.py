@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from mqbridge.adapter import Cluster
-from mqbridge.config.route import Route as RouteConfig
+from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.budget import Budget, RateLimit
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
@@ -185,12 +185,12 @@ class Route:
         return Ends(self.config, self._clusters, self._looped)
 
     def _terms(self) -> Terms:
-        delivery, source, chosen = self.config.delivery, self.config.source, self.config.filter
+        delivery, source = self.config.delivery, self.config.source
         limits = {"count": delivery.rate, "size": delivery.rate_bytes}
         return Terms(
             budget=self.budget,
             counters=self.counters,
-            filter=make_filter(source.msg_types, chosen.include, chosen.exclude),
+            filter=make_filter(source.msg_types, self.config.filter),
             individual_ack=self._source.capabilities.individual_ack,
             dead_letters=self._ends.dead_letters,
             skip_gaps=delivery.on_gap == "continue",

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec
-from mqbridge.config.route import Route as RouteConfig
+from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery, Terms
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.gateway.ends import Ends

@@ -11,15 +11,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mqbridge.adapter import Adapter
+from mqbridge.config.base import Options
 from mqbridge.config.document import Document, Path
 from mqbridge.config.explain import explain
-from mqbridge.config.models import ClusterConfig
-from mqbridge.config.parts import Part
+from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
 
 
-class Bodies:
+class SystemOptions:
     """Replaces what belongs to systems by models; `errors` gathers what is wrong with it."""
 
     def __init__(self, document: Document, adapters: Mapping[str, Adapter]) -> None:
@@ -48,11 +48,11 @@ class Bodies:
         adapter = self._adapters.get(system) if isinstance(system, str) else None
         if adapter is None:
             self.errors.append(self._no_system(path, system))
-            return ClusterConfig.model_construct(system="", settings=Part())
+            return ClusterConfig.model_construct(system="", settings=Options())
         self._system_of[name] = adapter.system
         rest = {key: value for key, value in body.items() if key != "system"}
         settings = self._read(adapter.cluster_model, rest, path)
-        return ClusterConfig.model_construct(system=adapter.system, settings=settings or Part())
+        return ClusterConfig.model_construct(system=adapter.system, settings=settings or Options())
 
     def _no_system(self, path: Path, system: Any) -> ConfigError:
         installed = f"Installed systems: {', '.join(sorted(self._adapters))}"

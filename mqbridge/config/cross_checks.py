@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mqbridge.config.document import Document, Path
+from mqbridge.config.options.edit import templates_in
+from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.config.problems import nearest
+from mqbridge.config.templates import MESSAGE_WORDS, message_template_words, topic_template_words
 from mqbridge.errors import ConfigError
-from mqbridge.routing.templates import WORDS, words_of
-from mqbridge.routing.topics import compile_pattern, is_pattern, template_fields
 
 Found = tuple[Path, Mapping[str, Any]]
 
@@ -83,7 +84,7 @@ def _template(document: Document, source: Found, target: Found) -> Iterator[Conf
     if not isinstance(template, str) or not topics:
         return
     try:
-        used = template_fields(template)
+        used = topic_template_words(template)
         words = _given(topics)
     except ConfigError:
         return
@@ -101,10 +102,10 @@ def _template(document: Document, source: Found, target: Found) -> Iterator[Conf
 def _edits(document: Document, source: Found, target: Found) -> Iterator[ConfigError]:
     topics = _source_topics(source[1])
     for path, edit in _one(target[1], "edit", target[0]):
-        for place, template in _templates(edit):
+        for place, template in templates_in(edit):
             try:
-                known = WORDS | (_given(topics) if topics else set())
-                unknown = words_of(template) - known
+                known = MESSAGE_WORDS | (_given(topics) if topics else set())
+                unknown = message_template_words(template) - known
             except ConfigError:
                 continue
             for word in sorted(unknown):
@@ -112,16 +113,6 @@ def _edits(document: Document, source: Found, target: Found) -> Iterator[ConfigE
                 if not hint.startswith("Did"):
                     hint = f"It may use {', '.join(f'{{{one}}}' for one in sorted(known))} and {{property:NAME}}"
                 yield document.error((*path, *place), f"the template uses {{{word}}}, which messages do not give", hint)
-
-
-def _templates(edit: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Every template of a target's edits, by its place in them."""
-    values: list[tuple[Path, Any]] = [((key,), edit.get(key)) for key in ("msg_type", "key", "ordering_key")]
-    if isinstance(properties := edit.get("set"), dict):
-        values += [(("set", name), value) for name, value in properties.items()]
-    if isinstance(keys := edit.get("keys"), list):
-        values += [(("keys", index), value) for index, value in enumerate(keys)]
-    yield from ((place, value) for place, value in values if isinstance(value, str))
 
 
 def _given(topics: list[str]) -> set[str]:
@@ -141,5 +132,5 @@ def _source_topics(source: Mapping[str, Any]) -> list[str]:
 
 
 def _groups(topic: str) -> dict[str, int]:
-    pattern: re.Pattern[str] | None = compile_pattern(topic) if is_pattern(topic) else None
+    pattern: re.Pattern[str] | None = compile_name_pattern(topic) if is_pattern(topic) else None
     return dict(pattern.groupindex) if pattern else {}
