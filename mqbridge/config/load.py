@@ -1,7 +1,7 @@
 """From a YAML file to a `Config`, or to every problem in it at once.
 
-Four passes over the same text, each reporting what it alone can see: YAML and variables, the systems' own models, the general
-models, and what must fit between parts. Every problem has its line, its path and, where there is one, the nearest right word.
+Four passes over the same text, each with problems of its own: YAML and variables, options of systems, options of the gateway,
+and checks between them. Every problem has its line, its path and, where there is one, the nearest valid word.
 """
 
 import os

@@ -1,8 +1,7 @@
-"""The parts of a configuration that belong to a system, validated with that system's own models.
+"""The options of systems, validated by the models of their adapters.
 
-A cluster's body is read by its adapter's `cluster_model`, the `options` of a route's ends by `inbound_options` and
-`outbound_options`.
-What cannot be read is reported and replaced by a stand-in, so that the rest of the file is still checked in the same pass.
+`cluster_model` reads the options of a cluster, `inbound_options` and `outbound_options` read the `options` of a route's source
+and targets. Invalid options are reported and replaced by a placeholder, so that the same pass checks the rest of the file.
 """
 
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from mqbridge.errors import ConfigError
 
 
 class SystemOptions:
-    """Replaces what belongs to systems by models; `errors` gathers what is wrong with it."""
+    """Replaces the options of systems by models; `errors` collects their problems."""
 
     def __init__(self, document: Document, adapters: Mapping[str, Adapter]) -> None:
         self._document = document
@@ -29,7 +28,7 @@ class SystemOptions:
         self.errors: list[ConfigError] = []
 
     def filled(self) -> Any:
-        """The document's data with models in place; shapes that are wrong are left for the general models to report."""
+        """The document's data with the models in it; values of a wrong type stay, for the models of `options` to report."""
         data = self._document.data
         if not isinstance(data, dict):
             return data
