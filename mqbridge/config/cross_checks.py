@@ -67,7 +67,7 @@ def _unique_names(document: Document, routes: list[Section]) -> Iterator[ConfigE
             continue
         if name in seen:
             yield document.error(
-                (*path, "name"), f"the route name {name!r} is already used ({document.place(seen[name])})", "Choose another"
+                (*path, "name"), f"the route name {name!r} is already used ({document.location(seen[name])})", "Choose another"
             )
         seen.setdefault(name, (*path, "name"))
 

@@ -86,7 +86,7 @@ def _ref(name: str) -> Schema:
 
 
 def _tidy(node: Schema) -> None:
-    """Write defaults in their unit, and leave out what pydantic says twice or in no standard word."""
+    """Write defaults in their unit, take one value where a model does, and remove what is redundant or not JSON Schema."""
     formats = [inner.get("format") for inner in (node, *node.get("anyOf", ()))]
     write = next((_FORMATS[one] for one in formats if one in _FORMATS), None)
     if write is not None and isinstance(node.get("default"), (int, float)):
@@ -103,8 +103,8 @@ def _tidy(node: Schema) -> None:
 def _or_variable(node: Schema) -> Schema:
     """The schema, or `${NAME}` wherever the value is not free text."""
     if node.get("type") in ("integer", "number", "boolean") or "enum" in node:
-        said: Schema = {key: node[key] for key in ("default", "description") if key in node}
-        return {"anyOf": [{key: value for key, value in node.items() if key not in said}, _ref("variable")], **said}
+        outside: Schema = {key: node[key] for key in ("default", "description") if key in node}
+        return {"anyOf": [{key: value for key, value in node.items() if key not in outside}, _ref("variable")], **outside}
     _each(node, _or_variable)
     return node
 

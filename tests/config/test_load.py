@@ -241,6 +241,12 @@ def test_every_key_is_described() -> None:
     assert undescribed == []
 
 
+def test_the_reference_has_a_section_for_every_group_of_options() -> None:
+    groups = {name for name, body in json_schema(ADAPTERS)["$defs"].items() if "properties" in body}
+    systems = {"cluster.fake", *(model.__name__ for model in (FakeCluster, FakeInbound, FakeOutbound))}
+    assert {name for _, name in reference.GROUPS} == groups - systems
+
+
 def test_the_reference_is_current() -> None:
     assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "run python -m mqbridge.config.reference --write"
     assert reference.main(["--check"]) == 0
