@@ -6,12 +6,12 @@ the time changes with it.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mqbridge.config.options.edit import Clearable, EditRules
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
-from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition
+from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition, Share
 from mqbridge.routing.templates import Template
 
 EMPTY: Mapping[Clearable, Any] = {
@@ -39,15 +39,16 @@ class Edit:
         self._keys = [Template(text, words) for text in rules.keys]
         self._cleared: dict[str, Any] = {field: EMPTY[field] for field in rules.clear}
 
-    def apply(self, messages: Sequence[Message], source: Partition) -> Sequence[Message]:
-        """The messages as they are to be written; the same object when nothing changes."""
+    def apply(self, share: Share) -> Share:
+        """The share as it is to be written; the same object when nothing changes."""
+        messages, source = share.messages, share.batch.partition
         edited: list[Message] | None = None
         for index, message in enumerate(messages):
             if message.defect is None and (changes := self._changes(message, source)):
                 if edited is None:
                     edited = list(messages)
                 edited[index] = message.replace(**changes)
-        return messages if edited is None else edited
+        return share if edited is None else Share(share.batch, share.indexes, edited)
 
     def _changes(self, message: Message, source: Partition) -> dict[str, Any]:
         wanted = self._cleared.copy()

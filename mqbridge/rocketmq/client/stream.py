@@ -126,6 +126,8 @@ class QueueStream:
         self._backoff = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
         self._ended: MqbridgeError | None = None
         self._final = self._taken_away = False
+        self.over = asyncio.Event()
+        """It was taken away or given back."""
         self._changed = asyncio.Event()
         self._quiet = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -440,6 +442,7 @@ class QueueStream:
         if self.revoked:
             return False
         self._ended = LaneRevoked(why)
+        self.over.set()
         self._drop()
         self._halt()
         self._owner.budget.queues -= 1
