@@ -17,8 +17,9 @@ ALLOWED: dict[str, set[str]] = {
     "message": {"mapping"},  # for type checkers only
     "wire": {"errors"},
     "net": {"errors", "wire"},
-    "adapter": MODEL,
+    "adapter": MODEL | {"mapping"},
     "receipts": CONTRACT,
+    "readback": CONTRACT,
     "mapping": {"errors", "message", "wire"},
     "routing": CONTRACT | {"config"},
     "delivery": CONTRACT | {"net", "routing"},
@@ -35,7 +36,7 @@ for system in SYSTEMS:
         inner["client"]: {"errors", "wire", "net", inner["wire"]},
         inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
-        inner["adapter"]: CONTRACT | {"config", "net", "receipts", "wire", system, *inner.values()},
+        inner["adapter"]: CONTRACT | {"config", "net", "readback", "receipts", "wire", system, *inner.values()},
         system: CONTRACT | {"net"},
     }
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}

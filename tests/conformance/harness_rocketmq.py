@@ -14,6 +14,7 @@ class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
     carried = CARRIED
+    finds_times = True
     patience_s = 40.0
 
     def __init__(self, server: RocketMQ) -> None:

@@ -9,7 +9,7 @@ from mqbridge.adapter import InboundSpec, OutboundSpec, load_adapters
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import spawn
 from tests.core.world import World, able, committed, end, everything, fill, named, put, route, running, stored, until
 
@@ -213,7 +213,7 @@ async def test_logs_grow_too(tmp_path: Path) -> None:
         await writer.create(topic, partitions)
         outbound = await writer.outbound(OutboundSpec(topic))
         for partition in range(partitions):
-            assert not (await outbound.send(partition, [Message(payload)] * 10, None)).failures
+            assert not (await outbound.send(partition, Share(Batch.of([Message(payload)] * 10)))).failures
         await outbound.close()
 
     await write("t1", 2, b"first")
