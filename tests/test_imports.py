@@ -16,7 +16,6 @@ CORE = CONTRACT | {"net", "routing", "delivery"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "message": {"mapping"},  # for type checkers only
-    "units": {"errors"},
     "wire": {"errors"},
     "net": {"errors", "wire"},
     "adapter": MODEL | {"mapping"},
@@ -24,11 +23,11 @@ ALLOWED: dict[str, set[str]] = {
     "readback": CONTRACT,
     "ranges": CONTRACT,
     "mapping": {"errors", "message", "wire"},
-    "routing": CONTRACT,
+    "routing": CONTRACT | {"config"},
     "delivery": CONTRACT | {"net", "routing"},
-    "config": CONTRACT | {"routing", "units"},
+    "config": CONTRACT,
     "gateway": CORE | {"config"},
-    "cli": CORE | {"config", "gateway", "mapping", "units"},
+    "cli": CORE | {"config", "gateway", "mapping"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -37,9 +36,9 @@ for system in SYSTEMS:
     ALLOWED |= {
         inner["wire"]: {"errors", "wire"} | ({"message"} if system == "log" else set()),
         inner["client"]: {"errors", "wire", "net", inner["wire"]},
-        inner["store"]: CONTRACT | {"net", "units", inner["wire"]},
+        inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
-        inner["adapter"]: CONTRACT | {"net", "readback", "receipts", "units", "wire", system, *inner.values()},
+        inner["adapter"]: CONTRACT | {"config", "net", "readback", "receipts", "wire", system, *inner.values()},
         system: CONTRACT | {"net"},
     }
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}

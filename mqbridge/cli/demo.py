@@ -15,7 +15,7 @@ from mqbridge.adapter import Bounds, Cluster, InboundSpec, OutboundSpec
 from mqbridge.cli.sender import Sender
 from mqbridge.cli.stream import Checksum, ordinary, too_large
 from mqbridge.cli.tail import Tail, Wanted
-from mqbridge.config.models import Config
+from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError, DeliveryError
 from mqbridge.gateway.clusters import connected
 from mqbridge.gateway.outcome import Outcome

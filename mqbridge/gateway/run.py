@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mqbridge.adapter import Adapter, Cluster
-from mqbridge.config.models import Config
-from mqbridge.config.route import Route as RouteConfig
+from mqbridge.config.options.config import Config
+from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.gateway.change import Change, compare
