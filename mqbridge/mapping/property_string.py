@@ -14,7 +14,8 @@ of names and kept in the system's own subclass of `StringForm`. A string that sp
     elif (split := parser.split(data)) is not None:
         (form, values), lengths = split, None
 
-All separators of a template are in its fixed bytes; where the string has no more of them, it can be split in no other way.
+All separators and ends of a template are in its fixed bytes; a string that has no more of them can be split in no other way.
+Where a value may hold the separator, the ends alone decide.
 """
 
 from collections.abc import Callable, Sequence

@@ -10,12 +10,12 @@ from mqbridge.rocketmq.wire.properties import decode
 
 def preview(message: Message, origin: str | None, now: int) -> list[tuple[str, str | bytes]]:
     """The body, the flag and the properties as they would be sent. Raises MappingError."""
-    sends, failures = encode([message], origin, Limits(), now)
+    requests, failures = encode([message], origin, Limits(), now)
     if failures:
         raise MappingError(failures[0].reason)
-    [outgoing] = sends
-    flag, body, string = outgoing.flag, outgoing.body, outgoing.properties
-    if outgoing.is_batch:
-        [(flag, body, string)] = decode_batch(outgoing.body)
-    head: list[tuple[str, str | bytes]] = [("BODY", body), ("FLAG", str(flag)), ("BORNTIMESTAMP", str(outgoing.born))]
-    return [*head, *decode(string)]
+    [request] = requests
+    flag, body, block = request.flag, request.body, request.properties
+    if request.is_batch:
+        [(flag, body, block)] = decode_batch(request.body)
+    record: list[tuple[str, str | bytes]] = [("BODY", body), ("FLAG", str(flag)), ("BORNTIMESTAMP", str(request.born))]
+    return [*record, *decode(block)]

@@ -91,8 +91,7 @@ def read_pack(
         if (
             template is not None
             and (fields := template.unpack(attributes))[::2] == template.fixed
-            and attributes.count(PAIR_END) == template.ends
-            and attributes.count(SEPARATOR) == template.separators
+            and attributes.count(PAIR_END) == template.ends  # a value may hold equals signs
         ):
             form, values, lengths = template.form, fields[1::2], template.lengths
         elif (found := split(attributes)) is not None:
