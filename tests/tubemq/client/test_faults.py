@@ -182,8 +182,11 @@ async def test_every_code_in_answers_to_sends(play: Play, code: int) -> None:
     results = await play.produce()
     failed = [result for result in results if isinstance(result, Exception)]
     if codes.CODES[code].failure in (Failure.REFUSED, Failure.FATAL):
-        (error,) = failed
+        error, *behind = failed
         assert isinstance(error, ServerRefused)
+        # One that is refused for itself stands alone; of what is refused for good, nothing behind it in its partition is sent.
+        assert bool(behind) == (codes.CODES[code].failure is Failure.FATAL)
+        assert all(isinstance(one, ClusterError) and "one before it was not stored" in str(one) for one in behind)
         assert (error.code, "said" in str(error)) == (code, True)
     else:
         assert not failed
