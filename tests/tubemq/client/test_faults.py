@@ -10,7 +10,7 @@ import pytest_asyncio
 from mqbridge.errors import ClusterError, Failure, LaneRevoked, MqbridgeError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import codes, rpc
@@ -58,7 +58,7 @@ class Play:
         async for session in member.assignments():
             self.readers.append(spawn(self._read(session), f"test reading {session}"))
 
-    async def _read(self, session: PartitionSession) -> None:
+    async def _read(self, session: HeldPartition) -> None:
         try:
             while True:
                 pack = await session.fetch()
