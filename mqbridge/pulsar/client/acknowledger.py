@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mqbridge.pulsar.client.acks import IDS_PER_COMMAND, Acks
 from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.due import TICK_S, Due
 from mqbridge.pulsar.client.inbox import Inbox
+from mqbridge.pulsar.client.redelivery_timer import TICK_S, RedeliveryTimer
 from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.wire import codes, commands, ids
 from mqbridge.pulsar.wire.ids import EntryId
@@ -44,7 +44,7 @@ class Acknowledger:
         self._acks = Acks(subscription.batch_index_ack)
         self._mark: pb.MessageIdData | None = None
         """The last cumulative acknowledgement; repeated to every new session."""
-        self._due = Due()
+        self._due = RedeliveryTimer()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due_timer: asyncio.TimerHandle | None = None

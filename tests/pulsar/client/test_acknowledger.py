@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError, ServerRefused
-from mqbridge.pulsar.client.due import TICK_S, Due
+from mqbridge.pulsar.client.redelivery_timer import TICK_S, RedeliveryTimer
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -171,7 +171,7 @@ async def test_a_new_session_asks_for_nothing_again(broker: Broker, client):
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100), st.booleans())))
 def test_everything_that_is_due_comes_once_and_not_too_early(steps):
-    due, expected = Due(), {}
+    due, expected = RedeliveryTimer(), {}
     for number, at, discard in steps:
         if discard:
             due.discard((0, number))
@@ -189,7 +189,7 @@ def test_everything_that_is_due_comes_once_and_not_too_early(steps):
 
 
 def test_what_is_acknowledged_up_to_a_place_is_not_due():
-    due = Due()
+    due = RedeliveryTimer()
     for entry in range(5):
         due.add((1, entry), float(entry))
     due.discard_up_to((1, 2))
