@@ -16,12 +16,15 @@ IDS_PER_COMMAND = 1000
 class Acks:
     """What is acknowledged and not yet told to the broker."""
 
-    __slots__ = ("_batch_index", "_cumulative", "_due", "_open", "generation")
+    __slots__ = (
+        "_batch_index",
+        "_cumulative",
+        "_due",
+        "_open",
+    )
 
     def __init__(self, batch_index: bool) -> None:
         self._batch_index = batch_index
-        self.generation = 0
-        """Counts how often everything was forgotten."""
         self._cumulative: tuple[EntryId, int] | None = None
         self._due: dict[EntryId, int] = {}
         self._open: dict[EntryId, int] = {}
@@ -30,8 +33,7 @@ class Acks:
         return len(self._due) + (self._cumulative is not None)
 
     def clear(self) -> None:
-        """Forget everything: the positions have been set otherwise."""
-        self.generation += 1
+        """Forget everything: the positions have lost their meaning."""
         self._cumulative = None
         self._due.clear()
         self._open.clear()
@@ -41,9 +43,9 @@ class Acks:
         self._open.pop(place, None)
         self._due[place] = 0
 
-    def message(self, place: EntryId, index: int, count: int) -> bool:
-        """One message of a batch of `count`; whether it was the last one of them."""
-        mask = self._open.get(place, full_mask(count)) & ~(1 << index)
+    def messages(self, place: EntryId, done: int, count: int) -> bool:
+        """Those of the mask `done` of a batch of `count`; whether they were the last ones of it."""
+        mask = self._open.get(place, full_mask(count)) & ~done
         if not mask:
             self.entry(place)
             return True
@@ -51,6 +53,14 @@ class Acks:
         if self._batch_index:
             self._due[place] = mask
         return False
+
+    def message(self, place: EntryId, index: int, count: int) -> bool:
+        """One message of a batch of `count`; whether it was the last one of them."""
+        return self.messages(place, 1 << index, count)
+
+    def left_of(self, place: EntryId) -> int | None:
+        """The mask of the messages of this entry that are not acknowledged, None when none is."""
+        return self._open.get(place)
 
     def cumulative(self, place: EntryId, index: int | None = None, count: int = 1) -> None:
         """Everything up to this entry, or up to and including message `index` of it.
