@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.mapping.parse_templates import Shapes
 from mqbridge.message import Message
-from mqbridge.pulsar.adapter.lane import cost
+from mqbridge.pulsar.adapter.batches import size_of
 from mqbridge.pulsar.mapping import head
 from mqbridge.pulsar.mapping.request import Limits, decode, encode
 from mqbridge.pulsar.mapping.stored import read as read_plainly
@@ -240,8 +240,8 @@ def test_a_key_that_is_not_the_base64_it_claims_to_be_stays_text() -> None:
 
 def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
     entry = Entry(MessageMetadata(compression=1, uncompressed_size=1000), b"x" * 10)
-    assert cost(entry) == 1000
-    assert cost(batch_entry(3)) == len(batch_entry(3).payload)
+    assert size_of(entry) == 1000
+    assert size_of(batch_entry(3)) == len(batch_entry(3).payload)
 
 
 def test_what_layouts_are_written_by_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
