@@ -68,24 +68,24 @@ class Consumer(ConsumerHandler):
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
-    def acknowledge(self, place: EntryId) -> None:
+    def acknowledge(self, entry: EntryId) -> None:
         """This entry, with all of its chunks; for shared subscriptions."""
-        self._acks.entry(place)
+        self._acks.entry(entry)
 
-    def acknowledge_message(self, place: EntryId, index: int, count: int) -> None:
+    def acknowledge_message(self, entry: EntryId, index: int, count: int) -> None:
         """Message `index` of the batch of `count` in this entry."""
-        self._acks.messages(place, 1 << index, count)
+        self._acks.messages(entry, 1 << index, count)
 
-    def acknowledge_messages(self, place: EntryId, done: int, count: int) -> bool:
+    def acknowledge_messages(self, entry: EntryId, done: int, count: int) -> bool:
         """The messages of the mask `done` of the batch of `count` in this entry; whether all of it is acknowledged now."""
-        return self._acks.messages(place, done, count)
+        return self._acks.messages(entry, done, count)
 
-    def acknowledge_up_to(self, place: EntryId, index: int | None = None, count: int = 1) -> None:
+    def acknowledge_up_to(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
         """This entry and all before it, or its messages up to `index` only; for exclusive and failover subscriptions.
 
         Does nothing for an entry that was not handed out, or will be handed out again.
         """
-        self._acks.up_to(place, index, count)
+        self._acks.up_to(entry, index, count)
 
     def flush_acks(self) -> None:
         """Send what is acknowledged now; without a connection it waits for the next one."""
@@ -95,9 +95,9 @@ class Consumer(ConsumerHandler):
         """Send what is acknowledged and wait until the broker has noted it. Raises ClusterError: then it is sent again."""
         await self._acks.confirm(self._live_connection())
 
-    def negative_acknowledge(self, place: EntryId, delay_s: float = NEGATIVE_ACK_DELAY_S) -> None:
+    def negative_acknowledge(self, entry: EntryId, delay_s: float = NEGATIVE_ACK_DELAY_S) -> None:
         """Have this entry delivered again after a delay, as `redeliver` does; counted by the broker on shared subscriptions."""
-        self._acks.negative(place, delay_s)
+        self._acks.negative(entry, delay_s)
 
     # --- positions --------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Consumer(ConsumerHandler):
         """Whether the topic has entries beyond what was received (or acknowledged before). Raises ClusterError."""
         return bool(self._inbox) or await self._beyond() is not None
 
-    async def seek(self, place: EntryId | None = None, *, publish_time: int | None = None) -> None:
+    async def seek(self, entry: EntryId | None = None, *, publish_time: int | None = None) -> None:
         """Continue with this entry, or with the first one published at that time (ms) or later. Raises ClusterError.
 
         What is acknowledged and not yet sent is forgotten: it would move the position again.
@@ -123,9 +123,9 @@ class Consumer(ConsumerHandler):
         self._state.seeking()
         self._inbox.drop()
         try:
-            await retrying(lambda: self._requests.seek(place, publish_time), self._request_timeout_s)
+            await retrying(lambda: self._requests.seek(entry, publish_time), self._request_timeout_s)
         finally:
-            self._state.sought(place)
+            self._state.sought(entry)
             self._subscribe_anew(self._forget)
 
     async def stats(self) -> ConsumerStats:

@@ -209,11 +209,11 @@ class ConsumerHandler:
 
     # --- again, and what is left ------------------------------------------------------------------------------------
 
-    def redeliver(self, places: Sequence[EntryId] = ()) -> None:
+    def redeliver(self, entries: Sequence[EntryId] = ()) -> None:
         """Have these entries delivered again; on exclusive and failover subscriptions all that are not acknowledged."""
         self._acks.flush()
         if not self.subscription.ordered:
-            self._acks.send_redeliver(places)
+            self._acks.send_redeliver(entries)
             return
         self._subscribe_anew(self._state.rewound)
 

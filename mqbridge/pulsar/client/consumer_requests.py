@@ -67,10 +67,10 @@ class ConsumerRequests:
         )
         return answer
 
-    async def seek(self, place: EntryId | None, publish_time: int | None) -> None:
+    async def seek(self, entry: EntryId | None, publish_time: int | None) -> None:
         """Set the position of the subscription."""
         await self._ask(
-            lambda request_id: commands.seek(request_id, self._id, to=place, publish_time=publish_time),
+            lambda request_id: commands.seek(request_id, self._id, to=entry, publish_time=publish_time),
             BaseCommand.SUCCESS,
             "SEEK",
         )
