@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mqbridge.message import Batch, Message, Partition, Position
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
 

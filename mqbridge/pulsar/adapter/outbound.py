@@ -13,7 +13,7 @@ from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import SendReceipt
-from mqbridge.pulsar.mapping.request import Limits, Outgoing, encode
+from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -114,5 +114,5 @@ def _java_hash(key: bytes) -> int:
         return java_string_hash(base64.b64encode(key).decode())
 
 
-def _positions(out: Outgoing, receipt: SendReceipt) -> list[Position]:
+def _positions(out: EncodedEntry, receipt: SendReceipt) -> list[Position]:
     return [(receipt.ledger, receipt.entry, index) for index in range(out.count)]
