@@ -28,8 +28,8 @@ from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
 from mqbridge.rocketmq.adapter.operations import Operations, name_of
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.client.admin import Admin
-from mqbridge.rocketmq.client.before5 import delay_levels
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
+from mqbridge.rocketmq.client.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.groupadmin import GroupAdmin
 from mqbridge.rocketmq.client.positions import Positions

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.broker_requests import Desk
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget
 from mqbridge.rocketmq.client.client import RocketmqClient
@@ -22,7 +23,6 @@ from mqbridge.rocketmq.client.offsets import GroupOffsets, Keeper, NoOffsets, St
 from mqbridge.rocketmq.client.pulling import Puller
 from mqbridge.rocketmq.client.rebalance import divide
 from mqbridge.rocketmq.client.route import TopicRoute, shown
-from mqbridge.rocketmq.client.serving import Desk
 from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.wire import bodies

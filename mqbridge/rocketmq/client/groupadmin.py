@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mqbridge.errors import ClusterError, ServerRefused
 from mqbridge.rocketmq.client.admin import Admin
-from mqbridge.rocketmq.client.before5 import topics_with_offsets
+from mqbridge.rocketmq.client.compat_v4 import topics_with_offsets
 from mqbridge.rocketmq.client.names import check_group
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.route import shown

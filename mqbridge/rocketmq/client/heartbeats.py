@@ -13,9 +13,9 @@ from functools import partial
 from mqbridge.errors import ClusterError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.connection import Connection
+from mqbridge.rocketmq.client.per_broker_order import Turns
 from mqbridge.rocketmq.client.pool import Pool
 from mqbridge.rocketmq.client.routes import Routes
-from mqbridge.rocketmq.client.turns import Turns
 from mqbridge.rocketmq.wire.bodies import ConsumerData, encode_heartbeat
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.rocketmq.client.brokers import Brokers, by_broker, twice
-from mqbridge.rocketmq.client.turns import Turns
+from mqbridge.rocketmq.client.per_broker_order import Turns
 from mqbridge.rocketmq.wire import bodies
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code

@@ -2,7 +2,7 @@
 
 Asked in the plain way, a broker says 0 for a group that never committed as long as the queue's first message is still in memory,
 so that a new group with a start at the end would begin at the beginning. We ask with setZeroIfNotFound=false and decide
-ourselves. Brokers of 4.x do not know that field, see `before5`.
+ourselves. Brokers of 4.x do not know that field, see `compat_v4`.
 """
 
 import logging

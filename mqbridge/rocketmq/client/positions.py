@@ -6,7 +6,7 @@ An offset request about a queue that does not exist is answered by 0, and not by
 from typing import TYPE_CHECKING
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.rocketmq.client.before5 import find_time, is_old, topics_with_offsets
+from mqbridge.rocketmq.client.compat_v4 import find_time, is_old, topics_with_offsets
 from mqbridge.rocketmq.client.route import shown
 from mqbridge.rocketmq.wire import headers
 from mqbridge.rocketmq.wire.bodies import Queue

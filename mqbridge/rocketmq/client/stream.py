@@ -4,7 +4,7 @@ Four offsets, never out of order: acknowledged <= handed out <= received up to (
 is the first. It never goes back but by `seek` or by a reset at the broker, and once nothing is out it follows `position` over
 what a filter left out. One pull is on its way at a time; the next one leaves when its answer is there and the budget has room.
 
-Pulls carry commits along; what has to be the last word (`_save`) waits for those, see `carriers`.
+Pulls carry commits along; what has to be the last word (`_save`) waits for those, see `commit_carrying_pulls`.
 
 A pull that answers "nothing" waits at the broker only when the queue is known to be read to its end: so `caught_up` is known at
 once, and only idle queues wait. A queue that ends for a reason of its own (GapError, a refusal that retrying does not help)
@@ -33,7 +33,7 @@ from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client import pulling
 from mqbridge.rocketmq.client.brokers import twice
 from mqbridge.rocketmq.client.budget import Account, Budget
-from mqbridge.rocketmq.client.carriers import Carriers
+from mqbridge.rocketmq.client.commit_carrying_pulls import Carriers
 from mqbridge.rocketmq.client.locks import VALID_S
 from mqbridge.rocketmq.client.offsets import Keeper
 from mqbridge.rocketmq.client.pulled import Pulled

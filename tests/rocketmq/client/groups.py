@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.rocketmq.client import carriers
+from mqbridge.rocketmq.client import commit_carrying_pulls
 from mqbridge.rocketmq.client import consumer as consumer_module
 from mqbridge.rocketmq.client import stream as stream_module
 from mqbridge.rocketmq.client.client import RocketmqClient
@@ -281,7 +281,7 @@ async def scene(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     """Waits that only spare servers are cut short."""
     for name in ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
         monkeypatch.setattr(stream_module, name, 0.002)
-    monkeypatch.setattr(carriers, "BEGUN_S", 0.0)
+    monkeypatch.setattr(commit_carrying_pulls, "BEGUN_S", 0.0)
     monkeypatch.setattr(consumer_module, "HANDOVER_S", 0.0)
     monkeypatch.setattr(consumer_module, "UNBALANCED_S", 0.02)
     scene = Scene(cluster)

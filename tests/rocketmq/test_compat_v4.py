@@ -16,8 +16,8 @@ from mqbridge.message import Message
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
 from mqbridge.rocketmq.client import connection
-from mqbridge.rocketmq.client.before5 import LEVELS, delay_levels
 from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.compat_v4 import LEVELS, delay_levels
 from mqbridge.rocketmq.client.pop import Popper
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.mapping.request import Limits
