@@ -36,7 +36,7 @@ from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.rebalance import STRATEGIES
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.wire.bodies import Queue
@@ -165,7 +165,7 @@ class RocketMQ:
             group="" if spec.temporary else spec.group,
             subscriptions=tuple(_subscription(topic, spec, options) for topic in spec.topics),
             model=Model.ASSIGNED if spec.temporary else Model.CLUSTERING,
-            start=From.EARLIEST if spec.start is Start.EARLIEST else From.LATEST,
+            start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
             orderly=options.orderly and not spec.temporary,
             retries=options.retries,
             strategy=STRATEGIES[options.strategy],

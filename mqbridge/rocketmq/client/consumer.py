@@ -13,17 +13,17 @@ from collections.abc import AsyncIterator, Callable
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client.broker_requests import Desk
+from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.locks import RENEW_S, VALID_S, Locks
 from mqbridge.rocketmq.client.membership import Membership
-from mqbridge.rocketmq.client.offsets import GroupOffsets, Keeper, NoOffsets, StoredOffsets, start_of
+from mqbridge.rocketmq.client.offsets import GroupOffsets, NoOffsets, OffsetStore, StoredOffsets, start_of
 from mqbridge.rocketmq.client.pulling import Puller
 from mqbridge.rocketmq.client.rebalance import divide
 from mqbridge.rocketmq.client.route import TopicRoute, shown
-from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.wire import bodies
 from mqbridge.rocketmq.wire.bodies import Queue
@@ -66,7 +66,7 @@ class GroupConsumer:
         self._brokers = Brokers(client)
         self.membership = Membership(self._brokers, spec)
         self._positions = client.positions
-        self.keeper: Keeper = self._keeper()
+        self.store: OffsetStore = self._offset_store()
         self._locks = Locks(self._brokers, spec.group) if spec.orderly else None
         self._unsure: set[Queue] = set()
         """Whose locks we asked for, and may have without a stream that would give them back."""
@@ -81,7 +81,7 @@ class GroupConsumer:
         self._closed = False
         self._loop = asyncio.get_running_loop()
 
-    def _keeper(self) -> Keeper:
+    def _offset_store(self) -> OffsetStore:
         if self.spec.model is Model.BROADCASTING:
             return NoOffsets() if self.spec.store is None else StoredOffsets(self.spec.store)
         return GroupOffsets(self._brokers, self.spec.group, self.spec.start) if self.spec.group else NoOffsets()
@@ -96,7 +96,7 @@ class GroupConsumer:
             self._early[topic] = frozenset(route.read_queues())
         self._unwatch = [self._client.routes.watch(topic, self._route_changed) for topic in self.membership.topics]
         if self.spec.model is not Model.ASSIGNED:
-            Desk.of(self._client).admit(self.spec.group, self)
+            BrokerRequestHandler.of(self._client).admit(self.spec.group, self)
             await self.membership.join()
         self._joined_at = self._loop.time()
         balanced = await self._rebalance()
@@ -122,7 +122,7 @@ class GroupConsumer:
         await cancel(*self._tasks)
         await asyncio.gather(*(stream.release() for stream in list(self.held.values())))
         await self._unlock_unsure(self._unsure)
-        if self.spec.model is not Model.ASSIGNED and Desk.of(self._client).dismiss(self.spec.group, self):
+        if self.spec.model is not Model.ASSIGNED and BrokerRequestHandler.of(self._client).dismiss(self.spec.group, self):
             await self.membership.leave()
         self._new.put_nowait(None)
 
@@ -148,7 +148,7 @@ class GroupConsumer:
     async def leave_gap(self, queue: Queue, offset: int) -> None:
         """An administrator says where to go on with a queue that was given back at a gap."""
         try:
-            await self.keeper.save(queue, offset)
+            await self.store.save(queue, offset)
         except (ClusterError, ProtocolError) as error:
             log.warning(
                 "%s for %s stays at its gap, offset %d could not be committed: %s", shown(queue), self.name, offset, error
@@ -268,13 +268,13 @@ class GroupConsumer:
         given = self.spec.offsets.get(queue)
         if given is not None:
             return given, False
-        stored = await self.keeper.load(queue)
+        stored = await self.store.load(queue)
         if stored is not None:
             return stored, False
         early = self._early.get(queue.topic)
         late = early is None or queue not in early
         # All of a retry topic's messages, and of a queue that the topic got later, came after the group had its start.
-        start = From.EARLIEST if late else self.spec.start
+        start = StartOffset.EARLIEST if late else self.spec.start
         return await start_of(self._positions, queue, start, self.spec.start_ms), True
 
     # --- keeping ----------------------------------------------------------------------------------------------------
@@ -285,11 +285,11 @@ class GroupConsumer:
             await self.commit_now()
 
     async def commit_now(self) -> None:
-        """Tell the keeper of what was acknowledged since it was told last, without waiting for answers."""
+        """Tell the store of what was acknowledged since it was told last, without waiting for answers."""
         due = {queue: offset for queue, stream in self.held.items() if (offset := stream.due()) is not None}
         for queue, offset in due.items():
             self.held[queue].told(offset)
-        for queue in await self.keeper.save_soon(due) if due else ():
+        for queue in await self.store.save_soon(due) if due else ():
             if (stream := self.held.get(queue)) is not None:
                 stream.told(None)
 

@@ -35,7 +35,7 @@ from mqbridge.rocketmq.client.brokers import twice
 from mqbridge.rocketmq.client.budget import Account, Budget
 from mqbridge.rocketmq.client.commit_carrying_pulls import Carriers
 from mqbridge.rocketmq.client.locks import VALID_S
-from mqbridge.rocketmq.client.offsets import Keeper
+from mqbridge.rocketmq.client.offsets import OffsetStore
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.pulling import PullAnswer, Puller
 from mqbridge.rocketmq.client.route import shown
@@ -77,7 +77,7 @@ class Owner(Protocol):
 
     name: str
     budget: Budget
-    keeper: Keeper
+    store: OffsetStore
 
     async def announce(self) -> None:
         """Send a heartbeat, which tells brokers our subscriptions."""
@@ -116,9 +116,9 @@ class QueueStream:
         self._account = Account()
         self._acked = self._handed = 0
         self._sent: int | None = None
-        """The offset that the keeper was told last."""
+        """The offset that the store was told last."""
         self._saved: int | None = None
-        """The offset that the keeper is known to have."""
+        """The offset that the store is known to have."""
         self._first_start = False
         """We chose the start, and nothing has been read yet."""
         self._at_end = False
@@ -199,7 +199,7 @@ class QueueStream:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def commit(self, offset: int) -> None:
-        """Everything below `offset` is consumed; the keeper hears of it with the next pull or within seconds.
+        """Everything below `offset` is consumed; the store hears of it with the next pull or within seconds.
 
         What was not handed out (any more, after a seek) and what is committed already changes nothing.
         """
@@ -214,20 +214,20 @@ class QueueStream:
             self._quiet.set()
 
     def due(self) -> int | None:
-        """The offset to tell the keeper, if it has not been told."""
+        """The offset to tell the store, if it has not been told."""
         return self._acked if self._acked != self._sent and not self._final and self._lock_holds() else None
 
     def told(self, offset: int | None) -> None:
-        """The keeper is being told this one; None: it could not be told."""
+        """The store is being told this one; None: it could not be told."""
         self._sent = offset
 
     async def _save(self) -> None:
-        """Tell the keeper and wait for its answer. A failure is logged: what was read after the last commit comes again."""
+        """Tell the store and wait for its answer. A failure is logged: what was read after the last commit comes again."""
         await self._carriers.wait(REVOKED_S if self._taken_away else OVERTAKEN_S)
 
         async def save() -> int:
             offset = self._acked
-            await self._owner.keeper.save(self.queue, offset)
+            await self._owner.store.save(self.queue, offset)
             return offset
 
         try:
@@ -304,7 +304,7 @@ class QueueStream:
         hold = self._at_end
         reserved = await owner.budget.reserve(self._account, idle=hold)
         try:
-            commit = self._acked if owner.keeper.piggyback and self._lock_holds() else None
+            commit = self._acked if owner.store.piggyback and self._lock_holds() else None
             asked_at = self._loop.time()
             if commit is not None:
                 self._sent = commit

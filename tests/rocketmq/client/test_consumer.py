@@ -11,7 +11,7 @@ from mqbridge.rocketmq.client import membership
 from mqbridge.rocketmq.client.broadcast import MemoryOffsets
 from mqbridge.rocketmq.client.consumer import GroupConsumer, join
 from mqbridge.rocketmq.client.rebalance import circle
-from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import everything, parse_tags, sql92, tagged
 from mqbridge.rocketmq.wire import bodies
 from mqbridge.rocketmq.wire.bodies import Queue
@@ -148,9 +148,11 @@ async def test_a_queue_whose_start_is_unknown_is_taken_later(scene: Scene) -> No
 
 @pytest.mark.parametrize(
     ("start", "start_ms", "offset"),
-    [(From.EARLIEST, 0, 2), (From.LATEST, 0, 6), (From.TIMESTAMP, 300, 3), (From.TIMESTAMP, 999, 6)],
+    [(StartOffset.EARLIEST, 0, 2), (StartOffset.LATEST, 0, 6), (StartOffset.TIMESTAMP, 300, 3), (StartOffset.TIMESTAMP, 999, 6)],
 )
-async def test_a_new_group_begins_where_it_is_told_and_commits_it(scene: Scene, start: From, start_ms: int, offset: int) -> None:
+async def test_a_new_group_begins_where_it_is_told_and_commits_it(
+    scene: Scene, start: StartOffset, start_ms: int, offset: int
+) -> None:
     scene.groups.append(*[b"x"] * 6)
     scene.groups.log().first = 2
     scene.groups.times[q(0)] = [100, 150, 200, 300, 400, 500]
@@ -163,12 +165,12 @@ async def test_a_new_group_begins_where_it_is_told_and_commits_it(scene: Scene, 
 async def test_a_known_group_goes_on_where_it_stands(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 6)
     scene.groups.offsets["G", q(0)] = 5
-    stream = await scene.stream(start=From.LATEST)
+    stream = await scene.stream(start=StartOffset.LATEST)
     assert (await stream.receive()).first == 5
 
 
 async def test_a_queue_that_the_topic_gets_later_is_read_from_its_beginning(scene: Scene) -> None:
-    consumer = await scene.join(start=From.LATEST)
+    consumer = await scene.join(start=StartOffset.LATEST)
     scene.groups.append(b"before we saw it", number=1)
     scene.cluster.topics["T"] = {"broker-a": 2}
     scene.clients[0].routes.invalidate("T")
@@ -279,9 +281,9 @@ async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end
     scene.groups.append(*[b"x"] * 3)
     store = MemoryOffsets()
     store.offsets[q(0)] = 1
-    known = await scene.stream(instance="1", model=Model.BROADCASTING, store=store, start=From.LATEST)
+    known = await scene.stream(instance="1", model=Model.BROADCASTING, store=store, start=StartOffset.LATEST)
     assert (await known.receive()).first == 1
-    new = await scene.stream(instance="2", model=Model.BROADCASTING, start=From.LATEST)
+    new = await scene.stream(instance="2", model=Model.BROADCASTING, start=StartOffset.LATEST)
     assert new.position == 3
 
 

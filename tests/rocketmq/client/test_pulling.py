@@ -8,7 +8,7 @@ import pytest
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client import pulling
 from mqbridge.rocketmq.client.pulled import Pulled, tag_of
-from mqbridge.rocketmq.client.spec import From, Model
+from mqbridge.rocketmq.client.spec import Model, StartOffset
 from mqbridge.rocketmq.client.stream import NULL_TRIES
 from mqbridge.rocketmq.client.subscription import tagged
 from mqbridge.rocketmq.wire import bodies, properties
@@ -488,7 +488,7 @@ async def test_a_reader_begins_where_it_is_told_and_a_lost_place_is_a_gap(scene:
 async def test_an_old_broker_is_pulled_with_the_old_code(scene: Scene) -> None:
     scene.groups.append(b"x")
     scene.cluster.on[Code.LITE_PULL_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
-    stream = await scene.stream(group="", model=Model.ASSIGNED, queues=(QUEUE,), start=From.EARLIEST)
+    stream = await scene.stream(group="", model=Model.ASSIGNED, queues=(QUEUE,), start=StartOffset.EARLIEST)
     assert bodies_of(await stream.receive()) == [b"x"]
     await until(lambda: scene.groups.held)
     assert len(scene.cluster.asked[Code.LITE_PULL_MESSAGE]) == 1
