@@ -13,7 +13,7 @@ from mqbridge.receipts import Gathering, closed
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.client.producer import Producer
 from mqbridge.rocketmq.client.route import TopicRoute, shown
-from mqbridge.rocketmq.client.sending import SendResult
+from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, encode
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.wire.javahash import java_string_hash

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from mqbridge.errors import LocalProtocolError
 from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
@@ -25,7 +25,7 @@ from mqbridge.rocketmq.wire.headers import ConsumeDirectlyHeader, GroupHeader, R
 log = logging.getLogger(__name__)
 
 
-_handlers_by_client: "WeakKeyDictionary[RocketmqClient, BrokerRequestHandler]" = WeakKeyDictionary()
+_handlers_by_client: "WeakKeyDictionary[BaseClient, BrokerRequestHandler]" = WeakKeyDictionary()
 
 
 class ServedConsumer(Protocol):
@@ -46,7 +46,7 @@ class ServedConsumer(Protocol):
 class BrokerRequestHandler:
     """Answers for the groups of one client. `of` gives the client's own."""
 
-    def __init__(self, client: RocketmqClient) -> None:
+    def __init__(self, client: BaseClient) -> None:
         self._consumers: dict[str, ServedConsumer] = {}
         client.on(Code.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
         client.on(Code.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
@@ -54,7 +54,7 @@ class BrokerRequestHandler:
         client.on(Code.CONSUME_MESSAGE_DIRECTLY, self._directly)
 
     @classmethod
-    def of(cls, client: RocketmqClient) -> "BrokerRequestHandler":
+    def of(cls, client: BaseClient) -> "BrokerRequestHandler":
         """The handler of a client."""
         handler = _handlers_by_client.get(client)
         if handler is None:

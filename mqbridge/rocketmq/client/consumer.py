@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator, Callable
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget
-from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.locks import RENEW_S, VALID_S, Locks
 from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.client.offsets import GroupOffsets, NoOffsets, OffsetStore, StoredOffsets, start_of
+from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.pulling import Puller
 from mqbridge.rocketmq.client.rebalance import divide
 from mqbridge.rocketmq.client.route import TopicRoute, shown
@@ -41,7 +42,7 @@ HANDOVER_S = 0.5
 """Before the offset of a queue is read that another member may just be giving back: it commits when it hears of us."""
 
 
-async def join(client: RocketmqClient, spec: GroupSpec) -> "GroupConsumer":
+async def join(client: BaseClient, spec: GroupSpec) -> "GroupConsumer":
     """Make a consumer and start it. Raises ClusterError: FATAL for a topic or a group that does not exist, or a bad filter."""
     consumer = GroupConsumer(client, spec)
     try:
@@ -55,7 +56,7 @@ async def join(client: RocketmqClient, spec: GroupSpec) -> "GroupConsumer":
 class GroupConsumer:
     """A consumer as `spec` says. `client` is connected; it may serve other groups and producers too, but this group once."""
 
-    def __init__(self, client: RocketmqClient, spec: GroupSpec) -> None:
+    def __init__(self, client: BaseClient, spec: GroupSpec) -> None:
         self.spec = spec
         self.name = f"group {spec.group}" if spec.group else "a reader"
         self.budget = Budget(spec.max_bytes)
@@ -65,7 +66,7 @@ class GroupConsumer:
         self._client = client
         self._brokers = Brokers(client)
         self.membership = Membership(self._brokers, spec)
-        self._positions = client.positions
+        self._positions = Positions(client)
         self.store: OffsetStore = self._offset_store()
         self._locks = Locks(self._brokers, spec.group) if spec.orderly else None
         self._unsure: set[Queue] = set()

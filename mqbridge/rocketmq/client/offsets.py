@@ -45,7 +45,7 @@ class GroupOffsets:
 
     def __init__(self, brokers: Brokers, group: str, start: StartOffset) -> None:
         self._brokers, self._group, self._exact = brokers, group, start is not StartOffset.EARLIEST
-        self._positions = brokers.client.positions
+        self._positions = Positions(brokers.client)
 
     async def load(self, queue: Queue) -> int | None:
         """QUERY_CONSUMER_OFFSET."""

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.brokers import Brokers
-from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.pulled import property_of, tag_of
 from mqbridge.rocketmq.client.spec import StartOffset
 from mqbridge.rocketmq.client.subscription import RETRY_PREFIX, Subscription
@@ -61,7 +61,7 @@ class Popper:
 
     def __init__(
         self,
-        client: RocketmqClient,
+        client: BaseClient,
         group: str,
         subscription: Subscription,
         *,

@@ -14,7 +14,7 @@ from mqbridge.rocketmq.client import (
     pop,
     pulling,
     routes,
-    sending,
+    send_queue,
     stream,
 )
 from mqbridge.rocketmq.client.client import RocketmqClient
@@ -33,7 +33,7 @@ WAITS = {
     consumer: ("HANDOVER_S", "UNBALANCED_S"),
     membership: ("JOIN_PAUSE_S",),
     routes: ("LEAST_REFRESH_S",),
-    sending: ("FIRST_RETRY_S",),
+    send_queue: ("FIRST_RETRY_S",),
     stream: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S", "OVERTAKEN_S"),
     pending: ("SWEEP_S",),
 }
