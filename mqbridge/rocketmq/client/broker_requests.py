@@ -132,7 +132,7 @@ def _process(stream: QueueStream) -> Mapping[str, Any]:
         "lastConsumeTimestamp": 0,
         "lastLockTimestamp": 0,
         "lastPullTimestamp": stream.answered_ms,
-        "locked": stream.locked_at is not None,
+        "locked": stream.state.locked_at is not None,
         "transactionMsgCount": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgMinOffset": 0,

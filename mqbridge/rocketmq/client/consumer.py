@@ -17,7 +17,7 @@ from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget
-from mqbridge.rocketmq.client.locks import RENEW_S, VALID_S, Locks
+from mqbridge.rocketmq.client.locks import RENEW_S, Locks
 from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.client.offsets import GroupOffsets, NoOffsets, OffsetStore, StoredOffsets, start_of
 from mqbridge.rocketmq.client.positions import Positions
@@ -79,7 +79,7 @@ class GroupConsumer:
         self._wake = asyncio.Event()
         self._unwatch: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     def _offset_store(self) -> OffsetStore:
@@ -113,21 +113,37 @@ class GroupConsumer:
                 yield stream
         self._new.put_nowait(None)  # for whoever else asks
 
-    async def close(self) -> None:
-        """Give all queues back, keeping what is acknowledged, and leave the group."""
-        if self._closed:
-            return
-        self._closed = True
+    async def close(self, deadline: float | None = None) -> None:
+        """Give all queues back, keeping what is acknowledged, and leave the group; what is not done at `deadline` is left.
+
+        One task does that, whoever asks for it: a caller that is cancelled stops waiting, another one waits for the same.
+        """
+        if self._closing is None:
+            self._closing = spawn(self._close(deadline), f"rocketmq closing {self.name}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, deadline: float | None) -> None:
         for unwatch in self._unwatch:
             unwatch()
         await cancel(*self._tasks)
-        await asyncio.gather(*(stream.release() for stream in list(self.held.values())))
-        await self._unlock_unsure(self._unsure)
-        if self.spec.model is not Model.ASSIGNED and BrokerRequestHandler.of(self._client).dismiss(self.spec.group, self):
-            await self.membership.leave()
+        # Queues that are being given away are waited for like the others: theirs is the same task.
+        await asyncio.gather(*(stream.release(deadline) for stream in list(self.held.values())))
+        member = self.spec.model is not Model.ASSIGNED and BrokerRequestHandler.of(self._client).dismiss(self.spec.group, self)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._unlock_unsure(self._unsure)
+                if member:
+                    await self.membership.leave()
+        except TimeoutError:
+            log.warning("%s was left without telling every broker: the deadline has passed", self.name)
         self._new.put_nowait(None)
 
     # --- what streams need ------------------------------------------------------------------------------------------
+
+    @property
+    def commits_with_pulls(self) -> bool:
+        """Whether pulls carry the group's offsets to its brokers."""
+        return self.store.piggyback
 
     async def announce(self) -> None:
         """Send a heartbeat."""
@@ -141,9 +157,9 @@ class GroupConsumer:
         """A stream is over. If the queue is still ours by division, it is taken again with the next round; see `gaps`."""
         if self.held.get(stream.queue) is stream:
             del self.held[stream.queue]
-            if stream.gap_at is not None:
-                self.gaps[stream.queue] = stream.gap_at
-            elif not self._closed:
+            if stream.state.gap_at is not None:
+                self.gaps[stream.queue] = stream.state.gap_at
+            elif self._closing is None:
                 self._loop.call_later(UNBALANCED_S, self._wake.set)
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:
@@ -257,10 +273,9 @@ class GroupConsumer:
         subscription = self.membership.subscription(queue.topic)
         puller = Puller(self._brokers, self.spec, queue, subscription, self.membership.version)
         stream = QueueStream(self, queue, subscription, puller)
-        stream.locked_at = locked_at
         self.held[queue] = stream
         self._unsure.discard(queue)
-        stream.begin(offset, first_start=first_start)
+        stream.begin(offset, first_start=first_start, locked_at=locked_at)
         self._new.put_nowait(stream)
         return True
 
@@ -307,7 +322,7 @@ class GroupConsumer:
         now = self._loop.time()
         for queue, stream in held.items():
             if queue in locked:
-                stream.locked_at = asked_at
-            elif queue in refused or now - (stream.locked_at or 0.0) > VALID_S:
+                stream.lock_renewed(asked_at)
+            elif queue in refused or not stream.state.lock_holds(now):
                 log.warning("the lock of %s is lost", stream)
                 stream.lock_lost()

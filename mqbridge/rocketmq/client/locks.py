@@ -20,8 +20,7 @@ from mqbridge.rocketmq.wire.command import Command
 log = logging.getLogger(__name__)
 
 RENEW_S = 20.0
-VALID_S = 30.0
-"""The Java clients' figures."""
+"""As the Java clients; see `LOCK_VALID_S` for how long a lock is trusted."""
 
 
 class Locks:

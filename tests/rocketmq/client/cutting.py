@@ -12,6 +12,7 @@ from mqbridge.rocketmq.client import (
     consumer,
     membership,
     pop,
+    pull_loop,
     pulling,
     routes,
     send_queue,
@@ -34,7 +35,8 @@ WAITS = {
     membership: ("JOIN_PAUSE_S",),
     routes: ("LEAST_REFRESH_S",),
     send_queue: ("FIRST_RETRY_S",),
-    stream: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S", "OVERTAKEN_S"),
+    pull_loop: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S"),
+    stream: ("OVERTAKEN_S",),
     pending: ("SWEEP_S",),
 }
 

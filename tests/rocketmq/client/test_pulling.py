@@ -7,9 +7,9 @@ import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client import pulling
+from mqbridge.rocketmq.client.pull_loop import NULL_TRIES
 from mqbridge.rocketmq.client.pulled import Pulled, tag_of
 from mqbridge.rocketmq.client.spec import Model, StartOffset
-from mqbridge.rocketmq.client.stream import NULL_TRIES
 from mqbridge.rocketmq.client.subscription import tagged
 from mqbridge.rocketmq.wire import bodies, properties
 from mqbridge.rocketmq.wire.batch import encode_element

@@ -1,0 +1,380 @@
+"""The table of a queue's states, and its positions against a model of the broker: whatever happens, in whatever order."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mqbridge.errors import LocalProtocolError
+from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S, TABLE, Event, Pull, QueueState, State
+from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.record import Record, encode_record
+
+QUEUE = Queue("T", "broker-a", 0)
+BODY = encode_record(Record("T", b"x"))
+
+
+def block(first: int, next_: int) -> Pulled:
+    return Pulled(QUEUE, BODY, first, next_)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_state_is_reached_and_only_the_last_two_are_ends() -> None:
+    assert set(TABLE.values()) | {State.ASSIGNED} == set(State)
+    assert set(State) - {before for before, _ in TABLE} == {State.RELEASED, State.LOST}
+
+
+@pytest.mark.parametrize("event", [Event.GIVEN_BACK, Event.SETTLE])
+def test_what_is_not_in_the_table_raises(event: Event) -> None:
+    state = QueueState()
+    state.start(0, first_start=False)
+    with pytest.raises(LocalProtocolError, match="reading"):
+        state.settle() if event is Event.SETTLE else state.given_back()
+    with pytest.raises(LocalProtocolError, match="reading"):
+        state.start(0, first_start=False)
+
+
+def test_one_pull_is_on_its_way_at_a_time() -> None:
+    state = QueueState()
+    state.start(0, first_start=False)
+    state.pull(0.0, with_commit=True)
+    with pytest.raises(LocalProtocolError):
+        state.pull(0.0, with_commit=True)
+
+
+def test_what_was_pulled_ahead_is_not_acknowledged_when_the_queue_is_taken_away() -> None:
+    """What waits is forgotten: the offset must not follow what was read over it."""
+    state = QueueState()
+    state.start(0, first_start=False, locked_at=0.0)
+    for first in (0, 3):
+        state.answered(state.pull(0.0, with_commit=True), first + 3, 9, block(first, first + 3))
+    assert state.take(0.0) is not None
+    state.leave(Event.REVOKE)
+    state.acknowledge(3)
+    assert state.unsaved(0.0) == 3
+
+
+# --- the model ------------------------------------------------------------------------------------------------------------
+
+
+class Broker:
+    """One queue, its group's offset, and the lock; what it answers depends on nothing but these."""
+
+    def __init__(self) -> None:
+        self.first = self.end = 0
+        self.committed: int | None = None
+        self.filtered: set[int] = set()
+        self.done: set[int] = set()
+        """Offsets that the group's may be above: they were acknowledged since the group last went there, or it went past them."""
+
+
+class QueueLife(RuleBasedStateMachine):
+    """One group on one queue: members come and go, each with a `QueueState` of its own; requests arrive late or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker = Broker()
+        self.now = 0.0
+        self.state = QueueState()
+        self.in_flight: list[Pull] = []
+        """Pulls whose answers have not come."""
+        self.out: list[tuple[int, int, int]] = []
+        """Run, first and next of what was handed out and not acknowledged."""
+        self.handed: dict[int, int] = {}
+        """By run, up to where it was handed out."""
+
+    @initialize(messages=st.integers(0, 12), locked=st.booleans())
+    def join(self, messages: int, locked: bool) -> None:
+        self.locked = locked
+        self.broker.end = messages
+        self.take_queue()
+
+    def take_queue(self) -> None:
+        """A member (this one again, or another) begins where the group stands."""
+        self.state = QueueState()
+        self.in_flight, self.out, self.handed = [], [], {}
+        chosen = self.broker.committed is None
+        start = self.broker.first if chosen else self.broker.committed
+        assert start is not None
+        self.group_goes_to(start)
+        self.state.start(start, first_start=chosen, locked_at=self.now if self.locked else None)
+
+    def group_goes_to(self, offset: int) -> None:
+        """By a start, seek, reset or gap: what is below is not asked for any more, what is behind has to be consumed (again)."""
+        self.broker.done = set(range(offset))
+
+    def not_done_below(self, offset: int) -> list[int]:
+        return [at for at in range(offset) if at not in self.broker.done and at not in self.broker.filtered]
+
+    def commit(self, offset: int) -> None:
+        """The broker stores the group's offset: all below it must have been consumed, or excused."""
+        missing = self.not_done_below(offset)
+        assert not missing, f"offset {offset} is committed, and {missing} were never consumed"
+        self.broker.committed = offset
+
+    @property
+    def reading(self) -> bool:
+        return self.state.state is State.READING
+
+    @property
+    def ours(self) -> bool:
+        return self.state.is_ours
+
+    # --- the broker ---------------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 5), filtered=st.booleans())
+    def store(self, count: int, filtered: bool) -> None:
+        if filtered:
+            self.broker.filtered.update(range(self.broker.end, self.broker.end + count))
+        self.broker.end += count
+
+    @rule(share=st.floats(0, 1))
+    def delete_oldest(self, share: float) -> None:
+        self.broker.first += int((self.broker.end - self.broker.first) * share)
+
+    @rule(seconds=st.sampled_from([1.0, 20.0, LOCK_VALID_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    # --- pulling ------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.reading and self.state._pull is None)
+    @rule(with_commit=st.booleans())
+    def ask(self, with_commit: bool) -> None:
+        pull = self.state.pull(self.now, with_commit=with_commit)
+        if pull.commit is not None:
+            self.commit(pull.commit)
+        self.in_flight.append(pull)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data(), limit=st.integers(1, 4))
+    def answer(self, data: st.DataObject, limit: int) -> None:
+        """Any of the pulls under way is answered, the old ones too."""
+        self.answer_to(self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1))), limit)
+
+    def answer_to(self, pull: Pull, limit: int) -> None:
+        before = (self.state.position, self.state.waiting_bytes, self.state.run)
+        current = self.state.is_current(pull)
+        if pull.offset < self.broker.first or pull.offset > self.broker.end:
+            self.moved(pull, current)
+            return
+        next_ = min(pull.offset + limit, self.broker.end)
+        wanted = [at for at in range(pull.offset, next_) if at not in self.broker.filtered]
+        self.state.answered(pull, next_, self.broker.end, block(pull.offset, next_) if wanted else None)
+        if not current:
+            assert before == (self.state.position, self.state.waiting_bytes, self.state.run), "a late answer moved something"
+
+    def moved(self, pull: Pull, current: bool) -> None:
+        if not current:
+            self.state.asked_in_vain(pull, failed=False)
+        elif self.state.first_start:
+            self.group_goes_to(self.broker.first)
+            self.state.move(self.broker.first, own_start=True)
+        else:
+            assert self.state.end(Event.GAP)
+            self.state.asked_in_vain(pull, failed=False)
+
+    @precondition(lambda self: self.reading)
+    @rule(pulls=st.integers(1, 4), limit=st.integers(1, 4))
+    def read_ahead(self, pulls: int, limit: int) -> None:
+        """As it goes when nothing happens."""
+        for _ in range(pulls):
+            if self.reading and self.state._pull is None:
+                pull = self.state.pull(self.now, with_commit=False)
+                self.answer_to(pull, limit)
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def connection_is_lost(self) -> None:
+        for pull in self.in_flight:
+            self.state.asked_in_vain(pull, failed=True)
+        self.in_flight.clear()
+
+    # --- the application ----------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 3))
+    def take(self, count: int) -> None:
+        for _ in range(count):
+            self.take_one()
+
+    def take_one(self) -> None:
+        may = self.ours and self.state.lock_holds(self.now)
+        pulled = self.state.take(self.now)
+        if pulled is None:
+            return
+        assert may, "handed out what another member may read"
+        run = self.state.run
+        start = self.handed.get(run)
+        if start is not None:
+            skipped = [at for at in range(start, pulled.first) if at not in self.broker.filtered]
+            assert pulled.first >= start, "handed out twice in one run"
+            assert not skipped, f"{skipped} were skipped"
+        self.handed[run] = pulled.next
+        self.out.append((run, pulled.first, pulled.next))
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        """In order within a run, as lanes do; an old run's may still come."""
+        run, first, next_ = self.out.pop(0 if data.draw(st.booleans()) else -1)
+        if run != self.state.run:
+            before = self.state.acknowledged
+            assert not self.state.acknowledge(next_, run)
+            assert self.state.acknowledged == before
+            return
+        held = [one for one in self.out if one[0] == run and one[1] < first]
+        if held:  # only what is first may be acknowledged
+            self.out.append((run, first, next_))
+            run, first, next_ = held[0]
+            self.out.remove(held[0])
+        if self.state.acknowledge(next_, run):
+            self.broker.done.update(range(first, next_))
+
+    @rule(offset=st.integers(0, 60))
+    def acknowledge_what_was_not_handed_out(self, offset: int) -> None:
+        before = self.state.acknowledged
+        assert not self.state.acknowledge(self.state.handed_out + 1 + offset)
+        assert self.state.acknowledged == before
+
+    @precondition(lambda self: self.ours)
+    @rule(share=st.floats(0, 1))
+    def reject_elsewhere(self, share: float) -> None:
+        """What was not handed out, or is acknowledged, cannot come again."""
+        offset = int((self.state.handed_out + 9) * share)
+        before = self.state.acknowledged
+        assert self.state.rewind(offset) == (before <= offset <= self.state.handed_out)
+        assert self.state.acknowledged == before
+
+    @precondition(lambda self: self.ours)
+    @rule(share=st.floats(0, 1))
+    def reject(self, share: float) -> None:
+        span = self.state.handed_out - self.state.acknowledged
+        offset = self.state.acknowledged + int(span * share)
+        assert self.state.rewind(offset)
+        assert self.state.position == offset
+
+    @rule(share=st.floats(0, 1))
+    def seek(self, share: float) -> None:
+        self.go_on_at(int(self.broker.end * share))
+
+    @rule(share=st.floats(0, 1))
+    def reset_from_outside(self, share: float) -> None:
+        self.go_on_at(self.broker.first + int((self.broker.end - self.broker.first) * share))
+
+    def go_on_at(self, offset: int) -> None:
+        before = (self.state.state, self.state.acknowledged)
+        if self.state.move(offset):
+            self.group_goes_to(offset)
+        else:
+            assert before == (self.state.state, self.state.acknowledged)
+
+    @precondition(lambda self: self.reading)
+    @rule()
+    def the_broker_refuses(self) -> None:
+        assert self.state.end(Event.REFUSE)
+
+    # --- committing ---------------------------------------------------------------------------------------------------
+
+    @rule(stored=st.booleans())
+    def commit_timer(self, stored: bool) -> None:
+        offset = self.state.due(self.now)
+        if offset is not None:
+            self.state.told(offset)
+            if stored:
+                self.commit(offset)
+            else:
+                self.state.told(None)
+
+    @rule()
+    def save(self) -> None:
+        offset = self.state.unsaved(self.now)
+        if offset is not None:
+            self.commit(offset)
+            self.state.saved(offset)
+            assert self.state.unsaved(self.now) is None
+
+    # --- the group ----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.locked)
+    @rule()
+    def lock_is_renewed(self) -> None:
+        if self.ours:
+            self.state.lock_renewed(self.now)
+
+    @precondition(lambda self: self.locked)
+    @rule()
+    def lock_is_lost(self) -> None:
+        """Another member has read on, and committed; nothing of ours may be committed after that."""
+        if self.state.leave(Event.LOSE_LOCK):
+            assert self.state.due(self.now) is None
+            assert self.state.unsaved(self.now) is None
+
+    @rule(event=st.sampled_from([Event.REVOKE, Event.RELEASE]), leaves=st.integers(0, 2))
+    def leave(self, event: Event, leaves: int) -> None:
+        if leaves:
+            return
+        ours = self.ours
+        assert self.state.leave(event) == ours
+        assert not self.ours
+
+    @precondition(lambda self: self.state.state is State.SETTLING)
+    @rule(settles=st.booleans())
+    def settle(self, settles: bool) -> None:
+        if settles:
+            self.state.settle()
+
+    @precondition(lambda self: self.state.state is State.RELEASING)
+    @rule(reached=st.booleans())
+    def give_back(self, reached: bool) -> None:
+        if reached:
+            self.save()
+        self.state.given_back()
+
+    @precondition(lambda self: self.state.state in (State.RELEASED, State.LOST))
+    @rule()
+    def the_next_member_takes_it(self) -> None:
+        self.take_queue()
+
+    @rule(dies=st.integers(0, 5))
+    def the_process_dies(self, dies: int) -> None:
+        """Nothing is said; whoever comes next begins where the group stands."""
+        if not dies:
+            self.take_queue()
+
+    # --- always -------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def positions_are_in_order(self) -> None:
+        state = self.state
+        assert state.acknowledged <= state.handed_out <= state.position
+        reached = state.handed_out
+        for pulled in state.waiting:
+            assert reached <= pulled.first < pulled.next <= state.position
+            reached = pulled.next
+
+    @invariant()
+    def nothing_is_acknowledged_that_was_not_consumed(self) -> None:
+        missing = self.not_done_below(self.state.acknowledged)
+        assert not missing, f"{missing} are acknowledged, and were never consumed"
+
+    @invariant()
+    def what_is_not_ours_is_not_handed_out(self) -> None:
+        if not self.ours:
+            assert not self.state.waiting
+            assert self.state.take(self.now) is None
+        if self.state.state in (State.RELEASED, State.LOST):
+            assert self.state.due(self.now) is None
+            assert self.state.unsaved(self.now) is None
+
+    @invariant()
+    def what_an_old_lock_guards_is_not_committed(self) -> None:
+        if not self.state.lock_holds(self.now):
+            assert self.state.due(self.now) is None
+            assert self.state.unsaved(self.now) is None
+
+
+QueueLife.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+TestQueueLife = QueueLife.TestCase
