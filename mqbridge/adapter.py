@@ -1,12 +1,19 @@
 """The contract between the gateway and a system, and the registry that finds systems.
 
-Everything is about batches. Where a message comes from is an `Inbound`, which hands out one `InboundLane` per assigned partition;
-where it goes is an `Outbound`. What an acknowledgement means on the wire (a confirm, an offset commit, an ack) is the adapter's
-business and only its. One conformance suite (`tests/conformance`) holds every adapter to what is written here.
+Everything is about batches. Where messages come from is an `Inbound`, which hands out one `InboundLane` per assigned partition;
+where they go is an `Outbound`, which is sent shares of batches. What an acknowledgement is on the wire (a confirm, an offset
+commit, an ack) is known to the adapter alone. One conformance suite (`tests/conformance`) holds every adapter to this page.
+
+What may be raised, besides what a method says itself: ClusterError with a `failure` of RETRY or REFRESH means that the same call
+may succeed later (the gateway begins the session anew, with backoff); FATAL means that a person has to change something (the
+route stops and shows it). REFUSED concerns messages and stands in receipts. ProtocolError is a peer that breaks the protocol,
+LaneRevoked and GapError are how a lane ends. Anything else is a bug.
+
+Deadlines are times of the event loop. None is CLOSE_S from now; nobody below has a deadline of its own for shutting down.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import entry_points
@@ -15,23 +22,26 @@ from typing import Any, Protocol, Self
 from pydantic import BaseModel, ConfigDict
 
 from mqbridge.errors import ConfigError, Failure
-from mqbridge.message import Batch, Message, Partition, Position
+from mqbridge.mapping.field_table import Table
+from mqbridge.message import NOWHERE, Batch, Message, Partition, Position, Share, origin_prefix
+
+CLOSE_S = 30.0
+"""How long closing may take where nobody gave a deadline."""
+
+
+def seconds_until(deadline: float | None) -> float:
+    """How long that is from now; never negative."""
+    return CLOSE_S if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a system can do; routes are checked against it before anything starts."""
+    """What routes are checked against before anything starts."""
 
-    ordered: bool = True
-    """Keeps the order of one partition when it is sent in order."""
-    individual_ack: bool = False
-    """Can acknowledge batches out of order."""
     seek: bool = False
     """A lane can be moved to a position."""
     empty_payload: bool = True
     """Takes a payload of no bytes."""
-    dedupe: bool = False
-    """Drops what a producer of the same name sent before."""
     delay: bool = False
     """Can hold a message until its `deliver_at`."""
     create_topics: bool = True
@@ -40,17 +50,11 @@ class Capabilities:
     """The most topics that one group may read; None is no limit."""
     growing_outbound: bool = False
     """An open outbound notices by itself when its topic got more partitions; a route is restarted to notice it otherwise."""
-    move_groups: bool = False
-    """A group can be moved from outside (`Cluster.move`)."""
-    find_times: bool = False
-    """Knows the position of a time (`Cluster.position_at`)."""
-    backlog_unit: str = "messages"
-    """What `Cluster.backlog` counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as its cluster describes it; `partitions` is sorted, a partition's place in it is its index.
+    """A topic as its cluster describes it; `partitions` is sorted, the index of a partition is its index in it.
 
     `aliases` are further spellings under which the same topic may stand in an origin; loop prevention compares all of them.
     """
@@ -113,15 +117,19 @@ class OutboundSpec:
     ordered: bool = True
     """Messages of one partition must be stored in the order in which they were sent."""
     stamp_origin: bool = True
-    """Write `mqbridge.origin` on every message."""
+    """Write `mqbridge.origin` on messages that come from a source: the batch's partition and the message's position."""
     max_elapsed_s: float | None = None
     """How long transient failures are retried before they are reported; None is for ever."""
     options: BaseModel | None = None
     """The system's own settings (`Adapter.outbound_options`)."""
 
+    def origin_prefix(self, batch: Batch) -> str | None:
+        """What every origin that is stamped on this batch begins with; None where messages keep the one that they have."""
+        return origin_prefix(batch.partition) if self.stamp_origin and batch.partition is not NOWHERE else None
+
 
 class MessageFailure:
-    """One message of a batch that was not stored: its index in what was sent, and why."""
+    """One message of a share that was not stored: its index in the share, and why."""
 
     __slots__ = ("index", "kind", "reason")
 
@@ -129,22 +137,43 @@ class MessageFailure:
         self.index, self.kind, self.reason = index, kind, reason
 
 
-@dataclass(slots=True)
 class Receipt:
-    """What became of one `send`: where the last stored message is, and which were not stored."""
+    """What became of one `send`: which messages were not stored, and where the others are, made when somebody asks."""
 
-    position: Position = ()
-    failures: list[MessageFailure] = field(default_factory=list)
+    __slots__ = ("_positions", "failures")
+
+    def __init__(
+        self,
+        positions: Callable[[], Sequence[Position]] | Sequence[Position] = (),
+        failures: Sequence[MessageFailure] = (),
+    ) -> None:
+        self._positions = positions
+        self.failures = list(failures)
+
+    @property
+    def positions(self) -> Sequence[Position]:
+        """One per message of the share; () for a message that was not stored, or where the system does not tell."""
+        if callable(self._positions):
+            self._positions = self._positions()
+        return self._positions
+
+    @property
+    def position(self) -> Position:
+        """The last one, () where the system does not tell."""
+        return max(self.positions, default=())
 
 
 class InboundLane(Protocol):
     """One ordered stream of a source: a partition, for as long as it is assigned to us.
 
-    A lane object stands for one assignment (its generation): once revoked, acknowledging it does nothing. Unless the
-    system acknowledges individually, batches are acknowledged in the order in which they were received.
+    A lane object stands for one assignment (its generation): once revoked, acknowledging it does nothing. Unless its inbound
+    acknowledges individually, batches are acknowledged in the order in which they were received.
     """
 
     partition: Partition
+
+    revoked: asyncio.Event
+    """Set at once when the partition was taken away or released; what is not on its way to a target yet is not sent any more."""
 
     @property
     def caught_up(self) -> bool:
@@ -154,32 +183,43 @@ class InboundLane(Protocol):
         """The next batch; waits, on a system that hands out one at a time also until the one before is acknowledged or rejected.
 
         Nothing is lost when it is cancelled. Raises LaneRevoked when the partition was taken away or released, GapError
-        when the source lost data.
+        when the source lost data, ClusterError.
         """
 
-    def acknowledge(self, batch: Batch) -> None:
-        """This batch is stored; does not wait."""
+    def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
+        """These messages of the batch (None: all that are left of it) are stored, where `receipt` says; does not wait.
 
-    def reject(self, batch: Batch) -> None:
-        """This batch was not stored: deliver it again, and on systems without individual acknowledgement all after it too."""
+        A part of a batch is given only where the inbound acknowledges individually.
+        """
+
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
+        """What is not acknowledged of this batch was not stored: deliver it again, not before `delay_s` seconds.
+
+        `failures` say why, by index in the batch; none: nobody knows. Without individual acknowledgement everything behind comes
+        again too, in order.
+        """
 
     async def seek(self, position: Position) -> None:
-        """Continue from this position (only with `Capabilities.seek`)."""
+        """Continue from this position (only with `Capabilities.seek`). Raises LaneRevoked, ClusterError."""
 
-    async def release(self) -> None:
+    async def release(self, deadline: float | None = None) -> None:
         """Send what is acknowledged, give the partition back; what is not acknowledged will be delivered again.
 
-        To whom is the group's business: the partition may come back to this member, as a new lane.
+        To whom is the group's business: the partition may come back to this member, as a new lane. Raises nothing: what cannot be
+        said to the cluster is logged.
         """
 
 
 class Inbound(Protocol):
     """A membership in a group of one cluster."""
 
-    def lanes(self) -> AsyncIterator[InboundLane]:
-        """Lanes as they are assigned; ends when the inbound is closed, raises when it cannot go on."""
+    individual_ack: bool
+    """Messages may be acknowledged in any order; only what was rejected comes again."""
 
-    async def close(self) -> None:
+    def lanes(self) -> AsyncIterator[InboundLane]:
+        """Lanes as they are assigned; ends when the inbound is closed. Raises ClusterError when it cannot go on."""
+
+    async def close(self, deadline: float | None = None) -> None:
         """Leave the group. Lanes not yet released are released first, keeping their acknowledgements."""
 
 
@@ -194,22 +234,65 @@ class Outbound(Protocol):
         at once (see `Capabilities.growing_outbound`).
         """
 
-    def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
-        """Send in order, without waiting; the future is the receipt.
+    def encodes(self, format: str) -> bool:  # noqa: A002 - the batch's word for it
+        """Whether batches of this format are written without being decoded into messages."""
+
+    def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        """Send in order, without waiting; the future is the receipt. The share is encoded before this returns.
 
         Transient failures are retried inside, in order, until `max_elapsed_s`; so a receipt's failures are what retrying
-        does not help. The future itself fails only when the outbound was closed or its cluster refuses everything
-        (ClusterError with Failure.FATAL). `source` is what `mqbridge.origin` is made from.
+        does not help. When the outbound is `ordered` and something of a partition fails for a reason other than REFUSED,
+        everything that was sent behind it to that partition before its receipt is out fails too: nothing overtakes. The future
+        itself fails only when the outbound was closed or its cluster refuses everything (ClusterError with Failure.FATAL).
         """
 
     def partition_of(self, key: bytes) -> int:
         """The partition that the system's own producers would choose for this key."""
 
-    async def last_origin(self, partition: int) -> str | None:
-        """The origin stamped on the newest message of the partition, None where there is none."""
+    async def resume(self, source: Partition) -> Mapping[int, Position]:
+        """The last position of this source partition that each target partition holds; those that hold none are left out.
 
-    async def close(self) -> None:
-        """Wait for what is in flight (bounded), then let go."""
+        Read from the origins that are stamped on what is stored, so it is true after any crash. Where the system can, producers
+        of others are fenced off until this outbound is closed. Raises ClusterError.
+        """
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Wait for what is in flight, then let go; what has no receipt by then fails with FATAL."""
+
+
+class Operations(Protocol):
+    """What people ask of a cluster's groups and topics. Raises ClusterError (FATAL where the cluster cannot do it)."""
+
+    backlog_unit: str
+    """What `backlog` counts."""
+
+    async def groups(self, topic: str) -> list[str]:
+        """The groups that consume the topic."""
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """How much the group has before it by partition name, in `backlog_unit`; where the system can tell."""
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """Who consumes the topic as this group now; empty when nobody does, or the group is not there."""
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Let a group go on at these positions, by partition name, back or forth.
+
+        A group that is not there is made. Other partitions stay where they are. A system that keeps positions of whole entries
+        takes the beginning of the entry. Raises ClusterError (FATAL) while members consume: they would write over it, or miss it.
+        """
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """The first message stored at this time or later by partition name, else the next one."""
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """A position by partition name with at least `count` messages behind it, near the end, or the first position.
+
+        There may be fewer behind it where the system cannot count back.
+        """
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """How the topic is set up, in the system's own words, for people; empty where there is nothing to say."""
 
 
 class Cluster(Protocol):
@@ -218,14 +301,18 @@ class Cluster(Protocol):
     name: str
     capabilities: Capabilities
 
+    @property
+    def operations(self) -> Operations | None:
+        """What people may ask; None where the system, or this configuration of it, answers nobody."""
+
     async def connect(self) -> None:
         """Prove that the cluster can be reached and lets us in; raises ClusterError."""
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Close every connection. Inbounds and outbounds are closed before it."""
 
     async def topics(self) -> list[str]:
-        """All topic names that this client may see."""
+        """All topic names that this client may see (only with `Capabilities.list_topics`)."""
 
     async def describe(self, topic: str) -> Topic | None:
         """The topic, or None if there is none."""
@@ -234,46 +321,23 @@ class Cluster(Protocol):
         """Create the topic or grow it to that many partitions; nothing happens when it is already so."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next position by partition name; empty where the cluster cannot tell."""
-
-    async def groups(self, topic: str) -> list[str]:
-        """The groups that consume the topic."""
+        """First and next position by partition name."""
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The position by partition name from which the group would resume; partitions never committed are left out.
 
-        An acknowledgement shows here a little later. On some systems joining commits the start.
+        An acknowledgement shows here a little later. On some systems joining commits the start. Raises ClusterError (FATAL) where
+        the cluster cannot tell.
         """
 
-    # --- for people -------------------------------------------------------------------------------------------------
+    def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
+        """The batches of one partition from `begin` up to, not including, `end`, as no group's member.
 
-    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """How much the group has before it by partition name, in `Capabilities.backlog_unit`; where the system can tell."""
-
-    async def members(self, topic: str, group: str) -> list[Member]:
-        """Who consumes the topic as this group now; empty when nobody does, or the group is not there."""
-
-    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Let a group go on at these positions, by partition name, back or forth (only with `Capabilities.move_groups`).
-
-        A group that is not there is made. Other partitions stay where they are. A system that keeps places of whole entries
-        takes the beginning of the entry. Raises ClusterError (FATAL) while members consume: they would write over it, or miss
-        it.
+        Moves no group and leaves none behind. Begins and ends exactly there, also inside of what the system stores as one piece;
+        each batch's `next` is exact. Without an `end` it goes on as messages come. Ends early, without a word, when the partition
+        held less. Close it (`aclose`) when it is not read to its end. Raises ClusterError, and GapError when data between the
+        two was lost.
         """
-
-    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """The first message stored at this time or later by partition name, else the next one (only with `find_times`)."""
-
-    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """A position by partition name with at least `count` messages behind it, near the end, or the first position.
-
-        There may be fewer behind it where the system cannot count back; empty where it cannot tell its end.
-        """
-
-    async def settings(self, topic: str) -> Mapping[str, str]:
-        """How the topic is set up, in the system's own words, for people; empty where there is nothing to say."""
-
-    # --- ends -------------------------------------------------------------------------------------------------------
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group. Raises ClusterError (FATAL for a missing topic)."""
@@ -283,7 +347,7 @@ class Cluster(Protocol):
 
 
 def dense_backlog(committed: Mapping[str, Position], bounds: Mapping[str, Bounds]) -> dict[str, int]:
-    """`Cluster.backlog` of a system whose positions are offsets that count messages.
+    """`Operations.backlog` of a system whose positions are offsets that count messages.
 
     What retention has dropped before the group read it is not before it any more.
     """
@@ -295,7 +359,7 @@ def dense_backlog(committed: Mapping[str, Position], bounds: Mapping[str, Bounds
 
 
 def dense_newest(bounds: Mapping[str, Bounds], count: int) -> dict[str, Position]:
-    """`Cluster.newest` of such a system."""
+    """`Operations.newest` of such a system."""
     return {name: (max(one.first[0], one.next[0] - count),) for name, one in bounds.items()}
 
 
@@ -310,22 +374,32 @@ class ClusterModel(BaseModel):
         raise ValueError(f"{url.partition('://')[0]} clusters cannot be given by a URL; write a configuration file")
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """What a system registers: its name, the models of its configuration, and how a cluster of it is made."""
-
-    system: str
-    cluster_model: type[ClusterModel]
-    inbound_options: type[BaseModel]
-    outbound_options: type[BaseModel]
-    make_cluster: "MakeCluster"
-
-
 class MakeCluster(Protocol):
     """Builds a cluster object from its name and its validated configuration; opens no connection yet."""
 
     def __call__(self, name: str, config: Any, /) -> Cluster:
         """Make it."""
+
+
+Preview = Callable[[Message, str | None, int], list[tuple[str, str | bytes]]]
+"""What a message would be in a system, as native names and values: by the message, its origin's prefix, and the time (ms).
+
+Raises MappingError for a message that the system cannot hold.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """What a system registers: its name, its configuration models, how a cluster of it is made, how it is explained."""
+
+    system: str
+    cluster_model: type[ClusterModel]
+    inbound_options: type[BaseModel]
+    outbound_options: type[BaseModel]
+    make_cluster: MakeCluster
+    table: Table
+    """What becomes of every field of its messages."""
+    preview: Preview
 
 
 GROUP = "mqbridge.adapters"

@@ -164,13 +164,32 @@ _fields = attrgetter(*Message.__init__.__code__.co_varnames[1 : 1 + len(Message.
 
 
 class Batch:
-    """Consecutive messages of one source partition.
+    """Consecutive messages of one source partition, as they arrived.
 
-    `first` is the position of its first message and `next` the position that follows its last one (what a restart would
-    resume from). `size` is its cost in bytes for the budgets. `native` is whatever its inbound needs to acknowledge it.
+    format      what `data` is, such as `pulsar.entries`; `messages` where there is nothing but messages
+    data        the native form that encoders of that format take
+    count       how many messages it has
+    size        their bytes, for rates and metrics
+    held_bytes  what the batch holds in memory, for budgets
+    first       the position of its first message
+    next        the position behind its last one: what a restart would resume from
+    handle      what its inbound needs to acknowledge it
     """
 
-    __slots__ = ("_decode", "_messages", "count", "first", "native", "next", "partition", "size")
+    __slots__ = (
+        "_decode",
+        "_mentions",
+        "_messages",
+        "count",
+        "data",
+        "first",
+        "format",
+        "handle",
+        "held_bytes",
+        "next",
+        "partition",
+        "size",
+    )
 
     def __init__(
         self,
@@ -181,16 +200,20 @@ class Batch:
         size: int,
         first: Position,
         next: Position,  # noqa: A002 - the field's word for it
-        native: Any = None,
+        format: str = "messages",  # noqa: A002 - likewise
+        data: Any = None,
+        handle: Any = None,
+        held_bytes: int | None = None,
+        mentions: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.partition = partition
         self._messages: Sequence[Message] | None = None if callable(messages) else messages
         self._decode = messages if callable(messages) else None
-        self.count = count
-        self.size = size
-        self.first = first
-        self.next = next
-        self.native = native
+        self._mentions = mentions
+        self.format, self.data, self.handle = format, data, handle
+        self.count, self.size = count, size
+        self.held_bytes = size if held_bytes is None else held_bytes
+        self.first, self.next = first, next
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -198,8 +221,77 @@ class Batch:
         if self._messages is None:
             assert self._decode is not None  # noqa: S101 - one of the two is always set
             self._messages = self._decode()
-            self._decode = None
         return self._messages
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its messages are in memory."""
+        return self._messages is not None
+
+    def let_go(self) -> None:
+        """Forget the messages; whoever asks again has them decoded again."""
+        if self._decode is not None:
+            self._messages = None
+
+    def mentions(self, text: bytes) -> bool:
+        """Whether these bytes may stand anywhere in it; looks at the native form. True where nobody can tell."""
+        return self._mentions is None or self._mentions(text)
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], partition: Partition | None = None) -> "Batch":
+        """Messages that somebody made, for an outbound that stamps no origin or as if they came from `partition`."""
+        size = sum(len(message.payload or b"") for message in messages)
+        first, last = (messages[0].position, messages[-1].position) if messages else ((), ())
+        return cls(NOWHERE if partition is None else partition, messages, count=len(messages), size=size, first=first, next=last)
+
+
+NOWHERE = Partition("", "", "", 0)
+"""Where messages come from that came from no source."""
+
+
+class Share:
+    """What of a batch goes to one target partition: all of it, or the messages at `indexes`; as it came, or `edited`."""
+
+    __slots__ = ("_edited", "batch", "indexes")
+
+    def __init__(self, batch: Batch, indexes: Sequence[int] | None = None, edited: Sequence[Message] | None = None) -> None:
+        self.batch, self.indexes, self._edited = batch, indexes, edited
+
+    def __len__(self) -> int:
+        return self.batch.count if self.indexes is None else len(self.indexes)
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether its messages differ from those of the batch: then nothing but they may be written."""
+        return self._edited is not None
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """Its messages, in order."""
+        if self._edited is not None:
+            return self._edited
+        messages = self.batch.messages
+        return messages if self.indexes is None else [messages[index] for index in self.indexes]
+
+    @property
+    def originals(self) -> Sequence[Message]:
+        """Its messages as they came, before edits: what a dead letter keeps."""
+        messages = self.batch.messages
+        return messages if self.indexes is None else [messages[index] for index in self.indexes]
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Where its messages are in the batch."""
+        return range(self.batch.count) if self.indexes is None else self.indexes
+
+    def index_in_batch(self, index: int) -> int:
+        """Where the message at this index of the share is in the batch."""
+        return index if self.indexes is None else self.indexes[index]
+
+    def part(self, places: Sequence[int]) -> "Share":
+        """The messages at these indexes of the share."""
+        indexes = places if self.indexes is None else [self.indexes[place] for place in places]
+        return Share(self.batch, indexes, None if self._edited is None else [self._edited[place] for place in places])
 
 
 def origin_prefix(partition: Partition) -> str:
@@ -216,3 +308,13 @@ def split_origin(origin: str) -> tuple[str, str, str, Position]:
     *names, position = origin.split("|")
     cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in names)
     return cluster, topic, name, parse_position(position)
+
+
+def position_of(origin: str | None, source: Partition) -> Position | None:
+    """The position that an origin names in this source partition; None where it names none, or another partition."""
+    if origin is None or not origin.startswith(prefix := origin_prefix(source)):
+        return None
+    try:
+        return parse_position(origin[len(prefix) :])
+    except ValueError:
+        return None

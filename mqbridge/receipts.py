@@ -1,7 +1,7 @@
 """One `Outbound.send` that became several requests, until all of them are answered."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,33 +9,37 @@ from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 
+Positions = Callable[[Any], Sequence[Position]]
+"""The positions of a request's messages, by its answer."""
 
-class Gathering:
-    """Makes a receipt of the answers: the last position, and all failures; a FATAL one fails the whole."""
 
-    __slots__ = ("_failures", "_fatal", "_open", "_position", "future")
+class ReceiptAggregator:
+    """Makes the receipt of `count` messages from the answers; a FATAL one fails the whole."""
 
-    def __init__(self, failures: list[MessageFailure]) -> None:
+    __slots__ = ("_count", "_failures", "_fatal", "_open", "_stored", "future")
+
+    def __init__(self, count: int, failures: Sequence[MessageFailure] = ()) -> None:
         self.future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._failures = failures
+        self._count = count
+        self._failures = list(failures)
         self._open = 1
-        self._position: Position = ()
+        self._stored: list[tuple[Sequence[int], Positions, Any]] = []
         self._fatal: ClusterError | None = None
 
-    def wait_for(self, sent: "asyncio.Future[Any]", indexes: range, position: Callable[[Any], Position]) -> None:
-        """A request with the messages `indexes`; `position` gives the place of the last of them by the answer, or ()."""
+    def wait_for(self, sent: "asyncio.Future[Any]", indexes: Sequence[int], positions: Positions) -> None:
+        """A request with the messages at `indexes`."""
         self._open += 1
-        sent.add_done_callback(partial(self._answered, indexes, position))
+        sent.add_done_callback(partial(self._answered, indexes, positions))
 
     def sent(self) -> "asyncio.Future[Receipt]":
         """All requests are on their way."""
         self._finish()
         return self.future
 
-    def _answered(self, indexes: range, position: Callable[[Any], Position], sent: "asyncio.Future[Any]") -> None:
+    def _answered(self, indexes: Sequence[int], positions: Positions, sent: "asyncio.Future[Any]") -> None:
         error = sent.exception()
         if error is None:
-            self._position = max(self._position, position(sent.result()))
+            self._stored.append((indexes, positions, sent.result()))
         elif isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
             self._failures += [MessageFailure(index, error.failure, str(error)) for index in indexes]
         else:
@@ -50,7 +54,15 @@ class Gathering:
             self.future.set_exception(self._fatal)
             return
         self._failures.sort(key=lambda failure: failure.index)
-        self.future.set_result(Receipt(self._position, self._failures))
+        self.future.set_result(Receipt(partial(_positions, self._count, self._stored), self._failures))
+
+
+def _positions(count: int, stored: Sequence[tuple[Sequence[int], Positions, Any]]) -> list[Position]:
+    found: list[Position] = [()] * count
+    for indexes, positions, answer in stored:
+        for index, position in zip(indexes, positions(answer), strict=True):
+            found[index] = position
+    return found
 
 
 def closed(what: str) -> "asyncio.Future[Receipt]":

@@ -2,8 +2,9 @@
 
 import pytest
 
+from mqbridge.adapter import load_adapters
 from mqbridge.cli import mapping_page
-from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, direction, preview_of, tables
+from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, direction
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import table as pulsar
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -12,7 +13,8 @@ from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
 from mqbridge.tubemq.mapping import table as tubemq
 from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, TransferedMessage
 
-SYSTEMS = list(tables())
+ADAPTERS = load_adapters()
+SYSTEMS = sorted(ADAPTERS)
 FULL = Message(
     b"body",
     (("a", "1"), ("tag", "x")),
@@ -39,7 +41,7 @@ def test_there_is_a_table_for_every_system() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_field_of_the_message_has_a_row(system: str) -> None:
-    table = tables()[system]
+    table = ADAPTERS[system].table
     assert {row.field for row in table.rows} - {None} == set(Message.__slots__)
     assert all(row.why for row in table.rows)
     named = [row.native for row in table.rows if row.native]
@@ -48,7 +50,7 @@ def test_every_field_of_the_message_has_a_row(system: str) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_what_has_no_field_is_nothing_that_is_said_natively(system: str) -> None:
-    for row in tables()[system].rows:
+    for row in ADAPTERS[system].table.rows:
         assert row.field is not None or row.fate is not NATIVE, row
         assert row.field is None or row.field == "defect" or row.fate is not DROPPED, row
         assert row.fate is not CARRIED or row.native.startswith("mqbridge.") or row.own, row
@@ -79,20 +81,24 @@ def test_every_rocketmq_property_has_a_row() -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_what_is_written_has_a_row_with_a_fate_that_says_so(system: str) -> None:
     """Names of the gateway's that a full message is written with are among the rows that are carried."""
-    written = {name.removeprefix("property ").removeprefix("attribute ") for name, _ in preview_of(system)(FULL, "c|t|0|", 10)}
+    written = {
+        name.removeprefix("property ").removeprefix("attribute ") for name, _ in ADAPTERS[system].preview(FULL, "c|t|0|", 10)
+    }
     ours = {name for name in written if name.startswith("mqbridge.")}
-    assert ours <= tables()[system].natives(CARRIED)
-    recomputed = tables()[system].natives(RECOMPUTED, DROPPED)
+    assert ours <= ADAPTERS[system].table.natives(CARRIED)
+    recomputed = ADAPTERS[system].table.natives(RECOMPUTED, DROPPED)
     assert not recomputed & written - {"position", "publish_time"}
-    carried = {f"mqbridge.{field}" for field in tables()[system].carried_fields()}
+    carried = {f"mqbridge.{field}" for field in ADAPTERS[system].table.carried_fields()}
     assert carried <= ours
 
 
 @pytest.mark.parametrize("first", SYSTEMS)
 @pytest.mark.parametrize("second", SYSTEMS)
 def test_a_direction_says_what_becomes_of_everything(first: str, second: str) -> None:
-    steps = direction(tables()[first], tables()[second])
-    own = {row.native for row in tables()[first].rows if row.native and not (row.native.startswith("mqbridge.") and row.field)}
+    steps = direction(ADAPTERS[first].table, ADAPTERS[second].table)
+    own = {
+        row.native for row in ADAPTERS[first].table.rows if row.native and not (row.native.startswith("mqbridge.") and row.field)
+    }
     assert {step.source for step in steps} == own
     for step in steps:
         assert bool(step.target) == (step.fate in {NATIVE, CARRIED} and step.field is not None), step

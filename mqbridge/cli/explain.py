@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mqbridge.adapter import Cluster, InboundSpec, Start, Topic
+from mqbridge.adapter import Adapter, Cluster, InboundSpec, Start, Topic, load_adapters
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, out, print_json, print_table
 from mqbridge.cli.consume import THROW_AWAY
@@ -15,7 +15,7 @@ from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, 
 from mqbridge.cli.tail import Tail, Wanted
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.mapping.field_table import Fate, Row, Table, direction, preview_of, tables
+from mqbridge.mapping.field_table import Fate, Row, Table, direction
 from mqbridge.message import RESERVED_PREFIX, Message, Partition, Position, origin_prefix, parse_position
 
 SHOWN_CHARS = 300
@@ -60,18 +60,18 @@ def explain(
     if len(names) != 2:
         raise typer.BadParameter("name two systems, or a topic and a system", param_hint="SYSTEM|TOPIC SYSTEM")
     if message is None and config is None:
-        _direction(_table(names[0]), _table(names[1]), as_json=as_json)
+        _direction(_adapter(names[0]).table, _adapter(names[1]).table, as_json=as_json)
         return
-    chosen, target = choose(config, cluster, message), _table(names[1])
-    source = _table(chosen.adapter.system)
+    chosen, target = choose(config, cluster, message), _adapter(names[1])
     place, found = loop.run(_read(chosen, names[0], partition, None if position is None else _position(position)))
-    _message(source, target, place, found, as_json=as_json)
+    _message(chosen.adapter.table, target, place, found, as_json=as_json)
 
 
-def _table(system: str) -> Table:
-    found = tables().get(system)
+def _adapter(system: str) -> Adapter:
+    adapters = load_adapters()
+    found = adapters.get(system)
     if found is None:
-        raise ConfigError(f"there is no system {system!r}", hint=nearest(system, tables()))
+        raise ConfigError(f"there is no system {system!r}", hint=nearest(system, adapters))
     return found
 
 
@@ -144,8 +144,9 @@ async def _tail(chosen: Chosen, cluster: Cluster, topic: str, tail: Tail) -> Non
         await inbound.close()
 
 
-def _message(source: Table, target: Table, place: Partition, message: Message, *, as_json: bool) -> None:
-    after = preview_of(target.system)(message, origin_prefix(place), time.time_ns() // 1_000_000)
+def _message(source: Table, into: Adapter, place: Partition, message: Message, *, as_json: bool) -> None:
+    target = into.table
+    after = into.preview(message, origin_prefix(place), time.time_ns() // 1_000_000)
     written = [(native, _row_of(target, native), value) for native, value in after]
     if as_json:
         rows = [_as_json(native, row, value) for native, row, value in written]

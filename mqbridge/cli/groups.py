@@ -7,7 +7,7 @@ import typer
 from mqbridge.adapter import Member
 from mqbridge.cli import loop
 from mqbridge.cli.console import command, print_json, print_table, say
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic
+from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic, operations_of
 from mqbridge.cli.standing import Standing, lag_text, standing, text_of
 
 Group = tuple[str, list[Standing], list[Member]]
@@ -50,10 +50,10 @@ async def _groups(chosen: Chosen, topic: str, only: list[str] | None) -> tuple[s
         found = await cluster.describe(topic)
         if found is None:
             raise no_topic(topic, cluster)
-        bounds = await cluster.bounds(topic)
-        names = only or sorted(await cluster.groups(topic))
+        operations, bounds = operations_of(cluster), await cluster.bounds(topic)
+        names = only or sorted(await operations.groups(topic))
         rows = [(name, *await standing(cluster, topic, name, found.partitions, bounds)) for name in names]
-        return cluster.capabilities.backlog_unit, rows
+        return operations.backlog_unit, rows
 
 
 def _show(found: list[Group], unit: str, *, as_json: bool) -> None:

@@ -11,14 +11,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, Row, Table, tables
+from mqbridge.adapter import load_adapters
+from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, Row, Table
 from mqbridge.message import Message
 
 PAGE = Path(__file__).parents[2] / "docs" / "mapping.md"
 BEGIN = "<!-- Written by `python -m mqbridge.cli.mapping_page --write` from the mappings' own tables. Do not edit. -->"
 END = "<!-- end -->"
-UNPUBLISHED = {"memory"}
-"""Systems of the tests."""
+SYSTEMS = ("log", "pulsar", "rocketmq", "tubemq")
+"""Those that the page is about: the memory is for tests, and adapters from outside have pages of their own."""
 
 _ORDER = (
     *("payload", "properties", "key", "ordering_key", "keys", "msg_type", "attributes", "event_time", "deliver_at"),
@@ -28,7 +29,8 @@ _ORDER = (
 
 def generated() -> str:
     """Everything between the marks."""
-    found = [table for table in tables().values() if table.system not in UNPUBLISHED]
+    adapters = load_adapters()
+    found = [adapters[system].table for system in SYSTEMS]
     lines = ["## Fields of the message", "", *_overview(found)]
     for table in found:
         lines += ["", f"## {table.title}: every field", "", "| native | message | fate | |", "|---|---|---|---|"]

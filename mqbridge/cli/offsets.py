@@ -7,7 +7,7 @@ import typer
 from mqbridge.cli import loop, reset
 from mqbridge.cli.console import command, print_json, print_table, say
 from mqbridge.cli.places import HELP, parse_place, pick
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic
+from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic, operations_of
 from mqbridge.cli.standing import Standing, lag_text, standing, text_of, total
 from mqbridge.errors import ConfigError
 
@@ -66,7 +66,7 @@ async def _offsets(chosen: Chosen, topic: str, group: str | None, partitions: li
         if group is None:
             return "messages", [Standing(name, bounds.get(name)) for name in names]
         rows, _ = await standing(cluster, topic, group, names, bounds)
-        return cluster.capabilities.backlog_unit, rows
+        return operations_of(cluster).backlog_unit, rows
 
 
 def _show(topic: str, group: str | None, unit: str, rows: list[Standing], *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
 from mqbridge.cli.glance import Collected, Seen, show
 from mqbridge.cli.places import HELP, Place, find, parse_place, pick
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, UrlOption, choose, no_topic
+from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, UrlOption, choose, no_topic, operations_of
 from mqbridge.cli.reading import temporary
 from mqbridge.cli.tail import Tail, Wanted
 from mqbridge.errors import ClusterError, ConfigError, Failure, RequestTimeout
@@ -135,7 +135,7 @@ async def _begin(
     if look.place is Start.EARLIEST:
         return {}
     if look.place is None:
-        found = await cluster.newest(topic, look.count)
+        found = await operations_of(cluster).newest(topic, look.count)
         if not found:
             raise ClusterError(
                 f"cluster {cluster.name!r} does not say where {topic!r} ends; give its admin_url "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mqbridge.adapter import Bounds, Cluster, Start, Topic
+from mqbridge.cli.reach import operations_of
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Position, format_position, parse_position
 from mqbridge.units import parse_duration
@@ -101,11 +102,7 @@ async def find(
 
 
 async def _at_time(cluster: Cluster, topic: str, names: Sequence[str], place: Moment) -> dict[str, Position]:
-    if not cluster.capabilities.find_times:
-        raise ClusterError(
-            f"cluster {cluster.name!r} does not say what it stored when; use earliest, latest or a position", Failure.FATAL
-        )
-    found = await cluster.position_at(topic, place.ms)
+    found = await operations_of(cluster).position_at(topic, place.ms)
     return {name: found[name] for name in names if name in found}
 
 

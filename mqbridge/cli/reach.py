@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, ValidationError
 
-from mqbridge.adapter import Adapter, Cluster, load_adapters
+from mqbridge.adapter import Adapter, Cluster, Operations, load_adapters
 from mqbridge.config.load import load
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure, RequestTimeout
@@ -128,6 +128,16 @@ def _from_url(url: str) -> Chosen:
     except ValueError as error:
         raise ConfigError(f"{url!r} cannot be used: {error}") from error
     return Chosen(system, adapters[system], settings)
+
+
+def operations_of(cluster: Cluster) -> Operations:
+    """What people may ask of the cluster. Raises ClusterError where it answers nobody."""
+    if cluster.operations is None:
+        raise ClusterError(
+            f"cluster {cluster.name!r} says nothing about groups and offsets; give its admin_url (--at URL?admin=http://HOST:PORT)",
+            Failure.FATAL,
+        )
+    return cluster.operations
 
 
 def no_topic(topic: str, cluster: Cluster) -> ClusterError:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mqbridge.adapter import Bounds, Cluster
+from mqbridge.adapter import Bounds, Operations
 from mqbridge.cli.console import print_json, print_table, say
 from mqbridge.cli.places import Place, find, pick
-from mqbridge.cli.reach import Chosen, no_topic
+from mqbridge.cli.reach import Chosen, no_topic, operations_of
 from mqbridge.cli.standing import distance, text_of
-from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.errors import ConfigError
 from mqbridge.message import Position
 
 
@@ -39,24 +39,20 @@ async def reset(chosen: Chosen, wanted: Wanted) -> Plan:
         described = await cluster.describe(topic)
         if described is None:
             raise no_topic(topic, cluster)
-        if not cluster.capabilities.move_groups:
-            raise ClusterError(
-                f"cluster {cluster.name!r} cannot move groups; give its admin_url (--at URL?admin=http://HOST:PORT)",
-                Failure.FATAL,
-            )
+        operations = operations_of(cluster)
         committed = await cluster.committed(topic, group)
         if not committed and not wanted.create:
-            await _must_exist(cluster, topic, group)
+            await _must_exist(operations, topic, group)
         names, bounds = pick(described, wanted.partitions), await cluster.bounds(topic)
         targets = await find(cluster, topic, names, wanted.place, bounds)
         if wanted.do_it:
-            await cluster.move(topic, group, targets)
+            await operations.move(topic, group, targets)
     return Plan(wanted, tuple((name, committed.get(name), target, bounds.get(name)) for name, target in targets.items()))
 
 
-async def _must_exist(cluster: Cluster, topic: str, group: str) -> None:
+async def _must_exist(operations: Operations, topic: str, group: str) -> None:
     """A misspelt name would make a group that nobody consumes as, and leave the one that was meant."""
-    known = await cluster.groups(topic)
+    known = await operations.groups(topic)
     if group not in known:
         has = f"It has {', '.join(sorted(known))}" if known else "It has none"
         raise ConfigError(f"topic {topic!r} has no group {group!r}", hint=f"{has}; --create makes a new one")

@@ -7,7 +7,7 @@ from functools import partial
 from mqbridge.adapter import Outbound, Receipt
 from mqbridge.delivery.budget import Budget
 from mqbridge.errors import ClusterError
-from mqbridge.message import Message, Position
+from mqbridge.message import Batch, Message, Position, Share
 
 IN_FLIGHT_BYTES = 16 << 20
 MESSAGE_COST_BYTES = 200
@@ -71,7 +71,7 @@ class Sender:
         size = sum(len(message.payload or b"") + MESSAGE_COST_BYTES for message in messages)
         await self._budget.take(size)
         self._check()
-        future = self._outbound.send(place, messages, None)
+        future = self._outbound.send(place, Share(Batch.of(messages)))
         self._in_flight.add(future)
         future.add_done_callback(partial(self._done, place, len(messages), size))
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqbridge.adapter import Bounds, Cluster, Member
+from mqbridge.adapter import Bounds, Cluster, Member, Operations
+from mqbridge.cli.reach import operations_of
 from mqbridge.errors import ClusterError
 from mqbridge.message import Position, format_position
 
@@ -72,17 +73,18 @@ async def standing(
     cluster: Cluster, topic: str, group: str, names: Sequence[str], bounds: Mapping[str, Bounds]
 ) -> tuple[list[Standing], list[Member]]:
     """Each of these partitions, and the group's members. Raises ClusterError."""
+    operations = operations_of(cluster)
     committed, lags, members = await asyncio.gather(
-        cluster.committed(topic, group), cluster.backlog(topic, group), _members(cluster, topic, group)
+        cluster.committed(topic, group), operations.backlog(topic, group), _members(operations, topic, group)
     )
     holder = {name: member.id for member in members for name in member.partitions or ()}
     found = [Standing(name, bounds.get(name), committed.get(name), lags.get(name), holder.get(name)) for name in names]
     return found, members
 
 
-async def _members(cluster: Cluster, topic: str, group: str) -> list[Member]:
+async def _members(operations: Operations, topic: str, group: str) -> list[Member]:
     """Positions are worth showing even where nobody says who is there (a cluster may forbid it)."""
     try:
-        return await cluster.members(topic, group)
+        return await operations.members(topic, group)
     except ClusterError:
         return []

@@ -79,4 +79,5 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
         }
         for partition in topic.partitions
     ]
-    return {"topic": name, "partitions": rows, "settings": dict(await cluster.settings(name))}
+    settings = {} if cluster.operations is None else dict(await cluster.operations.settings(name))
+    return {"topic": name, "partitions": rows, "settings": settings}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from mqbridge.adapter import MessageFailure, Outbound
 from mqbridge.errors import DeliveryError
-from mqbridge.message import Message, Partition, format_position
+from mqbridge.message import Batch, Message, Partition, Share, format_position
 
 MAX_REASON_CHARS = 1000
 
@@ -31,7 +31,7 @@ class DeadLetters:
     async def put(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> None:
         """Store refused messages. Raises DeliveryError naming the first that even this topic refuses."""
         letters = [self._letter(target, messages[failure.index], failure) for failure in failures]
-        receipt = await self._outbound.send(next(self._turn), letters, source)
+        receipt = await self._outbound.send(next(self._turn), Share(Batch.of(letters, source)))
         if receipt.failures:
             first = receipt.failures[0]
             raise DeliveryError(

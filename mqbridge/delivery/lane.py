@@ -4,7 +4,7 @@
 
 Nothing waits for a receipt before the next batch is taken, except the bytes in flight. A batch is acknowledged when every leg
 of it was stored, or its refused messages were stored as dead letters. Anything else ends the lane with an error, leaving the
-batch to be delivered again.
+batch to be delivered again. A lane that is revoked ends at once, also while it waits for bytes or for its rate.
 """
 
 import asyncio
@@ -21,48 +21,52 @@ from mqbridge.delivery.deadletter import DeadLetters, describe
 from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
 from mqbridge.errors import DeliveryError, Failure, GapError, LaneRevoked
-from mqbridge.message import Batch, Message, Position, format_position
+from mqbridge.message import Batch, Position, Share, format_position
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import Filter
 
 log = logging.getLogger(__name__)
 
+DRAIN_S, REVOKED_DRAIN_S = 30.0, 5.0
+"""How long a lane without a deadline waits for what is in flight; and one that was revoked, as some systems still listen."""
+
 
 @dataclass(slots=True)
-class Terms:
+class LaneSettings:
     """What a route demands of each of its lanes."""
 
     budget: Budget
     counters: Counters
     filter: Filter | None = None
-    individual_ack: bool = False
     dead_letters: DeadLetters | None = None
     skip_gaps: bool = False
     """Go on behind what the source has lost, if it says where that is."""
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
     """Limits in units of a batch's attribute: (`count` or `size`, limit)."""
     on_progress: Callable[[Batch], None] | None = None
-    drain_timeout_s: float = 30.0
-    """How long a lane that ends waits for what it has in flight."""
+    """Told of each batch when it and all before it are stored."""
 
 
 class LaneDelivery:
     """One lane from its assignment to its release."""
 
-    def __init__(self, lane: InboundLane, targets: Sequence[Target], terms: Terms) -> None:
+    def __init__(
+        self, lane: InboundLane, targets: Sequence[Target], settings: LaneSettings, *, individual_ack: bool = False
+    ) -> None:
         self.lane = lane
         self._targets = targets
-        self._terms = terms
-        self._tickets = Tickets(self._done, in_order=not terms.individual_ack)
+        self._settings = settings
+        self._tickets = Tickets(self._acknowledge, self._passed, self._ended, in_order=not individual_ack)
         self._pump: asyncio.Task[None] | None = None
+        self._deadline: float | None = None
         self._stopping = False
         self._settled = asyncio.Event()
         self._parking: set[asyncio.Task[None]] = set()
-        self._passed: Position | None = None
+        self._skipped_to: Position | None = None
         """Where it went on behind the last gap."""
         self.error: Exception | None = None
         self.position: Position | None = None
-        """What follows the last batch that was acknowledged."""
+        """What follows the last batch that is stored with all before it."""
 
     @property
     def in_flight(self) -> int:
@@ -76,39 +80,46 @@ class LaneDelivery:
 
     async def run(self) -> None:
         """Deliver until `stop`, revocation or an error; then drain and release. Raises what ended the lane, if not asked to."""
-        self._pump = spawn(self._receive(), f"deliver {self.lane.partition}", quiet=True)
+        partition = self.lane.partition
+        self._pump = spawn(self._receive(), f"deliver {partition}", quiet=True)
+        revoked = spawn(self.lane.revoked.wait(), f"revocation of {partition}")
         if self._stopping:
             self._pump.cancel()
         try:
-            await asyncio.wait([self._pump])
-            if not self._pump.cancelled() and isinstance(error := self._pump.exception(), Exception) and self.error is None:
-                self.error = error
+            await asyncio.wait([self._pump, revoked], return_when=asyncio.FIRST_COMPLETED)
+            if not self._pump.done():
+                self.error = self.error or LaneRevoked(f"{partition} was taken away")
+            elif not self._pump.cancelled() and isinstance(error := self._pump.exception(), Exception):
+                self.error = self.error or error
         finally:
+            await cancel(revoked)
             await self._finish()
-        if self.error is not None and not isinstance(self.error, LaneRevoked):
+        if self._failed:
+            assert self.error is not None  # noqa: S101 - for the type checker
             raise self.error
 
-    def stop(self) -> None:
-        """Take no more; `run` then drains and returns, also when it has not begun yet."""
+    def stop(self, deadline: float | None = None) -> None:
+        """Take no more; `run` then drains until the deadline and returns, also when it has not begun yet."""
         self._stopping = True
+        self._deadline = deadline
         if self._pump is not None:
             self._pump.cancel()
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
-        terms = self._terms
+        settings = self._settings
         loop = asyncio.get_running_loop()
         while True:
             try:
                 batch = await self._next()
             except LaneRevoked as revoked:
-                self.error = revoked
+                self.error = self.error or revoked
                 return
-            for unit, rate in terms.rates:
+            for unit, rate in settings.rates:
                 await rate.take(getattr(batch, unit))
-            await terms.budget.take(batch.size)
-            terms.counters.last_batch_at = loop.time()
+            await settings.budget.take(batch.held_bytes)
+            settings.counters.last_batch_at = loop.time()
             self._dispatch(self._tickets.open(batch, loop.time()))
 
     async def _next(self) -> Batch:
@@ -121,11 +132,11 @@ class LaneDelivery:
     def pass_by(self, gap: GapError) -> Position:
         """Where to go on behind a gap, which is counted; raises it where the route does not want that, or nobody knows where."""
         resume = gap.resume
-        if not self._terms.skip_gaps or resume is None:
+        if not self._settings.skip_gaps or resume is None:
             raise gap
-        if resume != self._passed:  # else the checkpoint has shown it before the source does
-            self._passed = resume
-            self._terms.counters.gaps += 1
+        if resume != self._skipped_to:  # else the checkpoint has shown it before the source does
+            self._skipped_to = resume
+            self._settings.counters.gaps += 1
             log.warning("%s goes on at %s without what was lost: %s", self.lane.partition, format_position(resume), gap)
         return resume
 
@@ -138,94 +149,122 @@ class LaneDelivery:
         await self.lane.seek(resume)
 
     def _dispatch(self, ticket: Ticket) -> None:
-        batch, counters = ticket.batch, self._terms.counters
+        """Send a batch to every target. Nothing here makes messages of it; who needs them asks the batch."""
+        batch, settings = ticket.batch, self._settings
+        counters = settings.counters
         counters.received += batch.count
         counters.bytes += batch.size
         counters.batches += 1
-        messages = batch.messages
-        if self._terms.filter is not None:
-            messages = self._terms.filter.keep(messages)
-            counters.filtered += batch.count - len(messages)
-        for target in self._targets if messages else ():
-            for partition, share in target.shares(batch, messages):
+        try:
+            share = Share(batch) if settings.filter is None else settings.filter.keep(batch)
+            counters.filtered += batch.count - len(share)
+            placed = [(target, *one) for target in self._targets for one in target.shares(share)] if len(share) else []
+            self._tickets.divide(ticket, [one for _, _, one in placed])
+            for target, partition, one in placed:
                 ticket.legs += 1
-                future = target.outbound.send(partition, share, batch.partition)
-                future.add_done_callback(partial(self._stored, ticket, target, share))
-        self._tickets.settle(ticket)
+                target.outbound.send(partition, one).add_done_callback(partial(self._answered, ticket, target, one))
+        finally:
+            batch.let_go()
+            self._tickets.settle(ticket)
 
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def _stored(self, ticket: Ticket, target: Target, share: Sequence[Message], future: "asyncio.Future[Receipt]") -> None:
-        if future.cancelled():
-            self._fail(DeliveryError(f"sending to {target.label} was cancelled"))
-        elif isinstance(error := future.exception(), Exception):
+    def _answered(self, ticket: Ticket, target: Target, share: Share, future: "asyncio.Future[Receipt]") -> None:
+        try:
+            if future.cancelled():
+                self._leg_failed(ticket, share, DeliveryError(f"sending to {target.label} was cancelled"))
+            elif isinstance(error := future.exception(), Exception):
+                self._leg_failed(ticket, share, error)
+            elif (receipt := future.result()).failures:
+                self._refused(ticket, target, share, receipt)
+            else:
+                self._settings.counters.stored += len(share)
+                self._tickets.settle(ticket, share, receipt)
+        except Exception as error:  # noqa: BLE001 - in a callback nobody else would hear of it
             self._fail(error)
-        elif failures := future.result().failures:
-            self._refused(ticket, target, share, failures)
-        else:
-            self._terms.counters.stored += len(share)
-            self._tickets.settle(ticket)
 
-    def _refused(self, ticket: Ticket, target: Target, share: Sequence[Message], failures: list[MessageFailure]) -> None:
-        innocent = [failure for failure in failures if failure.kind is not Failure.REFUSED]
+    def _refused(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
+        innocent = [failure for failure in receipt.failures if failure.kind is not Failure.REFUSED]
         if innocent:
             # As dead letters they would hide an outage. Unacknowledged they come again, once the route runs again.
             count, why = len(innocent), innocent[0].reason
-            self._fail(DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {why}"))
+            error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {why}")
+            self._leg_failed(ticket, share, error, receipt.failures)
             return
-        task = spawn(self._park(ticket, target, share, failures), f"dead letters of {ticket.batch.partition}")
+        task = spawn(self._park(ticket, target, share, receipt), f"dead letters of {ticket.batch.partition}")
         self._parking.add(task)
         task.add_done_callback(self._parking.discard)
 
-    async def _park(self, ticket: Ticket, target: Target, share: Sequence[Message], failures: list[MessageFailure]) -> None:
-        source = ticket.batch.partition
-        letters = self._terms.dead_letters
-        first = failures[0]
+    async def _park(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
+        source, failures = ticket.batch.partition, receipt.failures
+        letters, first = self._settings.dead_letters, failures[0]
         if letters is None:
-            place = describe(share[first.index], source)
+            message = describe(share.originals[first.index], source)
             advice = "Configure `dead_letter` for the route, or make the target accept it"
-            self._fail(DeliveryError(f"{target.label} refuses {place}: {first.reason}. {advice}"))
+            self._leg_failed(
+                ticket, share, DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}"), failures
+            )
             return
         try:
-            await letters.put(target.label, target.originals(ticket.batch, share), failures, source)
+            await letters.put(target.label, share.originals, failures, source)
+            log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), first.reason)
+            self._settings.counters.dead += len(failures)
+            self._settings.counters.stored += len(share) - len(failures)
+            self._tickets.settle(ticket, share, receipt)
+        except asyncio.CancelledError:
+            self._tickets.fail(ticket, share, failures)
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this lane and is raised by `run`
-            self._fail(error)
-            return
-        log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), first.reason)
-        self._terms.counters.dead += len(failures)
-        self._terms.counters.stored += len(share) - len(failures)
-        self._tickets.settle(ticket)
+            self._leg_failed(ticket, share, error, failures)
 
-    def _done(self, batch: Batch) -> None:
-        self.lane.acknowledge(batch)
+    def _leg_failed(self, ticket: Ticket, share: Share, error: Exception, failures: Sequence[MessageFailure] = ()) -> None:
+        self._tickets.fail(ticket, share, failures or [MessageFailure(0, Failure.RETRY, str(error))])
+        self._fail(error)
+
+    # --- what the tickets say ---------------------------------------------------------------------------------------
+
+    def _acknowledge(self, batch: Batch, indexes: Sequence[int] | None, receipt: Receipt | None) -> None:
+        self.lane.acknowledge(batch, indexes, receipt)
+        self._settings.counters.acknowledged += batch.count if indexes is None else len(indexes)
+
+    def _passed(self, batch: Batch) -> None:
         self.position = batch.next
-        self._terms.counters.acknowledged += batch.count
-        self._terms.budget.give(batch.size)
-        if self._terms.on_progress is not None:
-            self._terms.on_progress(batch)
+        if self._settings.on_progress is not None:
+            self._settings.on_progress(batch)
         if not self._tickets:
             self._settled.set()
 
+    def _ended(self, batch: Batch) -> None:
+        self._settings.budget.give(batch.held_bytes)
+
     # --- ending -----------------------------------------------------------------------------------------------------
 
+    @property
+    def _failed(self) -> bool:
+        return self.error is not None and not isinstance(self.error, LaneRevoked)
+
     def _fail(self, error: Exception) -> None:
-        if self.error is None or isinstance(self.error, LaneRevoked):
+        if not self._failed:
             self.error = error
         self._settled.set()
-        self.stop()
+        self.stop(self._deadline)
 
     async def _finish(self) -> None:
+        """Drain, unless it failed; leave what is left over to be delivered again; release."""
         await cancel(self._pump)
-        failed = self.error is not None and not isinstance(self.error, LaneRevoked)
-        if self._tickets and not failed:
+        if self._tickets and not self._failed:
             self._settled.clear()
+            patience = REVOKED_DRAIN_S if self.lane.revoked.is_set() else DRAIN_S
+            deadline = asyncio.get_running_loop().time() + patience
+            if self._deadline is not None:
+                deadline = min(deadline, self._deadline)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._settled.wait(), self._terms.drain_timeout_s)
+                async with asyncio.timeout_at(deadline):
+                    await self._settled.wait()
         await cancel(*self._parking)
         left = self._tickets.abandon()
-        for batch in left:
-            self._terms.budget.give(batch.size)
-            self.lane.reject(batch)
+        for ticket in left:
+            self.lane.reject(ticket.batch, ticket.failures)
         if left:
             log.warning("%s: %d batches were not stored and will be delivered again", self.lane.partition, len(left))
-        await self.lane.release()
+        await self.lane.release(self._deadline)

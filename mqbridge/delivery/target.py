@@ -2,16 +2,16 @@
 
     loop prevention -> edits -> partitions
 
-Each step is left out where the route does not ask for it.
+Each step is left out where the route does not ask for it, and none of them makes messages of a batch that nobody asks for.
 """
 
 from collections.abc import Sequence
 
 from mqbridge.adapter import Outbound
-from mqbridge.message import Batch, Message
+from mqbridge.message import Share
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
-from mqbridge.routing.partitions import Partitioner, Share
+from mqbridge.routing.partitions import Partitioner
 
 
 class Target:
@@ -29,17 +29,11 @@ class Target:
         self.label, self.outbound, self.partitioner = label, outbound, partitioner
         self._guard, self._edit = guard, edit
 
-    def shares(self, batch: Batch, messages: Sequence[Message]) -> Sequence[Share]:
-        """What goes where; `messages` is what the route's filter left of the batch."""
+    def shares(self, share: Share) -> Sequence[tuple[int, Share]]:
+        """What goes to which partition of what the route's filter left of a batch."""
         if self._guard is not None:
-            messages = self._guard.keep(messages)
+            needs_messages = self._edit is not None or not self.outbound.encodes(share.batch.format)
+            share = self._guard.keep(share, needs_messages=needs_messages)
         if self._edit is not None:
-            messages = self._edit.apply(messages, batch.partition)
-        return self.partitioner.divide(batch, messages) if messages else ()
-
-    def originals(self, batch: Batch, share: Sequence[Message]) -> Sequence[Message]:
-        """A share as it came, before edits: what a dead letter keeps."""
-        if self._edit is None:
-            return share
-        came = {message.position: message for message in batch.messages}
-        return [came[message.position] for message in share]
+            share = self._edit.apply(share)
+        return self.partitioner.divide(share) if len(share) else ()

@@ -24,9 +24,9 @@ async def connect(configs: Mapping[str, ClusterConfig], adapters: Mapping[str, A
     return clusters
 
 
-async def close(clusters: Iterable[Cluster]) -> None:
+async def close(clusters: Iterable[Cluster], deadline: float | None = None) -> None:
     """Close them; one that fails to is no reason to leave the others."""
-    await asyncio.gather(*(cluster.close() for cluster in clusters), return_exceptions=True)
+    await asyncio.gather(*(cluster.close(deadline) for cluster in clusters), return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -67,10 +67,10 @@ class Ends:
             await self.close()
             raise
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Close every outbound; nothing happens when that was done."""
         outbounds, self._outbounds = self._outbounds, []
-        await asyncio.gather(*(outbound.close() for _, outbound in outbounds), return_exceptions=True)
+        await asyncio.gather(*(outbound.close(deadline) for _, outbound in outbounds), return_exceptions=True)
 
     def unplaced(self, partition: Partition) -> str | None:
         """Why a source partition cannot be delivered: a target has no place for it."""

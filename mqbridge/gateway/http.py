@@ -111,7 +111,8 @@ class StatusServer:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, _: Request) -> Response:
-        reasons = {route.name: str(route.error) for route in self._gateway.routes if route.error is not None}
+        failures = {route.name: route.error or route.trouble for route in self._gateway.routes}
+        reasons = {name: str(error) for name, error in failures.items() if error is not None}
         reasons |= {f"{r.name} {partition}": why for r in self._gateway.routes for partition, why in r.stopped.items()}
         ready = self._gateway.ready and not reasons
         last = self._gateway.reloader.last
@@ -142,4 +143,5 @@ class StatusServer:
             "targets": route.targets,
             "stopped": stopped,
             "error": error,
+            "retrying": None if route.trouble is None else str(route.trouble),
         }

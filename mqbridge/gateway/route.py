@@ -1,6 +1,7 @@
 """A running route: sessions in its group one after the other, each with the topics and targets that there were when it began.
 
-A route that fails stops alone, the rest of the gateway goes on. One whose topics changed, or a target of which grew in a way that
+A session that ends by a failure which retrying helps is begun again after a pause, and `trouble` says why. A route that fails
+otherwise stops alone, the rest of the gateway goes on. One whose topics changed, or a target of which grew in a way that
 open outbounds do not see, drains its session and begins the next; what that needs is opened before anything is stopped.
 """
 
@@ -14,12 +15,13 @@ from mqbridge.config.route import Route as RouteConfig
 from mqbridge.delivery.budget import Budget, RateLimit
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
-from mqbridge.delivery.lane import LaneDelivery, Terms
-from mqbridge.errors import MqbridgeError
+from mqbridge.delivery.lane import LaneDelivery, LaneSettings
+from mqbridge.errors import ClusterError, Failure, MqbridgeError
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
+from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import make_filter
 
@@ -27,6 +29,9 @@ log = logging.getLogger(__name__)
 
 ASSIGNMENT_PATIENCE_S = 60.0
 """Partitions that a route was not given for so long are with others; until then it is not idle. Groups settle in a third."""
+
+REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, 15.0, 60.0
+"""Pauses between sessions that fail; a session that lasted so long begins with the shortest again."""
 
 LOOP_LOG_EVERY_S = 60.0
 """Messages that go round come in numbers; one line tells of all."""
@@ -48,6 +53,9 @@ class Route:
         self.counters = Counters() if counters is None else counters
         self.budget = Budget(config.delivery.in_flight_bytes)
         self.error: Exception | None = None
+        """Why it stopped."""
+        self.trouble: Exception | None = None
+        """Why it has no session just now; it is going to begin another one."""
         self.sessions = 0
         """How many were begun."""
         self._clusters = {name: clusters[name] for name in config.clusters}
@@ -59,6 +67,8 @@ class Route:
         """Opened for the next session."""
         self._session: Session | None = None
         self._ended = asyncio.Event()
+        self._deadline: float | None = None
+        self._rejoin = Backoff(REJOIN_FIRST_S, REJOIN_MOST_S)
         self._loop_logged_at = float("-inf")
 
     # --- state, for health, metrics and --until-idle ------------------------------------------------------------------
@@ -113,47 +123,67 @@ class Route:
         """Consume and deliver until `stop` or an error, which is kept in `error`; then drain and leave the group."""
         try:
             while not self._ended.is_set():
-                await self._consume()
-                if self._renewed is None:
+                try:
+                    await self._consume()
+                except ClusterError as error:
+                    if not helps_to_retry(error):
+                        raise
+                    self.trouble = error
+                if self._renewed is not None:
+                    old, self._ends, self._renewed = self._ends, self._renewed, None
+                    await old.close(self._drained_by())
+                elif self.trouble is None:
                     return
-                old, self._ends, self._renewed = self._ends, self._renewed, None
-                await old.close()
+                else:
+                    await self._pause(self.trouble)
         except Exception as error:  # noqa: BLE001 - even a bug stops this route alone
             self._fail(error)
 
-    def stop(self) -> None:
-        """Take no more; `run` then drains and returns."""
+    def stop(self, deadline: float | None = None) -> None:
+        """Take no more; `run` then drains and returns, by this loop time or within what `drain_within` says."""
+        self._deadline = self._drained_by() if deadline is None else deadline
         self._ended.set()
         if self._session is not None:
-            self._session.stop()
+            self._session.stop(self._deadline)
 
     def drain_within(self, seconds: float) -> None:
-        """Wait so long for what is in flight when it stops."""
+        """Take so long for draining and leaving when a session ends."""
         self._drain_s = seconds
-        if self._session is not None:
-            self._session.terms.drain_timeout_s = seconds
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Close what was opened; nothing happens when that was done."""
-        await self._ends.close()
+        await self._ends.close(deadline)
         if self._renewed is not None:
-            await self._renewed.close()
+            await self._renewed.close(deadline)
+
+    def _drained_by(self) -> float:
+        return asyncio.get_running_loop().time() + self._drain_s if self._deadline is None else self._deadline
+
+    async def _pause(self, error: Exception) -> None:
+        delay = self._rejoin.delay()
+        log.warning("route %s begins its session again in %.1f s: %s", self.name, delay, error)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), delay)
 
     async def _consume(self) -> None:
         """One session: until `stop`, an error, or until `_renewed` is there for the next one. Raises when it cannot join."""
         gaps = GapCheck(self.name, self._source, self._checkpoints)
         session = self._session = Session(
-            self.config, self._source, self._ends, self._terms(), gaps, self._fail, again=self.sessions > 0
+            self.config, self._source, self._ends, self._lane_settings(), gaps, self._session_failed
         )
         self.sessions += 1
+        self.trouble = None
+        began = asyncio.get_running_loop().time()
         running = spawn(session.run(), f"session of {self.name}", quiet=True)
         watching = spawn(self._watch(session), f"watch of {self.name}", quiet=True)
         try:
             await asyncio.wait([running, watching], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            session.stop()
+            session.stop(self._drained_by())
             await cancel(watching)
             ended, _ = await asyncio.wait([running, watching])
+            if asyncio.get_running_loop().time() - began > REJOINED_S:
+                self._rejoin.reset()
         for task in ended:
             if not task.cancelled():
                 task.result()
@@ -174,6 +204,12 @@ class Route:
             except MqbridgeError as error:
                 log.warning("route %s goes on as it is: %s", self.name, error)
 
+    def _session_failed(self, error: Exception) -> None:
+        if helps_to_retry(error):
+            self.trouble = self.trouble or error
+        else:
+            self._fail(error)
+
     def _fail(self, error: Exception) -> None:
         if self.error is None:
             self.error = error
@@ -184,19 +220,17 @@ class Route:
     def _make_ends(self) -> Ends:
         return Ends(self.config, self._clusters, self._looped)
 
-    def _terms(self) -> Terms:
+    def _lane_settings(self) -> LaneSettings:
         delivery, source, chosen = self.config.delivery, self.config.source, self.config.filter
         limits = {"count": delivery.rate, "size": delivery.rate_bytes}
-        return Terms(
+        return LaneSettings(
             budget=self.budget,
             counters=self.counters,
             filter=make_filter(source.msg_types, chosen.include, chosen.exclude),
-            individual_ack=self._source.capabilities.individual_ack,
             dead_letters=self._ends.dead_letters,
             skip_gaps=delivery.on_gap == "continue",
             rates=[(unit, RateLimit(limit)) for unit, limit in limits.items() if limit],
             on_progress=self._note if self._checkpoints is not None else None,
-            drain_timeout_s=self._drain_s,
         )
 
     def _note(self, batch: Batch) -> None:
@@ -214,3 +248,8 @@ class Route:
                 self.config.delivery.max_hops,
                 self.counters.looped,
             )
+
+
+def helps_to_retry(error: Exception) -> bool:
+    """Whether the same may succeed later, without anybody changing anything."""
+    return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}

@@ -52,6 +52,8 @@ class Gateway:
         """Replaced by a new configuration, and still to be closed."""
         self._checkpoints: Checkpoints | None = None
         self._applying = False
+        self._deadline: float | None = None
+        """When everything is to be drained and closed; loop time, set once it is to stop."""
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -73,9 +75,10 @@ class Gateway:
                 await self._wait(until_idle_s)
             finally:
                 self.ready = False
+                self._deadline = asyncio.get_running_loop().time() + self.config.shutdown_timeout
                 await cancel(*helpers)
                 for route in self.routes:
-                    route.stop()
+                    route.stop(self._deadline)
                 await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began)
 
@@ -148,7 +151,7 @@ class Gateway:
         await route.close()
 
     async def _close_routes(self) -> None:
-        await asyncio.gather(*(route.close() for route in self.routes), return_exceptions=True)
+        await asyncio.gather(*(route.close(self._deadline) for route in self.routes), return_exceptions=True)
 
     async def _close_unused(self) -> None:
         while self._unused:
@@ -156,7 +159,7 @@ class Gateway:
             del self._unused[:1]
 
     async def _close_all(self) -> None:
-        await close([*self.clusters.values(), *self._unused])
+        await close([*self.clusters.values(), *self._unused], self._deadline)
 
     async def _wait(self, until_idle_s: float | None) -> None:
         stopping = spawn(self._stop.wait(), "stop signal")

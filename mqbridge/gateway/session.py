@@ -9,14 +9,13 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec
+from mqbridge.adapter import CLOSE_S, Cluster, Inbound, InboundLane, InboundSpec
 from mqbridge.config.route import Route as RouteConfig
-from mqbridge.delivery.lane import LaneDelivery, Terms
-from mqbridge.errors import ClusterError, Failure, GapError
+from mqbridge.delivery.lane import LaneDelivery, LaneSettings
+from mqbridge.errors import GapError
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.message import Partition
-from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
@@ -24,8 +23,8 @@ log = logging.getLogger(__name__)
 PLACE_CHECK_S = 0.2
 """How often a partition without a place looks whether its target has grown: reads a number, asks nobody."""
 
-REJOIN_FIRST_S, REJOIN_MOST_S = 0.5, 15.0
-"""Between attempts to join after a restart of the route, when the cluster answered before."""
+DRAIN_PART = 0.8
+"""Of the time there is for stopping; the rest is for committing, giving back and leaving."""
 
 
 class Session:
@@ -36,11 +35,9 @@ class Session:
         config: RouteConfig,
         source: Cluster,
         ends: Ends,
-        terms: Terms,
+        settings: LaneSettings,
         gaps: GapCheck,
         failed: Callable[[Exception], None],
-        *,
-        again: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.changed_at = self._loop.time()
@@ -50,10 +47,11 @@ class Session:
         """Partitions that are not read, and why."""
         self.look = asyncio.Event()
         """Set when it is worth to look at the targets before it is time."""
-        self.terms = terms
+        self.settings = settings
         self._config, self._source, self._ends, self._gaps = config, source, ends, gaps
-        self._failed, self._again = failed, again
+        self._failed = failed
         self._ending = asyncio.Event()
+        self._deadline: float | None = None
         self._live: set[LaneDelivery] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -67,27 +65,30 @@ class Session:
         inbound: Inbound | None = None
         acceptor: asyncio.Task[None] | None = None
         try:
-            inbound = await self._join()
-            if inbound is not None:
+            if not self._ending.is_set():
+                inbound = await self._source.inbound(self._spec())
                 acceptor = spawn(self._accept(inbound), f"lanes of {self._config.name}")
                 await self._ending.wait()
         finally:
             self._ending.set()
             await cancel(acceptor)
+            now = self._loop.time()
+            deadline = now + CLOSE_S if self._deadline is None else self._deadline
             for delivery in self._live:
-                delivery.stop()
+                delivery.stop(now + (deadline - now) * DRAIN_PART)
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if inbound is not None:
-                await inbound.close()
+                await inbound.close(deadline)
 
-    def stop(self) -> None:
-        """Take no more; `run` then drains and returns."""
+    def stop(self, deadline: float | None = None) -> None:
+        """Take no more; `run` then drains, leaves and returns, by this loop time. The first deadline counts."""
+        if self._deadline is None:
+            self._deadline = deadline
         self._ending.set()
 
-    async def _join(self) -> Inbound | None:
-        """The inbound; None when asked to stop before there was one."""
+    def _spec(self) -> InboundSpec:
         source = self._config.source
-        spec = InboundSpec(
+        return InboundSpec(
             topics=tuple(self._ends.targets),
             group=source.group,
             start=source.start,
@@ -95,23 +96,15 @@ class Session:
             max_bytes=self._config.delivery.in_flight_bytes,
             options=source.options,
         )
-        backoff = Backoff(REJOIN_FIRST_S, REJOIN_MOST_S)
-        while not self._ending.is_set():
-            try:
-                return await self._source.inbound(spec)
-            except ClusterError as error:
-                if not self._again or error.failure in {Failure.FATAL, Failure.REFUSED}:
-                    raise
-                log.warning("route %s cannot join its group again yet: %s", self._config.name, error)
-            await self._pause(backoff.delay())
-        return None
 
     async def _accept(self, inbound: Inbound) -> None:
         try:
             async for lane in inbound.lanes():
                 self.changed_at = self._loop.time()
                 partition = lane.partition
-                delivery = LaneDelivery(lane, self._ends.targets[partition.topic], self.terms)
+                delivery = LaneDelivery(
+                    lane, self._ends.targets[partition.topic], self.settings, individual_ack=inbound.individual_ack
+                )
                 self._live.add(delivery)
                 self.deliveries[partition] = delivery
                 self.stopped.pop(partition, None)

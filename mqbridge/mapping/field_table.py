@@ -1,7 +1,7 @@
 """What becomes of each field of a system's messages, as rows that code, tests, the command line and the published page share.
 
-A system's rows are in its `fields` module. A row says which field of the one internal form a native field becomes, and what
-happens to that field when a message is written to the system:
+A system's rows are in its `mapping.table`, and registered with its adapter. A row says which field of the one internal form a
+native field becomes, and what happens to that field when a message is written to the system:
 
     native      a field of the system's own says it
     carried     it travels as a property or pair of the gateway's, and becomes native again in a system that can say it
@@ -9,15 +9,9 @@ happens to that field when a message is written to the system:
     dropped     it means nothing outside of where it was made; `why` tells the reason
 """
 
-import functools
-import importlib
-import importlib.util
-import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
-
-from mqbridge.message import Message
 
 
 class Fate(Enum):
@@ -93,25 +87,3 @@ def _steps(row: Row, target: Table) -> Iterable[Step]:
     names = ", ".join(dict.fromkeys(found.native for found in written))
     best = min(taken, key=lambda found: list(Fate).index(found.fate))
     yield Step(row.native, row.field, names, best.fate, row.why if row.why == best.why else f"{row.why}; {best.why}")
-
-
-@functools.cache
-def tables() -> Mapping[str, Table]:
-    """The table of every system that comes with mqbridge, by the system's name."""
-    package = importlib.import_module("mqbridge")
-    found = {}
-    for module in pkgutil.iter_modules(package.__path__, "mqbridge."):
-        if module.ispkg and importlib.util.find_spec(module.name + ".mapping") is not None:
-            table: Table = importlib.import_module(module.name + ".mapping.table").TABLE
-            found[table.system] = table
-    return dict(sorted(found.items()))
-
-
-Preview = Callable[[Message, str | None, int], list[tuple[str, str | bytes]]]
-"""What a message would be in a system, as native names and values: by the message, its origin's prefix, and the time (ms)."""
-
-
-def preview_of(system: str) -> Preview:
-    """The preview of a system that has a table. It raises MappingError for a message that the system cannot hold."""
-    found: Preview = importlib.import_module(f"mqbridge.{system}.mapping.preview").preview
-    return found

@@ -42,9 +42,15 @@ class Progress:
 
     def acknowledge(self, first: int, next_: int) -> None:
         """This range is done."""
+        if next_ <= self.committed:
+            return
         self.islands[first] = next_
         while self.committed in self.islands:
             self.committed = self.islands.pop(self.committed)
+
+    def covers(self, offset: int) -> bool:
+        """Whether this offset is done."""
+        return offset < self.committed or any(first <= offset < next_ for first, next_ in self.islands.items())
 
 
 class Member(Protocol):

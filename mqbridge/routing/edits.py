@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition
+from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition, Share
 from mqbridge.routing.templates import Template
 from mqbridge.routing.topics import compile_pattern, is_pattern
 
@@ -74,15 +74,16 @@ class Edit:
         self._keys = [Template(text, words) for text in rules.keys]
         self._cleared = {field: EMPTY[field] for field in rules.clear}
 
-    def apply(self, messages: Sequence[Message], source: Partition) -> Sequence[Message]:
-        """The messages as they are to be written; the same object when nothing changes."""
+    def apply(self, share: Share) -> Share:
+        """The share as it is to be written; the same object when nothing changes."""
+        messages, source = share.messages, share.batch.partition
         edited: list[Message] | None = None
         for index, message in enumerate(messages):
             if message.defect is None and (changes := self._changes(message, source)):
                 if edited is None:
                     edited = list(messages)
                 edited[index] = message.replace(**changes)
-        return messages if edited is None else edited
+        return share if edited is None else Share(share.batch, share.indexes, edited)
 
     def _changes(self, message: Message, source: Partition) -> dict[str, Any]:
         wanted = self._cleared.copy()

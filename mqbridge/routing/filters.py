@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from mqbridge.errors import ConfigError
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 
 Holds = Callable[[Message], bool]
 
@@ -65,10 +65,11 @@ class Filter:
             wanted.append(lambda message: not unwanted(message))
         self._wanted = _all(wanted)
 
-    def keep(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages that pass, in order."""
-        wanted = self._wanted
-        return [message for message in messages if message.defect is not None or wanted(message)]
+    def keep(self, batch: Batch) -> Share:
+        """The messages that pass."""
+        wanted, messages = self._wanted, batch.messages
+        kept = [index for index, message in enumerate(messages) if message.defect is not None or wanted(message)]
+        return Share(batch) if len(kept) == len(messages) else Share(batch, kept)
 
 
 def make_filter(msg_types: frozenset[str], include: Sequence[Rule], exclude: Sequence[Rule]) -> Filter | None:

@@ -4,12 +4,13 @@ A message's origin names the cluster and topic that its last gateway took it fro
 all, seen at once; a longer one, or one through gateways that name clusters differently, ends at the limit of hops.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 
-from mqbridge.message import Message, Partition, origin_prefix
+from mqbridge.message import RESERVED_PREFIX, Partition, Share, origin_prefix
 
 _origin = attrgetter("origin")
+_ORIGIN = f"{RESERVED_PREFIX}origin".encode()
 
 
 class LoopGuard:
@@ -23,14 +24,22 @@ class LoopGuard:
         self._max_hops = max_hops
         self._looped = looped
 
-    def keep(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """What may be written; the same object when that is all."""
-        # Messages from native producers have no origin: 20 ns each to see that none of a batch has one.
+    def keep(self, share: Share, *, needs_messages: bool = True) -> Share:
+        """What may be written; the same object when that is all.
+
+        Messages from native producers have no origin. Where somebody needs the messages anyway it takes 20 ns each to see that
+        none of them has one; where nobody does, the bytes that arrived are searched for the name of the property.
+        """
+        if not (needs_messages or share.is_edited or share.batch.is_decoded or share.batch.mentions(_ORIGIN)):
+            return share
+        messages = share.messages
         if not any(map(_origin, messages)):
-            return messages
+            return share
         home, most = self._home, self._max_hops
-        kept = [m for m in messages if m.origin is None or (m.hops < most and not m.origin.startswith(home))]
+        kept = [
+            index for index, m in enumerate(messages) if m.origin is None or (m.hops < most and not m.origin.startswith(home))
+        ]
         if len(kept) == len(messages):
-            return messages
+            return share
         self._looped(len(messages) - len(kept))
-        return kept
+        return share.part(kept)

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from mqbridge.adapter import Outbound, Topic
-from mqbridge.message import Batch, Message
+from mqbridge.message import Share
 from mqbridge.routing.keys import picker
 
 By = Literal["modulo", "identity", "table", "key", "round_robin"]
 
-Share = tuple[int, Sequence[Message]]
-"""A target partition and the messages for it, in order."""
+Placed = tuple[int, Share]
+"""A target partition and what goes to it."""
 
 
 class Rule(Protocol):
@@ -80,7 +80,7 @@ class Partitioner:
         self._outbound = outbound
         self._turn = 0
         self._pick = picker(rule.key)
-        rules: dict[By, Callable[[Batch, Sequence[Message]], list[Share]]] = {
+        rules: dict[By, Callable[[Share], list[Placed]]] = {
             "modulo": self._modulo,
             "identity": self._identity,
             "table": self._table,
@@ -88,36 +88,38 @@ class Partitioner:
             "round_robin": self._round_robin,
         }
         self.divide = rules[rule.by]
-        """The shares of a batch; `messages` is what filters and edits left of it, never empty."""
+        """The shares of a share, which is not empty, by partition."""
 
-    def _modulo(self, batch: Batch, messages: Sequence[Message]) -> list[Share]:
-        return [(batch.partition.index % self._outbound.partitions, messages)]
+    def _modulo(self, share: Share) -> list[Placed]:
+        return [(share.batch.partition.index % self._outbound.partitions, share)]
 
-    def _identity(self, batch: Batch, messages: Sequence[Message]) -> list[Share]:
-        return [(batch.partition.index, messages)]
+    def _identity(self, share: Share) -> list[Placed]:
+        return [(share.batch.partition.index, share)]
 
-    def _table(self, batch: Batch, messages: Sequence[Message]) -> list[Share]:
-        place = _look_up(self.rule.table, batch.partition.name, batch.partition.index)
-        assert place is not None  # noqa: S101 - a lane without a place is never received from
-        return [(place, messages)]
+    def _table(self, share: Share) -> list[Placed]:
+        source = share.batch.partition
+        target = _look_up(self.rule.table, source.name, source.index)
+        assert target is not None  # noqa: S101 - a lane that has no partition to go to is never received from
+        return [(target, share)]
 
-    def _round_robin(self, _: Batch, messages: Sequence[Message]) -> list[Share]:
+    def _round_robin(self, share: Share) -> list[Placed]:
         self._turn = (self._turn + 1) % self._outbound.partitions
-        return [(self._turn, messages)]
+        return [(self._turn, share)]
 
-    def _key(self, batch: Batch, messages: Sequence[Message]) -> list[Share]:
+    def _key(self, share: Share) -> list[Placed]:
         count = self._outbound.partitions
-        own = batch.partition.index % count
+        own = share.batch.partition.index % count
         if count == 1:
-            return [(own, messages)]
-        pick, place_of = self._pick, self._outbound.partition_of
-        shares: dict[int, list[Message]] = {}
-        for message in messages:
+            return [(own, share)]
+        pick, partition_of = self._pick, self._outbound.partition_of
+        parts: dict[int, list[int]] = {}
+        for index, message in enumerate(share.messages):
             key = pick(message)
             # Messages without a key stay with their source partition, where at least their own order is kept.
-            place = own if key is None else place_of(key)
-            shares.setdefault(place, []).append(message)
-        return list(shares.items())
+            parts.setdefault(own if key is None else partition_of(key), []).append(index)
+        if len(parts) == 1:
+            return [(target, share) for target in parts]
+        return [(target, share.part(indexes)) for target, indexes in parts.items()]
 
 
 def _look_up(table: Mapping[str, int], name: str, index: int) -> int | None:

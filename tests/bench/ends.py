@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mqbridge.adapter import OutboundSpec
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.batch import encode_element
@@ -107,7 +107,7 @@ async def _fill_pulsar(side: Side, topic: str, count: int, size: int) -> None:
             waiting: deque[asyncio.Future[Any]] = deque()
             for start in range(0, count, BATCH):
                 batch = [_message(partition, number, size) for number in range(start, min(start + BATCH, count))]
-                waiting.append(outbound.send(partition, batch, None))
+                waiting.append(outbound.send(partition, Share(Batch.of(batch))))
                 if len(waiting) >= WINDOW:
                     await waiting.popleft()
             await asyncio.gather(*waiting)

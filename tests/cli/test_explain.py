@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from mqbridge.mapping.field_table import tables
+from mqbridge.adapter import load_adapters
 from tests.cli.conftest import Invoke
 from tests.kit.pulsar import Pulsar
 
@@ -46,7 +46,7 @@ def orders(config: Path, invoke: Invoke) -> list[Any]:
     return options
 
 
-@pytest.mark.parametrize("target", sorted(tables()))
+@pytest.mark.parametrize("target", sorted(load_adapters()))
 def test_a_message_in_every_system(invoke: Invoke, orders: list[Any], target: str) -> None:
     answer = invoke("explain", *orders, "orders", target, "--json")
     assert answer.code == 0, answer.err

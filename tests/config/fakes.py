@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqbridge.adapter import Adapter, Cluster
+from mqbridge.mapping.field_table import Table
 
 
 class FakeCluster(BaseModel):
@@ -37,4 +38,14 @@ def no_cluster(name: str, config: Any, /) -> Cluster:
     raise AssertionError(f"these tests make no cluster, but {name} was asked for with {config}")
 
 
-ADAPTERS = {"fake": Adapter("fake", FakeCluster, FakeInbound, FakeOutbound, no_cluster)}
+ADAPTERS = {
+    "fake": Adapter(
+        system="fake",
+        cluster_model=FakeCluster,
+        inbound_options=FakeInbound,
+        outbound_options=FakeOutbound,
+        make_cluster=no_cluster,
+        table=Table("fake", "Fake", ()),
+        preview=lambda *_: [],
+    )
+}

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, Outbound, OutboundSpec, Receipt, Start
-from mqbridge.message import Batch, Message, Partition
+from mqbridge.message import Batch, Message, Partition, Share
 from tests.conformance.harness import Harness
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Arena:
         return outbound
 
     async def send(self, outbound: Outbound, partition: int, messages: Sequence[Message]) -> Receipt:
-        receipt = await self.within(outbound.send(partition, messages, SOURCE))
+        receipt = await self.within(outbound.send(partition, Share(Batch.of(messages, SOURCE))))
         assert [(failure.index, failure.reason) for failure in receipt.failures] == []
         assert len(receipt.position) > 0
         await self.within(self.harness.settle())

@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.adapter import Capabilities, Cluster
 from mqbridge.errors import Failure
-from mqbridge.message import Message, format_position, origin_prefix, parse_position
+from mqbridge.message import Batch, Message, Share, format_position, origin_prefix, parse_position
 from tests.conformance.arena import SOURCE, Arena, fresh_group, numbered, numbers
 
 EVENT_TIME = 1_700_000_123_456
@@ -83,7 +83,7 @@ async def test_refused_messages_are_told_by_index(arena: Arena, cluster: Cluster
     outbound = await arena.outbound(cluster, topic)
     messages = numbered(0, 5)
     messages[1], messages[3] = Message(b"raw", defect="damaged"), Message(b"raw", defect="damaged")
-    receipt = await arena.within(outbound.send(0, messages, SOURCE))
+    receipt = await arena.within(outbound.send(0, Share(Batch.of(messages, SOURCE))))
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
     assert all(failure.reason for failure in receipt.failures)
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))

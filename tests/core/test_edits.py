@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.config.rules import EditRules
 from mqbridge.errors import ConfigError
-from mqbridge.message import Message, Partition
+from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.templates import Template, words_of
 from tests.core.world import World, end, put, route, run
@@ -27,7 +27,7 @@ MESSAGE = Message(
 
 def edited(message: Message = MESSAGE, **rules: Any) -> Message:
     edit = Edit(EditRules.model_validate(rules), {"topic": "orders_eu", "region": "eu"})
-    [result] = edit.apply([message], SOURCE)
+    [result] = edit.apply(Share(Batch.of([message], SOURCE))).messages
     return result
 
 
@@ -117,13 +117,14 @@ def test_a_property_that_only_looks_like_the_type_stays() -> None:
 def test_what_nothing_changes_is_not_copied(rules: dict[str, Any]) -> None:
     edit = Edit(EditRules.model_validate(rules), {})
     messages = [MESSAGE, MESSAGE]
-    assert edit.apply(messages, SOURCE) is messages
+    share = Share(Batch.of(messages, SOURCE))
+    assert edit.apply(share) is share
 
 
 def test_only_what_changes_is_copied() -> None:
     damaged = Message(b"?", (("secret", "s"),), defect="damaged")
     messages = [Message(b"1"), MESSAGE, damaged]
-    result = Edit(EditRules.model_validate({"remove": ["secret"]}), {}).apply(messages, SOURCE)
+    result = Edit(EditRules.model_validate({"remove": ["secret"]}), {}).apply(Share(Batch.of(messages, SOURCE))).messages
     assert (result[0], result[2]) == (messages[0], damaged)
     assert result[1].property("secret") is None
     assert MESSAGE.property("secret") == "s"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mqbridge.config.rules import FilterRules
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message
 from mqbridge.routing.filters import Filter, make_filter
 from tests.core.world import World, committed, end, everything, put, route, run
 
@@ -22,7 +22,7 @@ def kept(msg_types: set[str] | None = None, **rules: Any) -> list[str]:
     read = FilterRules.model_validate(rules)
     made = make_filter(frozenset(msg_types or ()), read.include, read.exclude)
     assert made is not None
-    found = made.keep(ALL)
+    found = made.keep(Batch.of(ALL)).messages
     assert found[-1] is DAMAGED
     return [(message.payload or b"").decode() for message in found[:-1]]
 
@@ -94,4 +94,4 @@ async def test_in_a_route(world: World) -> None:
 
 
 def test_a_filter_gives_the_messages_themselves() -> None:
-    assert Filter(frozenset({"paid"}), (), ()).keep(ALL)[0] is PAID
+    assert Filter(frozenset({"paid"}), (), ()).keep(Batch.of(ALL)).messages[0] is PAID

@@ -1,16 +1,44 @@
 """Messages do not go round: not between two clusters, not in a ring, not through gateways that know nothing of each other."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from mqbridge.adapter import Topic
 from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.message import Message, Partition, origin_prefix
+from mqbridge.message import Batch, Message, Partition, Share, origin_prefix
 from mqbridge.routing.loops import LoopGuard
 from tests.core.world import World, committed, end, everything, fill, named, put, route, run, running, until
 
 
 def origin(cluster: str, topic: str) -> str:
     return origin_prefix(Partition(cluster, topic, "b:0", 0)) + "12:3"
+
+
+def share(messages: Sequence[Message]) -> Share:
+    return Share(Batch.of(messages))
+
+
+def test_bytes_are_looked_at_before_messages_are_made() -> None:
+    seen: list[int] = []
+    guard = LoopGuard("b", ["orders"], 3, seen.append)
+    home = [Message(b"home", origin=origin("b", "orders"), hops=1)]
+    decoded: list[bool] = []
+
+    def batch(raw: bytes) -> Batch:
+        def decode() -> list[Message]:
+            decoded.append(True)
+            return home
+
+        partition = Partition("a", "t", "0", 0)
+        return Batch(partition, decode, count=1, size=1, first=(0,), next=(1,), mentions=lambda text: text in raw)
+
+    native = Share(batch(b"nothing of ours"))
+    assert guard.keep(native, needs_messages=False) is native
+    assert not decoded
+    assert len(guard.keep(Share(batch(b"... mqbridge.origin ...")), needs_messages=False)) == 0
+    assert decoded
+    assert seen == [1]
 
 
 def test_what_came_from_here_and_what_came_too_far() -> None:
@@ -26,19 +54,21 @@ def test_what_came_from_here_and_what_came_too_far() -> None:
         Message(b"other", origin=origin("bb", "orders"), hops=1),
         Message(b"no origin", origin="something else", hops=1),
     ]
-    assert guard.keep([home, *fine, alias, far]) == fine
+    assert guard.keep(share([home, *fine, alias, far])).messages == fine
     assert seen == [3]
-    assert guard.keep(fine) is fine
+    untouched = share(fine)
+    assert guard.keep(untouched) is untouched
     natives = [Message(b"1"), Message(b"2")]
-    assert guard.keep(natives) is natives
+    untouched = share(natives)
+    assert guard.keep(untouched) is untouched
     assert seen == [3]
 
 
 def test_names_with_separators() -> None:
     seen: list[int] = []
     guard = LoopGuard("b|x", ["t%|"], 8, seen.append)
-    assert guard.keep([Message(b"", origin=origin("b|x", "t%|"), hops=1)]) == []
-    assert guard.keep([message := Message(b"", origin=origin("b", "x|t%|"), hops=1)]) == [message]
+    assert guard.keep(share([Message(b"", origin=origin("b|x", "t%|"), hops=1)])).messages == []
+    assert guard.keep(share([message := Message(b"", origin=origin("b", "x|t%|"), hops=1)])).messages == [message]
 
 
 async def test_both_directions_at_once(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mqbridge.adapter import Outbound, Receipt, Topic
 from mqbridge.config.rules import PartitionRule
 from mqbridge.errors import ConfigError
-from mqbridge.message import Batch, Message, Partition
+from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.routing.partitions import Partitioner, misplaced, partitions_needed
 from tests.core.world import World, end, everything, fill, put, route, run, stored
 
@@ -47,22 +47,28 @@ def batch(index: int, messages: Sequence[Message] = (), name: str | None = None)
 
 
 def places(made: Partitioner, messages: Sequence[Message], index: int = 0) -> dict[bytes, int]:
-    return {m.payload or b"": place for place, share in made.divide(batch(index, messages), messages) for m in share}
+    return {m.payload or b"": place for place, share in divided(made, index, messages) for m in share}
+
+
+def divided(
+    made: Partitioner, index: int, messages: Sequence[Message], name: str | None = None
+) -> list[tuple[int, list[Message]]]:
+    return [(place, list(share.messages)) for place, share in made.divide(Share(batch(index, messages, name)))]
 
 
 def test_modulo_and_identity_keep_a_partition_together() -> None:
     modulo, fake = partitioner(rule("modulo"), 3)
-    assert [modulo.divide(batch(index), KEYED) for index in (0, 4, 8)] == [[(0, KEYED)], [(1, KEYED)], [(2, KEYED)]]
+    assert [divided(modulo, index, KEYED) for index in (0, 4, 8)] == [[(0, KEYED)], [(1, KEYED)], [(2, KEYED)]]
     fake.partitions = 9
-    assert modulo.divide(batch(8), KEYED) == [(8, KEYED)]
+    assert divided(modulo, 8, KEYED) == [(8, KEYED)]
     identity, _ = partitioner(rule("identity"), 3)
-    assert identity.divide(batch(2), KEYED) == [(2, KEYED)]
+    assert divided(identity, 2, KEYED) == [(2, KEYED)]
 
 
 def test_a_table_goes_by_name_and_by_index() -> None:
     made, _ = partitioner(rule("table", table={"broker:0": 4, "1": 2}), 5)
-    assert made.divide(batch(0, name="broker:0"), KEYED) == [(4, KEYED)]
-    assert made.divide(batch(1, name="broker:1"), KEYED) == [(2, KEYED)]
+    assert divided(made, 0, KEYED, "broker:0") == [(4, KEYED)]
+    assert divided(made, 1, KEYED, "broker:1") == [(2, KEYED)]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ def test_binary_and_ordering_keys() -> None:
 def test_by_key_nothing_is_lost_and_every_key_keeps_its_order(said: list[tuple[str, bool]], count: int, index: int) -> None:
     messages = [Message(b"%d" % n, key=key if has else None) for n, (key, has) in enumerate(said)]
     made, _ = partitioner(rule("key"), count)
-    shares = made.divide(batch(index, messages), messages) if messages else []
+    shares = divided(made, index, messages) if messages else []
     assert sorted((m.payload or b"" for _, share in shares for m in share), key=int) == [m.payload for m in messages]
     for _, share in shares:
         assert [int(m.payload or b"") for m in share] == sorted(int(m.payload or b"") for m in share)
@@ -101,9 +107,9 @@ def test_by_key_nothing_is_lost_and_every_key_keeps_its_order(said: list[tuple[s
 
 def test_round_robin_takes_turns() -> None:
     made, fake = partitioner(rule("round_robin"), 3)
-    assert [made.divide(batch(0), KEYED)[0][0] for _ in range(4)] == [1, 2, 0, 1]
+    assert [divided(made, 0, KEYED)[0][0] for _ in range(4)] == [1, 2, 0, 1]
     fake.partitions = 4
-    assert {made.divide(batch(0), KEYED)[0][0] for _ in range(4)} == {0, 1, 2, 3}
+    assert {divided(made, 0, KEYED)[0][0] for _ in range(4)} == {0, 1, 2, 3}
 
 
 def test_misplaced_partitions() -> None:

@@ -1,48 +1,126 @@
-"""Tickets against a reference model: in order means a prefix, and never beyond an open one."""
+"""Tickets against a reference model: in order means a prefix, and never beyond an open one; one by one means every message."""
+
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.delivery.tickets import Tickets
-from mqbridge.message import Batch, Partition
+from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.delivery.tickets import Ticket, Tickets
+from mqbridge.errors import Failure
+from mqbridge.message import Batch, Partition, Share
 
 PARTITION = Partition("c", "t", "0", 0)
+REFUSED = [MessageFailure(0, Failure.RETRY, "no")]
 
 
-def batch(number: int) -> Batch:
-    return Batch(PARTITION, [], count=1, size=1, first=(number,), next=(number + 1,))
+def batch(number: int, count: int = 1) -> Batch:
+    return Batch(PARTITION, [], count=count, size=1, first=(number,), next=(number + 1,))
+
+
+class Heard:
+    """What tickets say."""
+
+    def __init__(self, *, in_order: bool) -> None:
+        self.acknowledged: list[int] = []
+        self.parts: list[tuple[int, list[int]]] = []
+        self.receipts: list[Receipt | None] = []
+        self.passed: list[int] = []
+        self.ended: list[int] = []
+        self.tickets = Tickets(
+            self._acknowledge,
+            lambda b: self.passed.append(b.first[0]),
+            lambda b: self.ended.append(b.first[0]),
+            in_order=in_order,
+        )
+
+    def _acknowledge(self, batch: Batch, indexes: Sequence[int] | None, receipt: Receipt | None) -> None:
+        self.receipts.append(receipt)
+        if indexes is None:
+            self.acknowledged.append(batch.first[0])
+        else:
+            self.parts.append((batch.first[0], list(indexes)))
 
 
 @given(legs=st.lists(st.integers(0, 3), min_size=1, max_size=8), in_order=st.booleans(), data=st.data())
 def test_only_what_is_stored_is_done(legs: list[int], in_order: bool, data: st.DataObject) -> None:
-    done: list[int] = []
-    tickets = Tickets(lambda b: done.append(b.first[0]), in_order=in_order)
-    opened = []
+    heard = Heard(in_order=in_order)
+    opened: list[Ticket] = []
     due: list[int] = []
     for number, count in enumerate(legs):
-        ticket = tickets.open(batch(number), 0.0)
+        ticket = heard.tickets.open(batch(number), 0.0)
         ticket.legs += count
         opened.append(ticket)
         due += [number] * (count + 1)
     left = dict(enumerate(count + 1 for count in legs))
     for number in data.draw(st.permutations(due)):
-        tickets.settle(opened[number])
+        heard.tickets.settle(opened[number])
         left[number] -= 1
         complete = {n for n, count in left.items() if not count}
+        prefix = next((n for n in range(len(legs)) if n not in complete), len(legs))
+        assert heard.passed == list(range(prefix))
         if in_order:
-            prefix = next((n for n in range(len(legs)) if n not in complete), len(legs))
-            assert done == list(range(prefix))
+            assert heard.acknowledged == list(range(prefix))
         else:
-            assert set(done) == complete
-    assert sorted(done) == list(range(len(legs)))
-    assert len(tickets) == 0
+            assert set(heard.acknowledged) == complete
+    assert sorted(heard.acknowledged) == sorted(heard.ended) == list(range(len(legs)))
+    assert len(heard.tickets) == 0
 
 
-def test_a_receipt_after_abandoning_does_nothing() -> None:
-    done: list[Batch] = []
+@given(st.lists(st.lists(st.integers(0, 5), max_size=6, unique=True), min_size=2, max_size=5), st.data())
+def test_a_message_is_acknowledged_once_when_every_share_of_it_is_stored(shares: list[list[int]], data: st.DataObject) -> None:
+    heard = Heard(in_order=False)
+    ticket = heard.tickets.open(source := batch(0, 6), 0.0)
+    parts = [Share(source, indexes) for indexes in shares]
+    heard.tickets.divide(ticket, parts)
+    ticket.legs += len(parts)
+    heard.tickets.settle(ticket)
+    stored: list[Share] = []
+    for part in data.draw(st.permutations(parts)):
+        heard.tickets.settle(ticket, part, Receipt())
+        stored.append(part)
+        waited_for = [other for other in parts if other not in stored]
+        done = {index for index in range(6) if not any(index in other.places for other in waited_for)}
+        said = [index for _, indexes in heard.parts for index in indexes]
+        assert len(said) == len(set(said))
+        assert set(said) == done
+    assert heard.acknowledged == []
+    assert (heard.passed, heard.ended) == ([0], [0])
+
+
+def test_the_receipt_says_where_each_message_of_the_batch_is() -> None:
+    heard = Heard(in_order=True)
+    ticket = heard.tickets.open(source := batch(0, 3), 0.0)
+    ticket.legs += 2
+    heard.tickets.settle(ticket)
+    heard.tickets.settle(ticket, Share(source, [2]), Receipt([(70,)]))
+    heard.tickets.settle(ticket, Share(source, [0, 1]), Receipt(lambda: [(8,), (9,)]))
+    [receipt] = heard.receipts
+    assert receipt is not None
+    assert receipt.positions == [(8,), (9,), (70,)]
+
+
+def test_bytes_are_free_when_the_last_leg_has_ended_and_not_before() -> None:
     for in_order in (True, False):
-        tickets = Tickets(done.append, in_order=in_order)
-        ticket = tickets.open(batch(0), 0.0)
-        assert tickets.abandon() == [ticket.batch]
-        tickets.settle(ticket)
-    assert done == []
+        heard = Heard(in_order=in_order)
+        ticket = heard.tickets.open(source := batch(0), 0.0)
+        ticket.legs += 2
+        heard.tickets.settle(ticket)
+        heard.tickets.fail(ticket, Share(source), REFUSED)
+        [left] = heard.tickets.abandon()
+        assert left is ticket
+        assert [failure.reason for failure in left.failures] == ["no"]
+        assert heard.ended == []
+        heard.tickets.settle(ticket, Share(source), Receipt())
+        assert heard.ended == [0]
+        assert heard.acknowledged == heard.passed == []
+
+
+def test_a_failed_batch_holds_up_those_behind_it_where_order_counts() -> None:
+    heard = Heard(in_order=True)
+    first, second = heard.tickets.open(batch(0), 0.0), heard.tickets.open(batch(1), 0.0)
+    heard.tickets.fail(first, Share(first.batch), REFUSED)
+    heard.tickets.settle(second)
+    assert heard.acknowledged == heard.passed == []
+    assert [ticket.batch.first for ticket in heard.tickets.abandon()] == [(0,), (1,)]
+    assert sorted(heard.ended) == [0, 1]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from mqbridge.adapter import Cluster, InboundLane, InboundSpec, OutboundSpec, Receipt, load_adapters
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from tests.kit.oracle import Oracle, message
 from tests.kit.pulsar import Pulsar
 from tests.kit.tubemq import TubeMQ
@@ -88,7 +88,7 @@ async def fill(tubemq: TubeMQ, topic: str, counts: Sequence[int], size: int, fir
             waiting: deque[asyncio.Future[Receipt]] = deque()
             for start in range(begin, begin + count, BATCH):
                 batch = [message(partition, n, size) for n in range(start, min(start + BATCH, begin + count))]
-                waiting.append(outbound.send(partition, batch, None))
+                waiting.append(outbound.send(partition, Share(Batch.of(batch))))
                 if len(waiting) >= WINDOW:
                     assert not (await waiting.popleft()).failures
             for receipt in await asyncio.gather(*waiting):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter import OutboundSpec
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from tests.e2e.sides import Side, side
 from tests.e2e.support import opened, read
 from tests.kit.gateway import GatewayProcess
@@ -44,7 +44,7 @@ async def send(source: Side, topic: str, partitions: range) -> None:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
         for partition in partitions:
             batch = [Message(b"%d/%d" % (partition, number)) for number in range(PER_PARTITION)]
-            assert not (await outbound.send(partition, batch, None)).failures
+            assert not (await outbound.send(partition, Share(Batch.of(batch)))).failures
         await outbound.close()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mqbridge.adapter import OutboundSpec
-from mqbridge.message import Message, split_origin
+from mqbridge.message import Batch, Message, Share, split_origin
 from tests.e2e.corpus import assert_same, odd, ordinary
 from tests.e2e.sides import SYSTEMS, Side, side
 from tests.e2e.support import opened, read
@@ -38,7 +38,7 @@ async def send(source: Side, topic: str, partitions: Sequence[Sequence[Message]]
     async with opened(source.system, source.settings) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
         for partition, messages in enumerate(partitions):
-            assert [f.reason for f in (await outbound.send(partition, messages, None)).failures] == []
+            assert [f.reason for f in (await outbound.send(partition, Share(Batch.of(messages)))).failures] == []
         await outbound.close()
 
 

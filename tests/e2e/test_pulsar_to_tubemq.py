@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqbridge.adapter import OutboundSpec
-from mqbridge.message import Message, split_origin
+from mqbridge.message import Batch, Message, Share, split_origin
 from tests.e2e.support import environment, opened, pulsar_settings, read, tubemq_settings
 from tests.kit.gateway import CONFIG, GatewayProcess
 from tests.kit.pulsar import Pulsar
@@ -38,7 +38,7 @@ async def test_everything_comes_over_and_is_read_back_whole(tubemq: TubeMQ, puls
     pulsar.create_topic(source.rpartition("/")[2], 1)
     async with opened("pulsar", pulsar_settings(pulsar)) as cluster:
         outbound = await cluster.outbound(OutboundSpec(source, stamp_origin=False))
-        assert not (await outbound.send(0, CORPUS, None)).failures
+        assert not (await outbound.send(0, Share(Batch.of(CORPUS)))).failures
         await outbound.close()
     env = environment(tubemq, pulsar, source, target)
     with GatewayProcess(CONFIG / "pulsar-to-tubemq.yaml", tmp_path, "--until-idle", "3", env=env) as gateway:

@@ -17,7 +17,7 @@ WRITER = """
 import asyncio, os, sys
 from mqbridge.adapter import OutboundSpec
 from mqbridge.log.adapter.cluster import ADAPTER
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 
 async def main(path, number):
     cluster = ADAPTER.make_cluster("log", ADAPTER.cluster_model(path=path, synchronous="normal"))
@@ -28,7 +28,7 @@ async def main(path, number):
 
     async def send(first, count):
         messages = [Message(b"%012d" % (first + place) + bytes(300), (("of", str(count)),)) for place in range(count)]
-        receipt = await outbound.send(0, messages, None)
+        receipt = await outbound.send(0, Share(Batch.of(messages)))
         assert not receipt.failures
         # One write per send: the pipe takes it whole or not at all.
         os.write(1, b"%d %d %d\\n" % (first, count, receipt.position[0]))

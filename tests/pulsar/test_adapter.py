@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from mqbridge.adapter import InboundSpec, OutboundSpec, Start
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
-from mqbridge.message import Message, Partition
+from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.cluster import ADAPTER
 from mqbridge.pulsar.adapter.config import PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
@@ -177,7 +177,7 @@ async def test_only_what_is_too_large_fails(ends):
     await cluster.create(topic, 1)
     outbound = await ends.outbound(cluster, topic)
     sent = [*messages(0), Message(bytes(6 << 20)), *messages(2), Message(b"", defect="broken"), *messages(4)]
-    receipt = await outbound.send(0, sent, SOURCE)
+    receipt = await outbound.send(0, Share(Batch.of(sent, SOURCE)))
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
     lane = await first_lane(await ends.inbound(cluster, topic))
     found = await read(lane, 3)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, Outbound, OutboundSpec
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
@@ -203,7 +203,7 @@ async def test_a_delayed_message_comes_when_it_is_due_and_is_not_delayed_again(e
     [late] = await read(await lane_of(await ends.inbound(cluster, InboundSpec((topic,), group()))), 1)
     assert (late.payload, late.deliver_at, late.properties) == (b"late", due, (("a", "1"), ("b", "2")))
     assert time.time() * 1000 >= due - 1000
-    await (await ends.outbound(cluster, again)).send(0, [late], None)
+    await (await ends.outbound(cluster, again)).send(0, Share(Batch.of([late])))
     [copy] = await read(await lane_of(await ends.inbound(cluster, InboundSpec((again,), group()))), 1)
     assert copy.deliver_at == due
 

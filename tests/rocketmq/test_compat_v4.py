@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from mqbridge.adapter import Cluster, InboundSpec, OutboundSpec
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
 from mqbridge.rocketmq.client import connection
@@ -118,7 +118,7 @@ async def test_a_delayed_message_comes_by_a_level_and_keeps_its_time(rocketmq_ol
     assert late.publish_time is not None
     assert late.publish_time >= due
     assert (late.payload, late.deliver_at, late.properties) == (b"late", due, (("a", "1"),))
-    await (await cluster.outbound(OutboundSpec(again))).send(0, [late], None)
+    await (await cluster.outbound(OutboundSpec(again))).send(0, Share(Batch.of([late])))
     assert (await first_of(cluster, again)).deliver_at == due
     too_late = await outbound.send(0, [Message(b"x", deliver_at=due + 3 * 3_600_000)], None)
     [failure] = too_late.failures

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter import OutboundSpec
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from tests.e2e.support import config, opened, pulsar_settings, read, tubemq_settings
 from tests.kit import java
 from tests.kit.gateway import GatewayProcess
@@ -91,7 +91,7 @@ async def test_java_reads_from_tubemq_what_we_wrote(tubemq: TubeMQ) -> None:
     ]
     async with opened("tubemq", tubemq_settings(tubemq)) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-        receipt = await outbound.send(0, messages, None)
+        receipt = await outbound.send(0, Share(Batch.of(messages)))
         assert not receipt.failures
         await outbound.close()
     native, plain, foreign = await run_java(
@@ -116,7 +116,7 @@ async def test_java_reads_from_pulsar_what_we_wrote(pulsar: Pulsar) -> None:
     ]
     async with opened("pulsar", pulsar_settings(pulsar)) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-        assert not (await outbound.send(0, messages, None)).failures
+        assert not (await outbound.send(0, Share(Batch.of(messages)))).failures
         await outbound.close()
     got = await run_java("PulsarConsume", url=pulsar.service_url, topic=topic, subscription="s", messages=5, idle=IDLE_S)
     first, binary, gone, empty, later = got

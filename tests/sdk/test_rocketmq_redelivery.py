@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter import OutboundSpec
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from tests.e2e.corpus import assert_same
 from tests.e2e.sides import side
 from tests.e2e.support import opened
@@ -42,8 +42,8 @@ async def fill(request: pytest.FixtureRequest, rocketmq: RocketMQ, client: str) 
     rocket = side("rocketmq", request)
     async with opened(rocket.system, rocket.settings) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-        assert not (await outbound.send(0, ours[:-1], None)).failures
-        assert not (await outbound.send(0, ours[-1:], None)).failures
+        assert not (await outbound.send(0, Share(Batch.of(ours[:-1])))).failures
+        assert not (await outbound.send(0, Share(Batch.of(ours[-1:])))).failures
         await outbound.close()
     return topic
 

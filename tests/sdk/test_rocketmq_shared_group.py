@@ -14,7 +14,7 @@ import pytest
 
 from mqbridge.adapter import OutboundSpec
 from mqbridge.errors import ClusterError
-from mqbridge.message import Message, split_origin
+from mqbridge.message import Batch, Message, Share, split_origin
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.bodies import Queue, decode_running_info
@@ -261,7 +261,7 @@ async def test_what_java_sends_back_comes_to_the_gateway(client: str, request: p
             outbound = await cluster.outbound(OutboundSpec(group.topic, stamp_origin=False))
             for queue in range(QUEUES):
                 messages = [Message(b"%d/%d" % (queue, n)) for n in range(10)]
-                assert not (await outbound.send(queue, messages, None)).failures
+                assert not (await outbound.send(queue, Share(Batch.of(messages)))).failures
             await outbound.close()
         await group.read_to_end(group.topic, QUEUES)
         refused = {body(line) for line in group.consumed() if not line["accepted"]}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter import OutboundSpec
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record
 from tests.e2e.sides import Side, side
@@ -55,7 +55,9 @@ def written(queue: int) -> list[Message]:
 async def send(rocket: Side, topic: str, partitions: Sequence[Sequence[Message]]) -> None:
     async with opened(rocket.system, rocket.settings) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-        receipts = await asyncio.gather(*(outbound.send(number, messages, None) for number, messages in enumerate(partitions)))
+        receipts = await asyncio.gather(
+            *(outbound.send(number, Share(Batch.of(messages))) for number, messages in enumerate(partitions))
+        )
         assert not [failure.reason for receipt in receipts for failure in receipt.failures]
         await outbound.close()
 

@@ -1,6 +1,7 @@
 """The embedded log as the gateway sees it."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from mqbridge.adapter import (
     Adapter,
@@ -8,24 +9,25 @@ from mqbridge.adapter import (
     Capabilities,
     Inbound,
     InboundSpec,
-    Member,
+    Operations,
     Outbound,
     OutboundSpec,
     Topic,
-    dense_backlog,
-    dense_newest,
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.log.adapter import operations as operate
 from mqbridge.log.adapter.config import LogInboundOptions, LogOutboundOptions
 from mqbridge.log.adapter.inbound import LogInbound
+from mqbridge.log.adapter.lane import RECEIVE_BYTES, RECEIVE_MESSAGES, make_batch
+from mqbridge.log.adapter.operations import LogOperations
 from mqbridge.log.adapter.outbound import LogOutbound
+from mqbridge.log.mapping.preview import preview
+from mqbridge.log.mapping.table import TABLE
 from mqbridge.log.store import topics
 from mqbridge.log.store.append import Appender
-from mqbridge.log.store.database import Store, now_ms
+from mqbridge.log.store.database import Store
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.store.topics import PartitionRow
-from mqbridge.message import Position
+from mqbridge.message import Batch, Partition, Position
 
 MAX_PARTITIONS = 10_000
 
@@ -33,18 +35,23 @@ MAX_PARTITIONS = 10_000
 class LogCluster:
     """One log file. Other processes, and other clusters of this one, may have it open too."""
 
-    capabilities = Capabilities(seek=True, move_groups=True, find_times=True)
+    capabilities = Capabilities(seek=True)
 
     def __init__(self, name: str, config: LogSettings) -> None:
         self.name = name
         self.store = Store(config)
         self._appender = Appender(self.store)
 
+    @property
+    def operations(self) -> Operations:
+        """What people may ask."""
+        return LogOperations(self.store, self)
+
     async def connect(self) -> None:
         """Open or create the file."""
         await self.store.open()
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Let the file go."""
         await self.store.close()
 
@@ -68,62 +75,52 @@ class LogCluster:
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset by partition."""
-        return {str(row.number): Bounds((row.first,), (row.next,)) for row in await self._existing(topic)}
-
-    async def groups(self, topic: str) -> list[str]:
-        """The groups that ever joined."""
-        await self._existing(topic)
-        return await self.store.read(topics.groups, topic)
+        return {str(row.number): Bounds((row.first,), (row.next,)) for row in await self.existing(topic)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The group's offsets, as far as they are written: an acknowledgement shows after ACK_FLUSH_S."""
-        await self._existing(topic)
+        await self.existing(topic)
         offsets = await self.store.read(topics.committed, topic, group)
         return {str(number): (offset,) for number, offset in offsets.items()}
 
-    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Messages from the group's offsets to the ends."""
-        return dense_backlog(await self.committed(topic, group), await self.bounds(topic))
-
-    async def members(self, topic: str, group: str) -> list[Member]:
-        """The living members, of this process and others, with their leases."""
-        await self._existing(topic)
-        return await self.store.read(operate.members, topic, group, now_ms())
-
-    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Set the group's offsets."""
-        await self._existing(topic)
-        offsets = {name: position[0] for name, position in positions.items()}
-        await self.store.write(operate.move, topic, group, offsets, now_ms())
-
-    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """By the time of appending."""
-        await self._existing(topic)
-        found = await self.store.read(operate.offsets_at, topic, time_ms)
-        return {name: (offset,) for name, offset in found.items()}
-
-    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """So many before the end."""
-        return dense_newest(await self.bounds(topic), count)
-
-    async def settings(self, topic: str) -> Mapping[str, str]:
-        """The limits of the log, which hold for every topic of it."""
-        await self._existing(topic)
-        return operate.settings(self.store.config)
+    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
+        """Rows as they lie in the file, cut at both ends."""
+        row = next((row for row in await self.existing(topic) if str(row.number) == partition), None)
+        if row is None:
+            raise ClusterError(f"topic {topic!r} of log {self.name!r} has no partition {partition}", Failure.FATAL)
+        source, wake = Partition(self.name, topic, partition, row.number), asyncio.Event()
+        (at,), last = begin, None if end is None else end[0]
+        self.store.watch(row.id, wake)
+        try:
+            while last is None or at < last:
+                wake.clear()
+                rows, tail = await self.store.rows(row.id, at, RECEIVE_BYTES, RECEIVE_MESSAGES)
+                if rows:
+                    base, count, _ = rows[-1]
+                    until = base + count if last is None else min(last, base + count)
+                    yield make_batch(source, rows, at, until)
+                    at = until
+                elif last is not None:
+                    return
+                elif self.store.tails.get(row.id, 0) <= tail:
+                    await wake.wait()
+        finally:
+            self.store.unwatch(row.id, wake)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
         for topic in spec.topics:
-            await self._existing(topic)
+            await self.existing(topic)
         inbound = LogInbound(self.store, self.name, spec)
         await inbound.join()
         return inbound
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
-        return LogOutbound(self.store, self._appender, spec, await self._existing(spec.topic))
+        return LogOutbound(self, self.store, self._appender, spec, await self.existing(spec.topic))
 
-    async def _existing(self, topic: str) -> Sequence[PartitionRow]:
+    async def existing(self, topic: str) -> Sequence[PartitionRow]:
+        """The partitions of a topic. Raises ClusterError."""
         rows = await self.store.read(topics.partitions, topic)
         if not rows:
             raise ClusterError(
@@ -132,4 +129,12 @@ class LogCluster:
         return rows
 
 
-ADAPTER = Adapter("log", LogSettings, LogInboundOptions, LogOutboundOptions, LogCluster)
+ADAPTER = Adapter(
+    system="log",
+    cluster_model=LogSettings,
+    inbound_options=LogInboundOptions,
+    outbound_options=LogOutboundOptions,
+    make_cluster=LogCluster,
+    table=TABLE,
+    preview=preview,
+)

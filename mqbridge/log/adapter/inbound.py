@@ -32,6 +32,8 @@ HEARTBEATS_PER_LEASE = 4
 class LogInbound:
     """Gets partitions by the group's rule, hands them out as lanes, and takes them back when the rule says so."""
 
+    individual_ack = False
+
     def __init__(self, store: Store, cluster: str, spec: InboundSpec) -> None:
         self._store, self._cluster = store, cluster
         lease_ms = int(store.config.lease * 1000)
@@ -57,10 +59,10 @@ class LogInbound:
         while (lane := await self._new.get()) is not None:
             if isinstance(lane, ClusterError):
                 raise lane
-            if not lane.ended:
+            if not lane.revoked.is_set():
                 yield lane
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Commit, give every partition back, leave the group."""
         if self._closed:
             return

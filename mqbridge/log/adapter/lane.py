@@ -5,9 +5,11 @@ holds is what its caller has not let go of. Any number of batches may be outstan
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
+from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
@@ -39,7 +41,7 @@ class LogLane:
         self.id = id_
         self.acknowledged: int | None = None
         """The offset to commit; None until something was acknowledged."""
-        self.ended = False
+        self.revoked = asyncio.Event()
         self._owner, self._store = owner, store
         self._next = offset
         self._caught_up = False
@@ -56,12 +58,12 @@ class LogLane:
     async def receive(self) -> Batch:
         """The next rows as a batch; waits for one."""
         while True:
-            if self.ended:
+            if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")
             run, offset = self._run, self._next
             self._wake.clear()
             rows, tail = await self._store.rows(self.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
-            if self.ended or run != self._run:
+            if self.revoked.is_set() or run != self._run:
                 continue
             if rows:
                 return self._batch(rows, offset, tail)
@@ -71,30 +73,34 @@ class LogLane:
 
     def _batch(self, rows: list[read.Row], offset: int, tail: int) -> Batch:
         base, count, _ = rows[-1]
-        after = base + count
-        self._next = after
-        self._caught_up = after >= tail
-        size = sum(len(records) for _, _, records in rows)
-        decode = partial(read.decode, rows, offset)
-        return Batch(self.partition, decode, count=after - offset, size=size, first=(offset,), next=(after,), native=self._run)
+        self._next = base + count
+        self._caught_up = self._next >= tail
+        return make_batch(self.partition, rows, offset, self._next, self._run)
 
-    def acknowledge(self, batch: Batch) -> None:
+    def acknowledge(
+        self,
+        batch: Batch,
+        indexes: Sequence[int] | None = None,
+        receipt: Receipt | None = None,
+    ) -> None:
         """Everything up to the end of the batch is stored."""
         after = batch.next[0]
-        if self.ended or (batch.native != self._run and after > self._run_start):
+        if self.revoked.is_set() or (batch.handle != self._run and after > self._run_start):
             return
         if self.acknowledged is None or after > self.acknowledged:
             self.acknowledged = after
             self._owner.moved(self, after)
 
-    def reject(self, batch: Batch) -> None:
-        """Go back to the beginning of the batch."""
-        if not self.ended and (batch.native == self._run or batch.first[0] <= self._run_start):
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
+        """Go back to the beginning of the batch, after the delay."""
+        if delay_s:
+            asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
+        elif not self.revoked.is_set() and (batch.handle == self._run or batch.first[0] <= self._run_start):
             self._restart(batch.first[0])
 
     async def seek(self, position: Position) -> None:
         """Continue from this offset; the group's position moves there too, as it would otherwise keep what is behind it."""
-        if self.ended:
+        if self.revoked.is_set():
             raise LaneRevoked(f"{self.partition} cannot be moved: it belongs to another member of the group, or was released")
         (offset,) = position
         self._restart(offset)
@@ -110,10 +116,28 @@ class LogLane:
 
     def end(self) -> None:
         """The partition is no longer ours."""
-        self.ended = True
+        self.revoked.set()
         self._store.unwatch(self.id, self._wake)
         self._wake.set()
 
-    async def release(self) -> None:
+    async def release(self, deadline: float | None = None) -> None:
         """Commit what is acknowledged, give the partition back."""
         await self._owner.give_back(self)
+
+
+def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
+    """The batch of the messages between two offsets that some rows hold; `run` is the run of its lane."""
+    size = sum(len(records) for _, _, records in rows)
+    decode = partial(read.decode, rows, first, end)
+    return Batch(
+        partition,
+        decode,
+        count=end - first,
+        size=size,
+        first=(first,),
+        next=(end,),
+        format="log.rows",
+        data=rows,
+        handle=run,
+        mentions=lambda text: any(text in records for _, _, records in rows),
+    )

@@ -1,15 +1,76 @@
 """What people ask of a log's groups and topics: who is a member, moving a group, finding a time."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from mqbridge.adapter import Member
+from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import groups, topics
+from mqbridge.log.store.database import Store, now_ms
 from mqbridge.log.store.settings import LogSettings
+from mqbridge.log.store.topics import PartitionRow
+from mqbridge.message import Position
 
 
-def members(connection: sqlite3.Connection, topic: str, group: str, now_ms: int) -> list[Member]:
+class Topics(Protocol):
+    """The cluster that is asked."""
+
+    async def existing(self, topic: str) -> Sequence[PartitionRow]:
+        """The partitions of a topic. Raises ClusterError."""
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        """First and next offset by partition."""
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        """The group's offsets."""
+
+
+class LogOperations:
+    """All of it is in the file."""
+
+    backlog_unit = "messages"
+
+    def __init__(self, store: Store, topics_: Topics) -> None:
+        self._store, self._topics = store, topics_
+
+    async def groups(self, topic: str) -> list[str]:
+        """The groups that ever joined."""
+        await self._topics.existing(topic)
+        return await self._store.read(topics.groups, topic)
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Messages from the group's offsets to the ends."""
+        return dense_backlog(await self._topics.committed(topic, group), await self._topics.bounds(topic))
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """The living members, of this process and others, with their leases."""
+        await self._topics.existing(topic)
+        return await self._store.read(find_members, topic, group, now_ms())
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Set the group's offsets."""
+        await self._topics.existing(topic)
+        offsets = {name: position[0] for name, position in positions.items()}
+        await self._store.write(move_group, topic, group, offsets, now_ms())
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """By the time of appending."""
+        await self._topics.existing(topic)
+        found = await self._store.read(offsets_at, topic, time_ms)
+        return {name: (offset,) for name, offset in found.items()}
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """So many before the end."""
+        return dense_newest(await self._topics.bounds(topic), count)
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """The limits of the log, which hold for every topic of it."""
+        await self._topics.existing(topic)
+        return limits(self._store.config)
+
+
+def find_members(connection: sqlite3.Connection, topic: str, group: str, now_ms: int) -> list[Member]:
     """The living members of a group with the partitions of the topic that each has leased."""
     alive = connection.execute(
         "SELECT m.id FROM member m JOIN topic t ON t.id = m.topic"
@@ -24,12 +85,12 @@ def members(connection: sqlite3.Connection, topic: str, group: str, now_ms: int)
     return [Member(one, "", tuple(str(number) for owner, number in leases if owner == one)) for (one,) in alive]
 
 
-def move(connection: sqlite3.Connection, topic: str, group: str, offsets: Mapping[str, int], now_ms: int) -> None:
+def move_group(connection: sqlite3.Connection, topic: str, group: str, offsets: Mapping[str, int], now_ms: int) -> None:
     """Set the group's offsets by partition name. Raises ClusterError while it has members: they would commit over it.
 
     A member that slept through its lease loses it here, or it would still commit when it wakes.
     """
-    if present := members(connection, topic, group, now_ms):
+    if present := find_members(connection, topic, group, now_ms):
         names = ", ".join(member.id for member in present)
         raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
     ids = {str(row.number): row.id for row in topics.partitions(connection, topic)}
@@ -51,7 +112,7 @@ def offsets_at(connection: sqlite3.Connection, topic: str, time_ms: int) -> dict
     return found
 
 
-def settings(config: LogSettings) -> dict[str, str]:
+def limits(config: LogSettings) -> dict[str, str]:
     """The limits that hold for every topic of the log."""
     said = config.model_dump(mode="json", include={"synchronous", "retention", "retention_bytes", "max_message_bytes"})
     return {name: "none" if value is None else str(value) for name, value in said.items()}

@@ -8,12 +8,14 @@ tried again as it is, before anything that came later.
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store.database import Store, now_ms
 from mqbridge.log.wire.records import checksum
+from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 
 GROUP_BYTES = 16 << 20
@@ -21,23 +23,49 @@ GROUP_BYTES = 16 << 20
 
 
 class Append:
-    """One `send`: rows for one partition, and who waits for the receipt. `places` are the indexes of the messages in them."""
+    """One `send` of `count` messages: rows for one partition, and who waits for the receipt.
 
-    __slots__ = ("deadline", "future", "partition", "places", "receipt", "rows", "size")
+    `indexes` are those of the messages that are in the rows; the others have failed already. When an `ordered` one fails, those
+    that were sent behind it to its partition fail too.
+    """
+
+    __slots__ = ("count", "deadline", "failures", "future", "indexes", "ordered", "partition", "rows", "size")
 
     def __init__(
         self,
         partition: int,
         *,
         rows: list[tuple[int, bytes]],
-        places: Sequence[int],
-        receipt: Receipt,
+        count: int,
+        indexes: Sequence[int],
+        failures: list[MessageFailure],
+        ordered: bool,
         future: "asyncio.Future[Receipt]",
         deadline: float | None,
     ) -> None:
-        self.partition, self.rows, self.places, self.receipt = partition, rows, places, receipt
-        self.future, self.deadline = future, deadline
+        self.partition, self.rows, self.count, self.indexes, self.failures = partition, rows, count, indexes, failures
+        self.ordered, self.future, self.deadline = ordered, future, deadline
         self.size = sum(len(row) for _, row in rows)
+
+    def stored(self, tail: int) -> None:
+        """It is stored, right before the offset `tail`."""
+        self._resolve(partial(self._positions, tail - len(self.indexes)))
+
+    def failed(self, reason: str) -> None:
+        """It is not stored, and may be sent again."""
+        self.failures += [MessageFailure(index, Failure.RETRY, reason) for index in self.indexes]
+        self.failures.sort(key=lambda failure: failure.index)
+        self._resolve(())
+
+    def _resolve(self, positions: Callable[[], Sequence[Position]] | Sequence[Position]) -> None:
+        if not self.future.done():
+            self.future.set_result(Receipt(positions, self.failures))
+
+    def _positions(self, first: int) -> list[Position]:
+        found: list[Position] = [()] * self.count
+        for offset, index in enumerate(self.indexes, first):
+            found[index] = (offset,)
+        return found
 
 
 class Appender:
@@ -80,14 +108,21 @@ class Appender:
     def _drop_late(self) -> None:
         """Report what was retried for as long as its outbound allows."""
         now = asyncio.get_running_loop().time()
-        if late := [
-            append for append in self._group if append.future.done() or (append.deadline is not None and append.deadline <= now)
-        ]:
-            self._group = [append for append in self._group if append not in late]
-            for append in late:
-                reason = f"the log {self._store.config.path} could not store it in the time allowed"
-                append.receipt.failures += [MessageFailure(place, Failure.RETRY, reason) for place in append.places]
-                _resolve(append)
+        held_up: set[int] = set()
+        """Partitions of which something ordered is late: nothing may overtake it."""
+        kept: list[Append] = []
+        for append in (*self._group, *self._queue):
+            is_late = append in self._group and append.deadline is not None and append.deadline <= now
+            if is_late or (append.ordered and append.partition in held_up):
+                what = "it" if is_late else "what was sent before it"
+                append.failed(f"the log {self._store.config.path} could not store {what} in the time allowed")
+                if append.ordered:
+                    held_up.add(append.partition)
+            elif not append.future.done():
+                kept.append(append)
+        if len(kept) < len(self._group) + len(self._queue):
+            self._group = [append for append in kept if append in self._group]
+            self._queue = deque(append for append in kept if append not in self._group)
 
     def _committed(self, written: "asyncio.Future[list[int]]") -> None:
         error = None if written.cancelled() else written.exception()
@@ -98,20 +133,13 @@ class Appender:
         group, self._group = self._group, []
         if error is None:
             for append, tail in zip(group, written.result(), strict=True):
-                append.receipt.position = (tail - 1,)
-                _resolve(append)
+                append.stored(tail)
                 self._store.heard(append.partition, tail)
         else:
             for append in group:
                 if not append.future.done():
                     append.future.set_exception(error)
         self._commit()
-
-
-def _resolve(append: Append) -> None:
-    if not append.future.done():
-        append.receipt.failures.sort(key=lambda failure: failure.index)
-        append.future.set_result(append.receipt)
 
 
 def write_group(connection: sqlite3.Connection, group: Sequence[Append], appended_ms: int) -> list[int]:

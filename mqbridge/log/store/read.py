@@ -66,16 +66,9 @@ def _after(connection: sqlite3.Connection, partition: int, offset: int) -> int:
     return int(tail if base is None else min(base, tail))
 
 
-def decode(rows: list[Row], offset: int) -> list[Message]:
-    """The messages of the rows from `offset` on."""
+def decode(rows: list[Row], first: int, end: int) -> list[Message]:
+    """The messages of the rows from offset `first` up to `end`."""
     messages: list[Message] = []
     for base, count, records in rows:
         messages += decode_row(records, count, base)
-    return messages[offset - rows[0][0] :]
-
-
-def newest(connection: sqlite3.Connection, partition: int) -> Message | None:
-    """The newest message of a partition. Raises GapError when it is damaged."""
-    query = "SELECT max(base) FROM batch WHERE partition = ?"
-    (base,) = connection.execute(query, (partition,)).fetchone()
-    return None if base is None else decode(_rows(connection, partition, base, 0, 0), base)[-1]
+    return messages[first - rows[0][0] : end - rows[0][0]]

@@ -1,6 +1,7 @@
 """The memory as the gateway sees it."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
 
 from mqbridge.adapter import (
     Adapter,
@@ -8,19 +9,20 @@ from mqbridge.adapter import (
     Capabilities,
     Inbound,
     InboundSpec,
-    Member,
+    Operations,
     Outbound,
     OutboundSpec,
     Topic,
-    dense_backlog,
-    dense_newest,
 )
-from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
+from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreachable
 from mqbridge.memory.adapter.config import MemoryConfig, MemoryOptions
-from mqbridge.memory.adapter.inbound import MemoryInbound
+from mqbridge.memory.adapter.inbound import MemoryInbound, make_batch
+from mqbridge.memory.adapter.operations import MemoryOperations
 from mqbridge.memory.adapter.outbound import MemoryOutbound
-from mqbridge.memory.broker import Progress, StoredPartition, broker
-from mqbridge.message import Position
+from mqbridge.memory.broker import StoredPartition, broker
+from mqbridge.memory.mapping.preview import preview
+from mqbridge.memory.mapping.table import TABLE
+from mqbridge.message import Batch, Partition, Position
 
 
 class MemoryCluster:
@@ -29,20 +31,23 @@ class MemoryCluster:
     def __init__(self, name: str, config: MemoryConfig) -> None:
         self.name = name
         self.capabilities = Capabilities(
-            individual_ack=config.individual_ack,
             seek=True,
             empty_payload=config.empty_payload,
             growing_outbound=config.growing_outbound,
-            move_groups=True,
         )
         self._config = config
         self.broker = broker(config.broker or name)
+
+    @property
+    def operations(self) -> Operations:
+        """What people may ask."""
+        return MemoryOperations(self)
 
     async def connect(self) -> None:
         """Nothing to open. Raises Unreachable while the broker is told to be disconnected."""
         self._reach()
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Nothing to close."""
 
     async def topics(self) -> list[str]:
@@ -67,74 +72,66 @@ class MemoryCluster:
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset by partition."""
-        return {str(number): Bounds((stored.first,), (stored.next,)) for number, stored in enumerate(self._existing(topic))}
-
-    async def groups(self, topic: str) -> list[str]:
-        """The groups that ever joined."""
-        self._existing(topic)
-        return sorted({group for group, of, _ in self.broker.progress if of == topic})
+        return {str(number): Bounds((stored.first,), (stored.next,)) for number, stored in enumerate(self.existing(topic))}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The offset below which the group has acknowledged everything."""
-        self._existing(topic)
+        self.existing(topic)
         progress = self.broker.progress.items()
         return {str(number): (state.committed,) for (who, of, number), state in progress if (who, of) == (group, topic)}
 
-    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Messages from the group's offsets to the ends."""
-        return dense_backlog(await self.committed(topic, group), await self.bounds(topic))
-
-    async def members(self, topic: str, group: str) -> list[Member]:
-        """The members that want the topic."""
-        self._existing(topic)
-        held = self.broker.holders(group, topic)
-        return [Member(name, "", tuple(map(str, numbers))) for name, numbers in held.items()]
-
-    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Set the group's offsets. Raises ClusterError while it has members."""
-        self._existing(topic)
-        if self.broker.holders(group, topic):
-            raise ClusterError(f"group {group!r} is being consumed: stop it, then move it", Failure.FATAL)
-        if unknown := positions.keys() - (await self.bounds(topic)).keys():
-            raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
-        for name, (offset,) in positions.items():
-            self.broker.progress[group, topic, int(name)] = Progress(offset)
-
-    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """Times are not kept."""
-        raise ClusterError(f"memory cluster {self.name!r} keeps no times: {time_ms} of {topic!r} is nowhere", Failure.FATAL)
-
-    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """So many before the end."""
-        return dense_newest(await self.bounds(topic), count)
-
-    async def settings(self, topic: str) -> Mapping[str, str]:
-        """Nothing can be set."""
-        self._existing(topic)
-        return {}
+    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
+        """From the list that the broker holds."""
+        stored = self.existing(topic)[int(partition)]
+        source = Partition(self.name, topic, partition, int(partition))
+        wake = asyncio.Event()
+        stored.readers.add(wake)
+        try:
+            (at,), last = begin, None if end is None else end[0]
+            while last is None or at < min(last, stored.next):
+                wake.clear()
+                if at < stored.first:
+                    raise GapError(f"{source}: offsets {at} to {stored.first - 1} are gone", (stored.first,))
+                until = min(at + self._config.batch_messages, stored.next if last is None else min(last, stored.next))
+                if until > at:
+                    yield make_batch(source, stored.messages[at - stored.first : until - stored.first], at, until)
+                    at = until
+                else:
+                    await wake.wait()
+        finally:
+            stored.readers.discard(wake)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
         for topic in spec.topics:
-            self._existing(topic)
+            self.existing(topic)
         inbound = MemoryInbound(self.broker, self.name, self._config, spec)
         self.broker.join(spec.group, inbound)
         return inbound
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
-        self._existing(spec.topic)
+        self.existing(spec.topic)
         return MemoryOutbound(self.broker, self._config, spec)
 
     def _reach(self) -> None:
         if not self.broker.connected.is_set():
             raise Unreachable(f"memory cluster {self.name!r} is disconnected")
 
-    def _existing(self, topic: str) -> list[StoredPartition]:
+    def existing(self, topic: str) -> list[StoredPartition]:
+        """The partitions of a topic. Raises ClusterError."""
         self._reach()
         if topic not in self.broker.topics:
             raise ClusterError(f"there is no topic {topic!r} in memory cluster {self.name!r}; create it", Failure.FATAL)
         return self.broker.topics[topic]
 
 
-ADAPTER = Adapter("memory", MemoryConfig, MemoryOptions, MemoryOptions, MemoryCluster)
+ADAPTER = Adapter(
+    system="memory",
+    cluster_model=MemoryConfig,
+    inbound_options=MemoryOptions,
+    outbound_options=MemoryOptions,
+    make_cluster=MemoryCluster,
+    table=TABLE,
+    preview=preview,
+)

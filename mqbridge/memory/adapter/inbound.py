@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from itertools import groupby
 
-from mqbridge.adapter import InboundSpec, Start
+from mqbridge.adapter import InboundSpec, MessageFailure, Receipt, Start
 from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, Progress
@@ -17,6 +18,7 @@ class MemoryInbound:
     def __init__(self, broker: Broker, cluster: str, config: MemoryConfig, spec: InboundSpec) -> None:
         self.topics = spec.topics
         self.broker, self.config, self.spec = broker, config, spec
+        self.individual_ack = config.individual_ack
         self._cluster = cluster
         self._held: dict[tuple[str, int], MemoryLane] = {}
         self._new: asyncio.Queue[MemoryLane | ClusterError | None] = asyncio.Queue()
@@ -26,10 +28,10 @@ class MemoryInbound:
         while (lane := await self._new.get()) is not None:
             if isinstance(lane, ClusterError):
                 raise lane
-            if not lane.ended:
+            if not lane.revoked.is_set():
                 yield lane
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Leave the group."""
         for lane in list(self._held.values()):
             self.revoke(lane.partition.topic, lane.partition.index)
@@ -67,7 +69,7 @@ class MemoryLane:
 
     def __init__(self, inbound: MemoryInbound, partition: Partition, progress: Progress) -> None:
         self.partition = partition
-        self.ended = False
+        self.revoked = asyncio.Event()
         self._inbound, self._progress = inbound, progress
         self._stored = inbound.broker.topics[partition.topic][partition.index]
         self._next = self._run_start = progress.committed
@@ -87,10 +89,10 @@ class MemoryLane:
         while True:
             if delay := self._inbound.broker.faults.receive_delay_s:
                 await asyncio.sleep(delay)
-            if self.ended:
+            if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} was taken away or released")
             if self._again:
-                return self._redelivered(self._again.popleft())
+                return self._again.popleft()
             if self._next < self._stored.first:
                 first = self._stored.first
                 raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} are gone; seek to go on", (first,))
@@ -114,37 +116,54 @@ class MemoryLane:
         return self._batch(stored.messages[first - stored.first : end - stored.first], first, end)
 
     def _batch(self, messages: list[Message], first: int, end: int) -> Batch:
-        size = sum(len(message.payload or b"") for message in messages)
-        return Batch(self.partition, messages, count=end - first, size=size, first=(first,), next=(end,), native=self._run)
+        return make_batch(self.partition, messages, first, end, self._run)
 
-    def _redelivered(self, batch: Batch) -> Batch:
-        messages = [message.replace(delivery_count=message.delivery_count + 1) for message in batch.messages]
-        return self._batch(messages, batch.first[0], batch.next[0])
-
-    def acknowledge(self, batch: Batch) -> None:
+    def acknowledge(
+        self,
+        batch: Batch,
+        indexes: Sequence[int] | None = None,
+        receipt: Receipt | None = None,
+    ) -> None:
         """Stored."""
-        (first,), (end,), current = batch.first, batch.next, batch.native == self._run
-        if self.ended or not (current or (end <= self._run_start and not self._inbound.config.individual_ack)):
+        (first,), (end,), current = batch.first, batch.next, batch.handle == self._run
+        if self.revoked.is_set() or not (current or (end <= self._run_start and not self._inbound.individual_ack)):
             return
-        if self._inbound.config.individual_ack:
-            self._progress.acknowledge(first, end)
-        else:
+        if not self._inbound.individual_ack:
             self._progress.committed = max(self._progress.committed, end)
-
-    def reject(self, batch: Batch) -> None:
-        """Again."""
-        if self.ended:
             return
-        if not self._inbound.config.individual_ack:
-            if batch.native == self._run or batch.first[0] <= self._run_start:
+        for offset in range(first, end) if indexes is None else [first + index for index in indexes]:
+            self._progress.acknowledge(offset, offset + 1)
+
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
+        """Again, after the delay."""
+        if delay_s:
+            asyncio.get_running_loop().call_later(delay_s, self.reject, batch, failures)
+        elif self.revoked.is_set():
+            return
+        elif not self._inbound.individual_ack:
+            if batch.handle == self._run or batch.first[0] <= self._run_start:
                 self._restart(batch.first[0])
-        elif batch.native == self._run:
-            self._again.append(batch)
+        elif batch.handle == self._run:
+            self._again += self._left_of(batch)
             self._wake.set()
+
+    def _left_of(self, batch: Batch) -> list[Batch]:
+        """The runs of messages of a batch that are not acknowledged, counted as delivered once more."""
+        (first,), messages = batch.first, batch.messages
+        left = [index for index in range(batch.count) if not self._progress.covers(first + index)]
+        runs = [list(run) for _, run in groupby(left, key=lambda index: index - left.index(index))]
+        return [
+            self._batch(
+                [messages[index].replace(delivery_count=messages[index].delivery_count + 1) for index in run],
+                first + run[0],
+                first + run[-1] + 1,
+            )
+            for run in runs
+        ]
 
     async def seek(self, position: Position) -> None:
         """Continue from this offset; the group's position moves there too."""
-        if self.ended:
+        if self.revoked.is_set():
             raise LaneRevoked(f"{self.partition} was taken away or released")
         (offset,) = position
         self._restart(offset)
@@ -161,13 +180,19 @@ class MemoryLane:
 
     def end(self) -> None:
         """Ours no more."""
-        self.ended = True
+        self.revoked.set()
         self._stored.readers.discard(self._wake)
         self._wake.set()
 
-    async def release(self) -> None:
+    async def release(self, deadline: float | None = None) -> None:
         """Give it back; it is assigned again when the group's members or partitions change."""
-        if not self.ended:
+        if not self.revoked.is_set():
             topic, number = self.partition.topic, self.partition.index
             self._inbound.revoke(topic, number)
             self._inbound.broker.let_go(self._inbound.spec.group, topic, number)
+
+
+def make_batch(partition: Partition, messages: list[Message], first: int, end: int, run: int = 0) -> Batch:
+    """The batch of the messages between two offsets; `run` is the run of its lane."""
+    size = sum(len(message.payload or b"") for message in messages)
+    return Batch(partition, messages, count=end - first, size=size, first=(first,), next=(end,), handle=run)

@@ -1,20 +1,19 @@
 """Writing to the memory: one worker stores in order, so that faults hold up what comes after them, as they do elsewhere."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from zlib import crc32
 
-from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
+from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt, seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError
 from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, StoredPartition
-from mqbridge.message import Message, Partition, format_position, origin_prefix
+from mqbridge.message import Message, Partition, Position, Share, format_position, position_of
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 
-CLOSE_TIMEOUT_S = 30.0
-
-_Send = tuple[StoredPartition, Sequence[Message], Partition | None, "asyncio.Future[Receipt]", float | None]
+_Send = tuple[StoredPartition, Sequence[Message], str | None, "asyncio.Future[Receipt]", float | None]
 
 
 class MemoryOutbound:
@@ -27,6 +26,9 @@ class MemoryOutbound:
         self._stored = stored if config.growing_outbound else list(stored)
         self._queue: asyncio.Queue[_Send] = asyncio.Queue()
         self._open: set[asyncio.Future[Receipt]] = set()
+        self._queued: Counter[StoredPartition] = Counter()
+        self._doomed: Counter[StoredPartition] = Counter()
+        """How many of those that are queued were sent behind one that failed: they must not overtake it."""
         self._closed = False
         self._worker = spawn(self._work(), f"memory outbound {spec.topic}")
 
@@ -35,7 +37,7 @@ class MemoryOutbound:
         """How many the topic has, or had when this was opened."""
         return len(self._stored)
 
-    def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
+    def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Queue for the worker."""
         if not 0 <= partition < self.partitions:
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, there is no {partition}")
@@ -47,23 +49,32 @@ class MemoryOutbound:
         self._open.add(future)
         future.add_done_callback(self._open.discard)
         deadline = None if self._spec.max_elapsed_s is None else loop.time() + self._spec.max_elapsed_s
-        self._queue.put_nowait((self._stored[partition], messages, source, future, deadline))
+        self._queued[self._stored[partition]] += 1
+        self._queue.put_nowait((self._stored[partition], share.messages, self._spec.origin_prefix(share.batch), future, deadline))
         return future
+
+    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
+        """It stores messages."""
+        return False
 
     def partition_of(self, key: bytes) -> int:
         """CRC32 of the key modulo the partitions."""
         return crc32(key) % self.partitions
 
-    async def last_origin(self, partition: int) -> str | None:
-        """The origin of the newest message."""
-        stored = self._stored[partition].messages
-        return stored[-1].origin if stored else None
+    async def resume(self, source: Partition) -> Mapping[int, Position]:
+        """From the origins of all that is stored."""
+        found: dict[int, Position] = {}
+        for number, stored in enumerate(self._stored):
+            positions = [position for m in stored.messages if (position := position_of(m.origin, source)) is not None]
+            if positions:
+                found[number] = positions[-1]
+        return found
 
-    async def close(self) -> None:
-        """Wait for the receipts, at most CLOSE_TIMEOUT_S."""
+    async def close(self, deadline: float | None = None) -> None:
+        """Wait for the receipts."""
         self._closed = True
         if self._open:
-            await asyncio.wait(self._open, timeout=CLOSE_TIMEOUT_S)
+            await asyncio.wait(self._open, timeout=seconds_until(deadline))
         await cancel(self._worker)
         for future in list(self._open):
             future.set_exception(self._closed_error())
@@ -73,17 +84,22 @@ class MemoryOutbound:
 
     async def _work(self) -> None:
         while True:
-            stored, messages, source, future, deadline = await self._queue.get()
-            ready = await self._retry(deadline)
+            stored, messages, prefix, future, deadline = await self._queue.get()
+            self._queued[stored] -= 1
+            overtakes = self._spec.ordered and self._doomed[stored] > 0
+            self._doomed[stored] -= overtakes
+            ready = not overtakes and await self._retry(deadline)
             if self._broker.faults.fatal is not None:
                 if not future.done():
                     future.set_exception(ClusterError(self._broker.faults.fatal, Failure.FATAL))
                 continue
             if ready:
-                receipt = self._store(stored, messages, source)
+                receipt = self._store(stored, messages, prefix)
             else:
-                late = "could not be stored in the time allowed"
+                late = "what was sent before it could not be stored" if overtakes else "could not be stored in the time allowed"
                 receipt = Receipt(failures=[MessageFailure(index, Failure.RETRY, late) for index in range(len(messages))])
+                if not overtakes:
+                    self._doomed[stored] = self._queued[stored]
             self._answer(future, receipt)
 
     async def _retry(self, deadline: float | None) -> bool:
@@ -96,21 +112,20 @@ class MemoryOutbound:
             await asyncio.sleep(backoff.delay())
         return True
 
-    def _store(self, stored: StoredPartition, messages: Sequence[Message], source: Partition | None) -> Receipt:
-        receipt = Receipt()
-        prefix = origin_prefix(source) if source is not None and self._spec.stamp_origin else None
+    def _store(self, stored: StoredPartition, messages: Sequence[Message], prefix: str | None) -> Receipt:
+        positions: list[Position] = [()] * len(messages)
+        failures: list[MessageFailure] = []
         taken: list[Message] = []
         for index, message in enumerate(messages):
             if (reason := self._refusal(message)) is not None:
-                receipt.failures.append(MessageFailure(index, Failure.REFUSED, reason))
+                failures.append(MessageFailure(index, Failure.REFUSED, reason))
                 continue
             origin = message.origin if prefix is None else prefix + format_position(message.position)
             hops = message.hops + (prefix is not None)
-            taken.append(message.replace(position=(stored.next + len(taken),), origin=origin, hops=hops))
+            positions[index] = (stored.next + len(taken),)
+            taken.append(message.replace(position=positions[index], origin=origin, hops=hops))
         stored.append(taken)
-        if taken:
-            receipt.position = taken[-1].position
-        return receipt
+        return Receipt(positions, failures)
 
     def _refusal(self, message: Message) -> str | None:
         if message.defect is not None:

@@ -1,14 +1,25 @@
 """Pulsar as the gateway sees it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 
-from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Member, Outbound, OutboundSpec, Topic
+from mqbridge.adapter import (
+    Adapter,
+    Bounds,
+    Capabilities,
+    Inbound,
+    InboundSpec,
+    Member,
+    Operations,
+    Outbound,
+    OutboundSpec,
+    Topic,
+)
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.message import Partition, Position
+from mqbridge.message import Batch, Partition, Position
 from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
-from mqbridge.pulsar.adapter.operations import Operations
+from mqbridge.pulsar.adapter.operations import PulsarOperations
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import WHOLE, Topics
 from mqbridge.pulsar.client.admin import Admin
@@ -16,6 +27,8 @@ from mqbridge.pulsar.client.client import PulsarClient, Timing
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.client.subscription import reader
+from mqbridge.pulsar.mapping.preview import preview
+from mqbridge.pulsar.mapping.table import TABLE
 from mqbridge.pulsar.wire.ids import EARLIEST
 from mqbridge.pulsar.wire.names import parse_topic
 
@@ -29,21 +42,24 @@ class PulsarClusterClient:
 
     def __init__(self, name: str, config: PulsarCluster) -> None:
         self.name = name
-        has_admin = config.admin_url is not None
-        self.capabilities = Capabilities(
-            seek=True, dedupe=True, delay=True, move_groups=has_admin, find_times=has_admin, backlog_unit="entries"
-        )
+        self.backlog_unit = "entries"
+        self.capabilities = Capabilities(seek=True, delay=True)
         self._config = config
         timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)
         self._client = PulsarClient(parse_service_url(config.service_url, tls=False), timing=timing)
         self._topics = Topics(self._client, name, config.namespace)
         self._admin = Admin(config.admin_url, config.operation_timeout) if config.admin_url else None
 
+    @property
+    def operations(self) -> Operations | None:
+        """What people may ask."""
+        return self
+
     async def connect(self) -> None:
         """Shake hands with a broker."""
         await self._client.connect()
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Close every connection."""
         await self._client.close()
         if self._admin is not None:
@@ -180,9 +196,9 @@ class PulsarClusterClient:
         """Policies of its namespace; empty without `admin_url`."""
         return {} if self._admin is None else await (await self._operations(topic, "reading policies")).settings()
 
-    async def _operations(self, topic: str, what: str) -> Operations:
+    async def _operations(self, topic: str, what: str) -> PulsarOperations:
         admin = self._need_admin(what)
-        return Operations(admin, self._topics.parse(topic), await self._topics.existing(topic))
+        return PulsarOperations(admin, self._topics.parse(topic), await self._topics.existing(topic))
 
     def _need_admin(self, what: str) -> Admin:
         if self._admin is None:
@@ -190,6 +206,11 @@ class PulsarClusterClient:
         return self._admin
 
     # --- ends -------------------------------------------------------------------------------------------------------
+
+    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
+        """Not yet."""
+        raise ClusterError(f"ranges of {topic} {partition} cannot be read yet: {begin} to {end}", Failure.FATAL)
+        yield
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Subscribe."""
@@ -203,4 +224,12 @@ class PulsarClusterClient:
         return PulsarOutbound(self._client, self._topics, spec, targets, await self._client.max_message_size())
 
 
-ADAPTER = Adapter("pulsar", PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions, PulsarClusterClient)
+ADAPTER = Adapter(
+    system="pulsar",
+    cluster_model=PulsarCluster,
+    inbound_options=PulsarInboundOptions,
+    outbound_options=PulsarOutboundOptions,
+    make_cluster=PulsarClusterClient,
+    table=TABLE,
+    preview=preview,
+)

@@ -39,6 +39,8 @@ MIN_CONSUMER_BYTES = 1 << 20
 class PulsarInbound:
     """A membership in a subscription; `open` subscribes to everything there is now."""
 
+    individual_ack = False
+
     def __init__(self, client: PulsarClient, topics: Topics, spec: InboundSpec, refresh_s: float) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - by the registry
         self._client, self._topics, self._spec, self._refresh_s = client, topics, spec, refresh_s
@@ -64,10 +66,10 @@ class PulsarInbound:
         while (lane := await self._new.get()) is not None:
             if isinstance(lane, Exception):
                 raise lane
-            if not lane.revoked:
+            if not lane.revoked.is_set():
                 yield lane
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Release all lanes and close all consumers."""
         await cancel(self._looking, *self._watching)
         for lane in self._held.values():

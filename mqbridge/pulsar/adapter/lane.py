@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.pulsar.client.consumer import Consumer
@@ -29,7 +30,7 @@ class PulsarLane:
 
     def __init__(self, partition: Partition, consumer: Consumer, batch_bytes: int) -> None:
         self.partition = partition
-        self.revoked = False
+        self.revoked = asyncio.Event()
         self._consumer = consumer
         self._batch_bytes = batch_bytes
         self._ordered = consumer.subscription.ordered
@@ -47,7 +48,7 @@ class PulsarLane:
     async def receive(self) -> Batch:
         """The next batch."""
         while True:
-            if self.revoked or is_missing(self._consumer.ended):
+            if self.revoked.is_set() or is_missing(self._consumer.ended):
                 raise LaneRevoked(f"{self.partition} was taken away, released or deleted")
             if (entry := self._consumer.take()) is not None:
                 return self._batch(self._gather(entry))
@@ -59,7 +60,7 @@ class PulsarLane:
             try:
                 self._caught_up = not await self._consumer.has_more()
             except ClusterError as error:
-                if self._consumer.ended is not None and not self.revoked and not is_missing(self._consumer.ended):
+                if self._consumer.ended is not None and not self.revoked.is_set() and not is_missing(self._consumer.ended):
                     raise self._consumer.ended from error
                 log.info("%s: %s", self.partition, error)
         await self._consumer.changed(IDLE_CHECK_S)
@@ -102,16 +103,21 @@ class PulsarLane:
             size=sum(map(cost, entries)),
             first=(first.ledger, first.entry, begin),
             next=(last.ledger, last.entry + 1, 0),
-            native=places,
+            handle=places,
         )
 
     # --- what becomes of batches ------------------------------------------------------------------------------------
 
-    def acknowledge(self, batch: Batch) -> None:
+    def acknowledge(
+        self,
+        batch: Batch,
+        indexes: Sequence[int] | None = None,
+        receipt: Receipt | None = None,
+    ) -> None:
         """Stored."""
-        if self.revoked:
+        if self.revoked.is_set():
             return
-        places: Sequence[EntryId] = batch.native
+        places: Sequence[EntryId] = batch.handle
         if self._ordered:
             self._consumer.acknowledge_up_to(places[-1])
             return
@@ -119,23 +125,23 @@ class PulsarLane:
             self._unsettled.pop(place, None)
             self._consumer.acknowledge(place)
 
-    def reject(self, batch: Batch) -> None:
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Again, with all that was handed over after it."""
-        if self.revoked:
+        if self.revoked.is_set():
             return
         self._caught_up = False
         if self._ordered:
             self._consumer.redeliver()
             return
         unsettled = list(self._unsettled)
-        again = unsettled[unsettled.index(batch.native[0]) :] if batch.native[0] in self._unsettled else list(batch.native)
+        again = unsettled[unsettled.index(batch.handle[0]) :] if batch.handle[0] in self._unsettled else list(batch.handle)
         for place in again:
             self._unsettled.pop(place, None)
         self._consumer.redeliver(again)
 
     async def seek(self, position: Position) -> None:
         """Continue with this message; the subscription's position moves there too."""
-        if self.revoked:
+        if self.revoked.is_set():
             raise LaneRevoked(f"{self.partition} was taken away or released")
         ledger, entry, *_ = position
         self._caught_up = False
@@ -145,12 +151,12 @@ class PulsarLane:
 
     def revoke(self) -> None:
         """Ours no more."""
-        self.revoked = True
+        self.revoked.set()
         self._consumer.wake()
 
-    async def release(self) -> None:
+    async def release(self, deadline: float | None = None) -> None:
         """Give the partition back."""
-        if not self.revoked:
+        if not self.revoked.is_set():
             self.revoke()
             await self._consumer.close()
 

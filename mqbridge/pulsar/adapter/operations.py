@@ -28,7 +28,7 @@ _POLICIES = {
 """Of the namespace: those that decide what becomes of messages."""
 
 
-class Operations:
+class PulsarOperations:
     """On the partitions of one topic. Each call raises ClusterError."""
 
     def __init__(self, admin: Admin, topic: TopicName, partitions: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ Every inbound is a client of its own, because Brokers know the members of a grou
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from mqbridge.adapter import (
     Adapter,
@@ -14,6 +14,7 @@ from mqbridge.adapter import (
     Inbound,
     InboundSpec,
     Member,
+    Operations,
     Outbound,
     OutboundSpec,
     Start,
@@ -22,10 +23,10 @@ from mqbridge.adapter import (
     dense_newest,
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.message import Position
+from mqbridge.message import Batch, Position
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
-from mqbridge.rocketmq.adapter.operations import Operations, name_of
+from mqbridge.rocketmq.adapter.operations import RocketMQOperations, name_of
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
@@ -38,7 +39,9 @@ from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
+from mqbridge.rocketmq.mapping.preview import preview
 from mqbridge.rocketmq.mapping.stored import decode
+from mqbridge.rocketmq.mapping.table import TABLE
 from mqbridge.rocketmq.wire.bodies import Queue
 
 log = logging.getLogger(__name__)
@@ -47,7 +50,8 @@ log = logging.getLogger(__name__)
 class RocketMQ:
     """One configured cluster."""
 
-    capabilities = Capabilities(seek=True, delay=True, growing_outbound=True, move_groups=True, find_times=True)
+    capabilities = Capabilities(seek=True, delay=True, growing_outbound=True)
+    backlog_unit = "messages"
 
     def __init__(self, name: str, config: RocketMQCluster) -> None:
         self.name = name
@@ -55,6 +59,11 @@ class RocketMQ:
         self._connected: RocketmqClient | None = None
         self._levels: dict[str, Sequence[int]] = {}
         """Delay levels by the address of a Broker."""
+
+    @property
+    def operations(self) -> Operations | None:
+        """What people may ask."""
+        return self
 
     async def connect(self) -> None:
         """Reach a name server, and learn of a Broker."""
@@ -66,7 +75,7 @@ class RocketMQ:
             await self.close()
             raise
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Close what was opened."""
         client, self._connected = self._connected, None
         if client is not None:
@@ -126,15 +135,15 @@ class RocketMQ:
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """Who is connected as the group."""
-        return await Operations(self._client).members(topic, group)
+        return await RocketMQOperations(self._client).members(topic, group)
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Commit these offsets as the group."""
-        await Operations(self._client).move(topic, group, positions, list((await self._route(topic)).read_queues()))
+        await RocketMQOperations(self._client).move(topic, group, positions, list((await self._route(topic)).read_queues()))
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """By the time of storing."""
-        return await Operations(self._client).position_at(list((await self._route(topic)).read_queues()), time_ms)
+        return await RocketMQOperations(self._client).position_at(list((await self._route(topic)).read_queues()), time_ms)
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
         """So many before the end."""
@@ -142,7 +151,7 @@ class RocketMQ:
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """As its Brokers have it."""
-        return await Operations(self._client).settings(topic)
+        return await RocketMQOperations(self._client).settings(topic)
 
     @property
     def _group_admin(self) -> GroupAdmin:
@@ -156,6 +165,11 @@ class RocketMQ:
         return route
 
     # --- ends -------------------------------------------------------------------------------------------------------
+
+    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
+        """Not yet."""
+        raise ClusterError(f"ranges of {topic} {partition} cannot be read yet: {begin} to {end}", Failure.FATAL)
+        yield
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group; or, temporary, read the queues that there are now and leave no trace."""
@@ -253,4 +267,12 @@ def _subscription(topic: str, spec: InboundSpec, options: RocketMQInboundOptions
     return tagged(topic, spec.msg_types) if spec.msg_types else everything(topic)
 
 
-ADAPTER = Adapter("rocketmq", RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions, RocketMQ)
+ADAPTER = Adapter(
+    system="rocketmq",
+    cluster_model=RocketMQCluster,
+    inbound_options=RocketMQInboundOptions,
+    outbound_options=RocketMQOutboundOptions,
+    make_cluster=RocketMQ,
+    table=TABLE,
+    preview=preview,
+)

@@ -21,6 +21,8 @@ from mqbridge.rocketmq.client.stream import QueueStream
 class RocketMQInbound:
     """A member of a group; owns the client that it is a member with."""
 
+    individual_ack = False
+
     def __init__(
         self, cluster: str, client: RocketmqClient, consumer: GroupConsumer, topics: Sequence[str], send_back: SendBack
     ) -> None:
@@ -58,7 +60,7 @@ class RocketMQInbound:
         queues = [] if route is None else list(route.read_queues())
         return queues.index(stream.queue) if stream.queue in queues else len(queues)
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Give everything back and leave."""
         if self._closed:
             return

@@ -6,6 +6,7 @@ a Broker gives 32 messages per pull unless its limits are raised. They are read 
 
 from collections.abc import Sequence
 
+from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.rocketmq.client.pulled import Pulled
@@ -21,6 +22,7 @@ class RocketMQLane:
 
     def __init__(self, partition: Partition, stream: QueueStream) -> None:
         self.partition = partition
+        self.revoked = stream.over
         self._stream = stream
         self._out = 0
         """Batches handed out and not yet acknowledged."""
@@ -41,12 +43,17 @@ class RocketMQLane:
             if not self._out:  # a filter wanted none of these: nobody will acknowledge them
                 self._stream.commit(pulls[-1].next)
 
-    def acknowledge(self, batch: Batch) -> None:
+    def acknowledge(
+        self,
+        batch: Batch,
+        indexes: Sequence[int] | None = None,
+        receipt: Receipt | None = None,
+    ) -> None:
         """Everything before the end of this batch is stored."""
         self._out = max(0, self._out - 1)
         self._stream.commit(batch.next[0])
 
-    def reject(self, batch: Batch) -> None:
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Read again from the beginning of this batch."""
         self._out = 0
         self._stream.rewind(batch.first[0])
@@ -58,7 +65,7 @@ class RocketMQLane:
         self._out = 0
         await self._stream.seek(position[0])
 
-    async def release(self) -> None:
+    async def release(self, deadline: float | None = None) -> None:
         """Commit what is acknowledged, give the queue back."""
         await self._stream.release()
 

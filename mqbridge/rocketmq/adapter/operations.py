@@ -25,7 +25,7 @@ def name_of(queue: Queue) -> str:
     return f"{queue.broker}:{queue.id}"
 
 
-class Operations:
+class RocketMQOperations:
     """On one connected cluster. Each call raises ClusterError."""
 
     def __init__(self, client: RocketmqClient) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
 from mqbridge.adapter import OutboundSpec, Receipt
-from mqbridge.errors import LocalProtocolError
-from mqbridge.message import Message, Partition, Position, origin_prefix
-from mqbridge.receipts import Gathering, closed
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError
+from mqbridge.message import Partition, Position, Share
+from mqbridge.receipts import ReceiptAggregator, closed
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.client.producer import Producer
 from mqbridge.rocketmq.client.route import TopicRoute, shown
@@ -51,7 +51,6 @@ class RocketMQOutbound:
             max_message_bytes=max_message_bytes,
             levels=delay_levels,
         )
-        self._prefixes: dict[Partition, str] = {}
         self._closed = False
         self._ends: list[Callable[[], None]] = []
 
@@ -75,39 +74,43 @@ class RocketMQOutbound:
             self._queues = [left[place % len(left)] if queue not in left else queue for place, queue in enumerate(known)]
             log.warning("%s may be written to no more in %s", self._spec.topic, ", ".join(map(shown, {*known} - {*left})))
 
-    def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
-        """Send in order; the receipt's position is that of the last stored message."""
+    def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        """Send in order; the receipt's positions are those of its messages."""
         if not 0 <= partition < len(self._queues):
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, there is no {partition}")
         if self._closed:
             return closed(repr(self._spec.topic))
-        prefix = self._prefix(source) if source is not None and self._spec.stamp_origin else None
-        outgoing, failures = encode(messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids)
-        gathering = Gathering(failures)
+        prefix = self._spec.origin_prefix(share.batch)
+        outgoing, failures = encode(
+            share.messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
+        )
+        receipt = ReceiptAggregator(len(share), failures)
         for out in outgoing:
-            gathering.wait_for(self._hand_over(self._queues[partition], out), out.indexes, partial(_last_offset, out))
-        return gathering.sent()
+            receipt.wait_for(self._hand_over(self._queues[partition], out), out.indexes, partial(_positions, out))
+        return receipt.sent()
 
     def _hand_over(self, queue: Queue, out: Outgoing) -> "asyncio.Future[SendResult]":
         if out.is_batch:
             return self._producer.send_batch(queue, out.body, out.count, out.born)
         return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
 
+    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
+        """None yet."""
+        return False
+
     def partition_of(self, key: bytes) -> int:
         """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""
         return _select(key) % len(self._queues)
 
-    def _prefix(self, source: Partition) -> str:
-        prefix = self._prefixes.get(source)
-        if prefix is None:
-            prefix = self._prefixes[source] = origin_prefix(source)
-        return prefix
+    async def resume(self, source: Partition) -> Mapping[int, Position]:
+        """Not yet."""
+        raise ClusterError(f"what {self._spec.topic!r} holds of {source} cannot be told yet", Failure.FATAL)
 
     async def last_origin(self, partition: int) -> str | None:
         """The origin stamped on the newest message. Raises ClusterError."""
         return await self._newest(self._queues[partition])
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Wait for what is in flight, then let go."""
         if not self._closed:
             self._closed = True
@@ -121,5 +124,5 @@ def _select(key: bytes) -> int:
     return abs(java_string_hash(key.decode(errors="replace")))
 
 
-def _last_offset(out: Outgoing, result: SendResult) -> Position:
-    return () if out.delayed else (result.offset + out.count - 1,)
+def _positions(out: Outgoing, result: SendResult) -> list[Position]:
+    return [() if out.delayed else (result.offset + index,) for index in range(out.count)]

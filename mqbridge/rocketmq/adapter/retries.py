@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 
+from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked, LocalProtocolError, MqbridgeError
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
@@ -128,7 +129,7 @@ class RetryQueue:
         if not self._portions:
             self.stream.commit(offset)
 
-    async def release(self) -> None:
+    async def release(self, deadline: float | None = None) -> None:
         """Give the queue back."""
         await cancel(self._task)
         self.ended = self.ended or LaneRevoked(f"{self.stream.queue} was given back")
@@ -146,7 +147,7 @@ class RetryLane:
         self._waiting: deque[Portion] = deque()
         self._out: deque[Portion] = deque()
         self._changed = asyncio.Event()
-        self._released = False
+        self.revoked = asyncio.Event()
 
     @property
     def caught_up(self) -> bool:
@@ -164,8 +165,8 @@ class RetryLane:
 
     async def receive(self) -> Batch:
         """The next messages of this topic. Raises what ended the queue."""
-        while not self._waiting or self._released:
-            if self._released:
+        while not self._waiting or self.revoked.is_set():
+            if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} was given back")
             if self._queue.ended is not None:
                 raise self._queue.ended
@@ -182,20 +183,25 @@ class RetryLane:
             size=portion.size,
             first=(records[0].queue_offset,),
             next=(portion.next,),
-            native=portion,
+            handle=portion,
         )
 
-    def acknowledge(self, batch: Batch) -> None:
+    def acknowledge(
+        self,
+        batch: Batch,
+        indexes: Sequence[int] | None = None,
+        receipt: Receipt | None = None,
+    ) -> None:
         """Stored."""
-        portion: Portion = batch.native
-        if portion in self._out and not self._released:
+        portion: Portion = batch.handle
+        if portion in self._out and not self.revoked.is_set():
             self._out.remove(portion)
             self._queue.done(portion)
 
-    def reject(self, batch: Batch) -> None:
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Again, with all that was handed out after it."""
-        portion: Portion = batch.native
-        while portion in self._out and not self._released:
+        portion: Portion = batch.handle
+        while portion in self._out and not self.revoked.is_set():
             again = self._out.pop()
             self._waiting.appendleft(again)
             self._queue.put_back(again)
@@ -205,7 +211,7 @@ class RetryLane:
         """A retry queue is shared by all topics of its group."""
         raise LocalProtocolError(f"a lane of messages that were sent back cannot be moved to {position}")
 
-    async def release(self) -> None:
+    async def release(self, deadline: float | None = None) -> None:
         """Hand out no more; what is not acknowledged keeps the queue's offset where it is, and comes again."""
-        self._released = True
+        self.revoked.set()
         self._changed.set()

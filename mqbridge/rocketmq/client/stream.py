@@ -53,7 +53,7 @@ class QueueStream:
     def __init__(self, owner: Owner, queue: Queue, subscription: Subscription, puller: Puller) -> None:
         self.queue = queue
         self.state = QueueState()
-        self.ended = asyncio.Event()
+        self.over = asyncio.Event()
         """Set at once when the queue is taken away, lost or given back."""
         self._owner = owner
         self._error: MqbridgeError | None = None
@@ -256,11 +256,11 @@ class QueueStream:
         """Stop pulling and handing out; False when that is so already."""
         if not self.state.leave(event):
             return False
-        if not self.ended.is_set():
+        if not self.over.is_set():
             self._error = LaneRevoked(why)
             self._owner.budget.queues -= 1
         self._pulls.stop()
-        self.ended.set()
+        self.over.set()
         self._changed.set()
         self._quiet.set()  # nothing is waited for any more; SETTLING clears it
         return True

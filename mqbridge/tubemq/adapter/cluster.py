@@ -4,12 +4,24 @@ Producing and consuming need only the Masters. Whatever the protocol has no call
 offsets) goes through the administrators' web API, when `admin_url` is set.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from zoneinfo import ZoneInfo
 
-from mqbridge.adapter import Adapter, Bounds, Capabilities, Inbound, InboundSpec, Member, Outbound, OutboundSpec, Start, Topic
+from mqbridge.adapter import (
+    Adapter,
+    Bounds,
+    Capabilities,
+    Inbound,
+    InboundSpec,
+    Member,
+    Operations,
+    Outbound,
+    OutboundSpec,
+    Start,
+    Topic,
+)
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.message import Position
+from mqbridge.message import Batch, Position
 from mqbridge.net.dial import split_address
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
@@ -21,6 +33,8 @@ from mqbridge.tubemq.client.master import DEFAULT_PORT, MAX_TOPICS, Masters
 from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.session import Sessions
+from mqbridge.tubemq.mapping.preview import preview
+from mqbridge.tubemq.mapping.table import TABLE
 
 PACK_BYTES = 1 << 20
 """A get returns half a MiB, or one message that may have a little over 1 MiB."""
@@ -31,21 +45,25 @@ class TubeMQ:
 
     def __init__(self, name: str, config: TubeMQCluster) -> None:
         self.name = name
+        self.backlog_unit = "messages of the partition's store"
         # A message without a single byte is refused by Brokers; the mapping gives such a one an attribute block.
         has_admin = config.admin_url is not None
         self.capabilities = Capabilities(
             seek=True,
             create_topics=has_admin,
             list_topics=has_admin,
-            move_groups=has_admin,
             group_topics=MAX_TOPICS,
-            backlog_unit="messages of the partition's store",
         )
         self._config = config
         self._zone = ZoneInfo(config.time_zone)
         self._admin: Operator | None = None
         self._sessions: Sessions | None = None
         self._routes: Routes | None = None
+
+    @property
+    def operations(self) -> Operations | None:
+        """What people may ask."""
+        return None if self._config.admin_url is None else self
 
     async def connect(self) -> None:
         """Register a producer with the Master."""
@@ -63,7 +81,7 @@ class TubeMQ:
             token = config.admin_token
             self._admin = Operator(config.admin_url, None if token is None else token.get_secret_value())
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Close what was opened."""
         if self._admin is not None:
             await self._admin.close()
@@ -139,6 +157,11 @@ class TubeMQ:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
+    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
+        """Not yet."""
+        raise ClusterError(f"ranges of {topic} {partition} cannot be read yet: {begin} to {end}", Failure.FATAL)
+        yield
+
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group; or, temporary, read for a moment."""
         for topic in spec.topics:
@@ -208,4 +231,12 @@ def _make(name: str, config: TubeMQCluster) -> TubeMQ:
     return TubeMQ(name, config)
 
 
-ADAPTER = Adapter("tubemq", TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions, _make)
+ADAPTER = Adapter(
+    system="tubemq",
+    cluster_model=TubeMQCluster,
+    inbound_options=TubeMQInboundOptions,
+    outbound_options=TubeMQOutboundOptions,
+    make_cluster=_make,
+    table=TABLE,
+    preview=preview,
+)

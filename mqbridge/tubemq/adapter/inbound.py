@@ -4,11 +4,12 @@ A pack is confirmed as a whole or read again, and the next one only comes after 
 `receive` waits until that is acknowledged or rejected.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import tzinfo
 from functools import partial
 from typing import Protocol
 
+from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.tubemq.client.pack import Pack
 from mqbridge.tubemq.client.partition import PartitionSession
@@ -31,6 +32,8 @@ class Assigning(Protocol):
 class TubeMQInbound:
     """A member of a group."""
 
+    individual_ack = False
+
     def __init__(self, cluster: str, consumer: Assigning, zone: tzinfo, index_of: IndexOf) -> None:
         self._cluster, self._consumer, self._zone, self._index_of = cluster, consumer, zone, index_of
         self._closed = False
@@ -42,7 +45,7 @@ class TubeMQInbound:
             place = Partition(self._cluster, topic, name, await self._index_of(topic, name))
             yield TubeMQLane(session, place, self._zone)
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Give everything back and leave."""
         if not self._closed:
             self._closed = True
@@ -54,6 +57,7 @@ class TubeMQLane:
 
     def __init__(self, session: PartitionSession, partition: Partition, zone: tzinfo) -> None:
         self.partition = partition
+        self.revoked = session.over
         self._session, self._zone = session, zone
         self._skip = 0
         """Messages to leave out after a seek: the Broker begins with whole packs."""
@@ -81,16 +85,21 @@ class TubeMQLane:
             first=(pack.offset, skip),
             # Only a commit tells where a pack ends, and the next pack's first position is greater than this one in any case.
             next=(pack.offset, count),
-            native=pack,
+            handle=pack,
         )
 
-    def acknowledge(self, batch: Batch) -> None:
+    def acknowledge(
+        self,
+        batch: Batch,
+        indexes: Sequence[int] | None = None,
+        receipt: Receipt | None = None,
+    ) -> None:
         """Confirm the pack."""
         if self._is_out(batch):
             self._skip = 0
             self._session.confirm()
 
-    def reject(self, batch: Batch) -> None:
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Have the pack read again."""
         if self._is_out(batch):
             self._session.reject()
@@ -101,12 +110,12 @@ class TubeMQLane:
         await self._session.seek(offset)
         self._skip = skip
 
-    async def release(self) -> None:
+    async def release(self, deadline: float | None = None) -> None:
         """Give the partition back."""
         await self._session.release()
 
     def _is_out(self, batch: Batch) -> bool:
-        pack: Pack = batch.native
+        pack: Pack = batch.handle
         return self._session.pack is pack
 
 

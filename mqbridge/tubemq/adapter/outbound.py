@@ -1,14 +1,14 @@
 """Producing to TubeMQ: each message is a request of its own, a receipt waits for all of its batch."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from datetime import tzinfo
 from functools import partial
 from zlib import crc32
 
 from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
-from mqbridge.message import Message, Partition, format_position, origin_prefix
+from mqbridge.message import Partition, Position, Share, format_position
 from mqbridge.tubemq.client.producer import Sender, SendResult
 from mqbridge.tubemq.client.tail import newest
 from mqbridge.tubemq.mapping.stored import decode, encode
@@ -20,20 +20,22 @@ CLOSE_TIMEOUT_S = 30.0
 class _Delivery:
     """One `send`: how many of its messages are undecided, and what became of the others."""
 
-    __slots__ = ("future", "left", "receipt")
+    __slots__ = ("failures", "future", "left", "positions")
 
     def __init__(self, future: "asyncio.Future[Receipt]", count: int) -> None:
-        self.future, self.left, self.receipt = future, count, Receipt()
+        self.future, self.left = future, count
+        self.positions: list[Position] = [()] * count
+        self.failures: list[MessageFailure] = []
 
     def decided(self, index: int, result: SendResult | MqbridgeError) -> None:
         """The producer's callback for one message."""
         if isinstance(result, SendResult):
-            self.receipt.position = max(self.receipt.position, (result.offset, 0))
+            self.positions[index] = (result.offset, 0)
         else:
             kind = result.failure if isinstance(result, ClusterError) else Failure.REFUSED
             if kind is Failure.FATAL and not self.future.done():
                 self.future.set_exception(result)
-            self.receipt.failures.append(MessageFailure(index, kind, str(result)))
+            self.failures.append(MessageFailure(index, kind, str(result)))
         self.left -= 1
         if not self.left:
             self.finish()
@@ -41,8 +43,8 @@ class _Delivery:
     def finish(self) -> None:
         """Hand the receipt out."""
         if not self.future.done():
-            self.receipt.failures.sort(key=lambda failure: failure.index)
-            self.future.set_result(self.receipt)
+            self.failures.sort(key=lambda failure: failure.index)
+            self.future.set_result(Receipt(self.positions, self.failures))
 
 
 class TubeMQOutbound:
@@ -54,7 +56,7 @@ class TubeMQOutbound:
         self._closed = False
         self.partitions = len(self._names)
 
-    def send(self, partition: int, messages: Sequence[Message], source: Partition | None) -> "asyncio.Future[Receipt]":
+    def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Encode and hand to the partition's line."""
         if not 0 <= partition < self.partitions:
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, there is no {partition}")
@@ -62,10 +64,11 @@ class TubeMQOutbound:
         if self._closed:
             future.set_exception(ClusterError(f"the outbound into {self._spec.topic!r} is closed", Failure.FATAL))
             return future
+        messages = share.messages
         delivery = _Delivery(future, len(messages))
         if not messages:
             delivery.finish()
-        prefix = origin_prefix(source) if source is not None and self._spec.stamp_origin else None
+        prefix = self._spec.origin_prefix(share.batch)
         name, submit, zone = self._names[partition], self._sender.submit, self._zone
         for index, message in enumerate(messages):
             stamp = message.origin if prefix is None else prefix + format_position(message.position)
@@ -78,16 +81,24 @@ class TubeMQOutbound:
                 submit(name, encoded.data, encoded.flag, encoded.msg_type, encoded.msg_time, done=done)
         return future
 
+    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
+        """None yet."""
+        return False
+
     def partition_of(self, key: bytes) -> int:
         """TubeMQ's producers know no keys and take turns; this keeps a key to a partition by its CRC-32."""
         return crc32(key) % self.partitions
+
+    async def resume(self, source: Partition) -> Mapping[int, Position]:
+        """Not yet."""
+        raise ClusterError(f"what {self._spec.topic!r} holds of {source} cannot be told yet", Failure.FATAL)
 
     async def last_origin(self, partition: int) -> str | None:
         """The origin of the newest message."""
         found = await newest(self._sender.routes.masters, self._sender.route.partitions[self._names[partition]])
         return None if found is None else decode([found], 0, self._zone)[0].origin
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Wait for the receipts, at most CLOSE_TIMEOUT_S."""
         if not self._closed:
             self._closed = True

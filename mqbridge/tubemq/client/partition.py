@@ -110,6 +110,11 @@ class PartitionSession:
         return self._tenure.revoked
 
     @property
+    def over(self) -> asyncio.Event:
+        """Set when it was taken away or given back."""
+        return self._tenure.over
+
+    @property
     def max_offset(self) -> int:
         """The end of the store's index when the Broker last said it."""
         return self._tenure.max_offset

@@ -47,7 +47,8 @@ class Tenure:
         self.max_offset = 0
         self._calls, self._progress, self._outstanding, self._counters = calls, progress, outstanding, counters
         self._lease, self._dropped = lease, dropped
-        self._stop = asyncio.Event()
+        self.over = asyncio.Event()
+        """It was taken away or given back."""
         self._loop = asyncio.get_running_loop()
 
     # --- taking -----------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class Tenure:
     def end(self, why: MqbridgeError) -> None:
         """It is over, and nothing is left to give back."""
         self.ended = self.ended or why
-        self._stop.set()
+        self.over.set()
         self._outstanding.quiet.set()
         self._dropped()
 
@@ -121,13 +122,13 @@ class Tenure:
         """Give the partition back: a confirmed pack is committed, one that is out will be delivered again."""
         if not self.revoked:
             self.ended = LaneRevoked(f"{self._calls} was given back")
-        self._stop.set()
+        self.over.set()
         await self.give_back()
 
     async def revoke(self) -> None:
         """It was taken away: wait a moment for the pack that is out, then give the partition back."""
         self.ended = self.ended or LaneRevoked(f"{self._calls} now belongs to another consumer")
-        self._stop.set()
+        self.over.set()
         try:
             async with asyncio.timeout(CONFIRM_WAIT_S):
                 await self._outstanding.quiet.wait()
@@ -154,7 +155,7 @@ class Tenure:
             return
         try:
             async with asyncio.timeout(seconds):
-                await self._stop.wait()
+                await self.over.wait()
         except TimeoutError:
             return
         if self.ended is not None:

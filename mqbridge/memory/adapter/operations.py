@@ -1,0 +1,74 @@
+"""What people ask of a memory cluster."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.memory.broker import Broker, Progress, StoredPartition
+from mqbridge.message import Position
+
+
+class Asked(Protocol):
+    """The cluster that is asked."""
+
+    name: str
+    broker: Broker
+
+    def existing(self, topic: str) -> list[StoredPartition]:
+        """The partitions of a topic. Raises ClusterError."""
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        """First and next offset by partition."""
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        """The offset below which the group has acknowledged everything."""
+
+
+class MemoryOperations:
+    """Everything but times is known."""
+
+    backlog_unit = "messages"
+
+    def __init__(self, cluster: Asked) -> None:
+        self._cluster = cluster
+
+    async def groups(self, topic: str) -> list[str]:
+        """The groups that ever joined."""
+        self._cluster.existing(topic)
+        return sorted({group for group, of, _ in self._cluster.broker.progress if of == topic})
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Messages from the group's offsets to the ends."""
+        return dense_backlog(await self._cluster.committed(topic, group), await self._cluster.bounds(topic))
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """The members that want the topic."""
+        self._cluster.existing(topic)
+        held = self._cluster.broker.holders(group, topic)
+        return [Member(name, "", tuple(map(str, numbers))) for name, numbers in held.items()]
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Set the group's offsets. Raises ClusterError while it has members."""
+        self._cluster.existing(topic)
+        if self._cluster.broker.holders(group, topic):
+            raise ClusterError(f"group {group!r} is being consumed: stop it, then move it", Failure.FATAL)
+        if unknown := positions.keys() - (await self._cluster.bounds(topic)).keys():
+            raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
+        for name, (offset,) in positions.items():
+            self._cluster.broker.progress[group, topic, int(name)] = Progress(offset)
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """Times are not kept."""
+        raise ClusterError(
+            f"memory cluster {self._cluster.name!r} keeps no times: {time_ms} of {topic!r} is nowhere", Failure.FATAL
+        )
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """So many before the end."""
+        return dense_newest(await self._cluster.bounds(topic), count)
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """Nothing can be set."""
+        self._cluster.existing(topic)
+        return {}
