@@ -11,7 +11,8 @@ between the last two. `position` is what the next pull asks for. `acknowledged` 
 below it is consumed, or was left out by a filter. It goes back only by `move`.
 
 A run begins with `start` and ends when reading goes on elsewhere (`move`, `rewind`). A pull carries the run in which it was
-asked, and an answer of an older run changes nothing; nor does an acknowledgement that names an older run.
+asked, and an answer of an older run changes nothing. An acknowledgement of what an older run handed out counts up to where
+reading was rewound to since, as everything behind that is handed out again; after a move it counts nothing.
 """
 
 from collections import deque
@@ -116,6 +117,8 @@ class QueueState:
         self._saved: int | None = None
         """The offset that the store is known to have."""
         self._pull: Pull | None = None
+        self._limits: dict[int, int] = {}
+        """How far acknowledgements of each older run count."""
 
     def may(self, event: Event) -> bool:
         """Whether this may happen now."""
@@ -198,12 +201,18 @@ class QueueState:
         return pulled
 
     def acknowledge(self, offset: int, run: int | None = None) -> bool:
-        """Everything below `offset` is consumed. What was not handed out in this run, or is acknowledged, changes nothing."""
-        if self.state not in ACKNOWLEDGING or run not in (None, self.run) or not self.acknowledged < offset <= self.handed_out:
+        """Everything below `offset` is consumed, as it was handed out in `run` (None: this one).
+
+        What was not handed out, will be handed out again, or is acknowledged, changes nothing.
+        """
+        if self.state not in ACKNOWLEDGING or not self.acknowledged < offset <= self._limit(run):
             return False
         self.acknowledged = offset
         self._follow()
         return True
+
+    def _limit(self, run: int | None) -> int:
+        return self.handed_out if run is None or run == self.run else self._limits.get(run, -1)
 
     def _follow(self) -> None:
         """When nothing is out, what a filter left out is done with as well."""
@@ -217,11 +226,13 @@ class QueueState:
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
-    def rewind(self, offset: int) -> bool:
-        """Hand out again from `offset` on, if that was handed out and is not acknowledged; False, and nothing happens, if not."""
-        if not self.may(Event.MOVE) or not self.acknowledged <= offset <= self.handed_out:
+    def rewind(self, offset: int, run: int | None = None) -> bool:
+        """Hand out again from `offset` on. False, and nothing happens, if that was not handed out in `run`, or is acknowledged."""
+        if not self.may(Event.MOVE) or not self.acknowledged <= offset <= self._limit(run):
             return False
         self._go(Event.MOVE)
+        self._limits[self.run] = self.handed_out
+        self._limits = {run: min(limit, offset) for run, limit in self._limits.items() if limit > self.acknowledged}
         self._begin_run(offset)
         return True
 
@@ -236,6 +247,7 @@ class QueueState:
         self._begin_run(offset)
         self.acknowledged, self.first_start = offset, own_start
         self._told = self._saved = None
+        self._limits = {}
         return True
 
     def _begin_run(self, offset: int) -> None:

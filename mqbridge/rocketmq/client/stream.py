@@ -163,8 +163,8 @@ class QueueStream:
     def commit(self, offset: int, run: int | None = None) -> None:
         """Everything below `offset` is consumed; the store hears of it with the next pull or within seconds.
 
-        What was not handed out (any more, after a seek) and what is committed already changes nothing; nor does what was handed
-        out in another `run` (`state.run`) than this, if it is given.
+        What was not handed out (any more, after a seek) and what is committed already changes nothing. `run` is the one in which
+        it was handed out (`state.run`), None for this one: what will be handed out again does not count.
         """
         if self.state.acknowledge(offset, run) and self.state.is_quiet:
             self._quiet.set()
@@ -200,9 +200,9 @@ class QueueStream:
         if not self.rewind(offset):
             await self._move(offset)
 
-    def rewind(self, offset: int) -> bool:
+    def rewind(self, offset: int, run: int | None = None) -> bool:
         """Hand out again from `offset` on, if that was handed out and is not committed; False, and nothing happens, if not."""
-        if not self.state.rewind(offset):
+        if not self.state.rewind(offset, run):
             return False
         self._error = None
         self._pulls.restart()

@@ -12,6 +12,8 @@ from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
 
 QUEUE = Queue("T", "broker-a", 0)
+LUCK = st.integers(0, 3)
+"""What ends a run happens when this is 0: otherwise no run would live long enough to go wrong."""
 BODY = encode_record(Record("T", b"x"))
 
 
@@ -81,8 +83,8 @@ class QueueLife(RuleBasedStateMachine):
         self.state = QueueState()
         self.in_flight: list[Pull] = []
         """Pulls whose answers have not come."""
-        self.out: list[tuple[int, int, int]] = []
-        """Run, first and next of what was handed out and not acknowledged."""
+        self.out: list[list[int]] = []
+        """Run, first and next of what was handed out and not acknowledged, and how far it still counts."""
         self.handed: dict[int, int] = {}
         """By run, up to where it was handed out."""
 
@@ -131,13 +133,16 @@ class QueueLife(RuleBasedStateMachine):
             self.broker.filtered.update(range(self.broker.end, self.broker.end + count))
         self.broker.end += count
 
-    @rule(share=st.floats(0, 1))
-    def delete_oldest(self, share: float) -> None:
-        self.broker.first += int((self.broker.end - self.broker.first) * share)
+    @rule(share=st.floats(0, 1), luck=LUCK)
+    def delete_oldest(self, share: float, luck: int) -> None:
+        if luck == 0:
+            self.broker.first += int((self.broker.end - self.broker.first) * share)
 
-    @rule(seconds=st.sampled_from([1.0, 20.0, LOCK_VALID_S]))
-    def time_passes(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([1.0, 20.0, LOCK_VALID_S]), renewed=st.booleans())
+    def time_passes(self, seconds: float, renewed: bool) -> None:
         self.now += seconds
+        if renewed:
+            self.lock_is_renewed()
 
     # --- pulling ------------------------------------------------------------------------------------------------------
 
@@ -173,6 +178,7 @@ class QueueLife(RuleBasedStateMachine):
         elif self.state.first_start:
             self.group_goes_to(self.broker.first)
             self.state.move(self.broker.first, own_start=True)
+            self.rewound(-1)
         else:
             assert self.state.end(Event.GAP)
             self.state.asked_in_vain(pull, failed=False)
@@ -213,25 +219,31 @@ class QueueLife(RuleBasedStateMachine):
             assert pulled.first >= start, "handed out twice in one run"
             assert not skipped, f"{skipped} were skipped"
         self.handed[run] = pulled.next
-        self.out.append((run, pulled.first, pulled.next))
+        self.out.append([run, pulled.first, pulled.next, pulled.next])
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
         """In order within a run, as lanes do; an old run's may still come."""
-        run, first, next_ = self.out.pop(0 if data.draw(st.booleans()) else -1)
-        if run != self.state.run:
+        dead = [one for one in self.out if one[2] > one[3]]
+        if dead and data.draw(st.booleans()):
+            self.out.remove(dead[0])
             before = self.state.acknowledged
-            assert not self.state.acknowledge(next_, run)
+            assert not self.state.acknowledge(dead[0][2], dead[0][0])
             assert self.state.acknowledged == before
             return
-        held = [one for one in self.out if one[0] == run and one[1] < first]
-        if held:  # only what is first may be acknowledged
-            self.out.append((run, first, next_))
-            run, first, next_ = held[0]
-            self.out.remove(held[0])
-        if self.state.acknowledge(next_, run):
-            self.broker.done.update(range(first, next_))
+        living = sorted((one for one in self.out if one[2] <= one[3]), key=lambda one: one[1])
+        if living:
+            self.out.remove(living[0])
+            run, first, next_, _ = living[0]
+            if self.state.acknowledge(next_, run):
+                self.broker.done.update(range(first, next_))
+            else:
+                assert self.state.acknowledged >= next_ or not self.ours, "what still counts was not taken"
+
+    def rewound(self, offset: int) -> None:
+        for one in self.out:
+            one[3] = min(one[3], offset)
 
     @rule(offset=st.integers(0, 60))
     def acknowledge_what_was_not_handed_out(self, offset: int) -> None:
@@ -245,7 +257,11 @@ class QueueLife(RuleBasedStateMachine):
         """What was not handed out, or is acknowledged, cannot come again."""
         offset = int((self.state.handed_out + 9) * share)
         before = self.state.acknowledged
-        assert self.state.rewind(offset) == (before <= offset <= self.state.handed_out)
+        handed_out = self.state.handed_out
+        rewound = self.state.rewind(offset)
+        assert rewound == (before <= offset <= handed_out)
+        if rewound:
+            self.rewound(offset)
         assert self.state.acknowledged == before
 
     @precondition(lambda self: self.ours)
@@ -254,27 +270,32 @@ class QueueLife(RuleBasedStateMachine):
         span = self.state.handed_out - self.state.acknowledged
         offset = self.state.acknowledged + int(span * share)
         assert self.state.rewind(offset)
+        self.rewound(offset)
         assert self.state.position == offset
 
-    @rule(share=st.floats(0, 1))
-    def seek(self, share: float) -> None:
-        self.go_on_at(int(self.broker.end * share))
+    @rule(share=st.floats(0, 1), luck=LUCK)
+    def seek(self, share: float, luck: int) -> None:
+        if luck == 0 or self.state.state in (State.AT_GAP, State.REFUSED):
+            self.go_on_at(int(self.broker.end * share))
 
-    @rule(share=st.floats(0, 1))
-    def reset_from_outside(self, share: float) -> None:
-        self.go_on_at(self.broker.first + int((self.broker.end - self.broker.first) * share))
+    @rule(share=st.floats(0, 1), luck=LUCK)
+    def reset_from_outside(self, share: float, luck: int) -> None:
+        if luck == 0:
+            self.go_on_at(self.broker.first + int((self.broker.end - self.broker.first) * share))
 
     def go_on_at(self, offset: int) -> None:
         before = (self.state.state, self.state.acknowledged)
         if self.state.move(offset):
             self.group_goes_to(offset)
+            self.rewound(-1)
         else:
             assert before == (self.state.state, self.state.acknowledged)
 
     @precondition(lambda self: self.reading)
-    @rule()
-    def the_broker_refuses(self) -> None:
-        assert self.state.end(Event.REFUSE)
+    @rule(luck=LUCK)
+    def the_broker_refuses(self, luck: int) -> None:
+        if luck == 0:
+            assert self.state.end(Event.REFUSE)
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
@@ -301,20 +322,20 @@ class QueueLife(RuleBasedStateMachine):
     @precondition(lambda self: self.locked)
     @rule()
     def lock_is_renewed(self) -> None:
-        if self.ours:
+        if self.locked and self.ours:
             self.state.lock_renewed(self.now)
 
     @precondition(lambda self: self.locked)
-    @rule()
-    def lock_is_lost(self) -> None:
+    @rule(luck=LUCK)
+    def lock_is_lost(self, luck: int) -> None:
         """Another member has read on, and committed; nothing of ours may be committed after that."""
-        if self.state.leave(Event.LOSE_LOCK):
+        if luck == 0 and self.state.leave(Event.LOSE_LOCK):
             assert self.state.due(self.now) is None
             assert self.state.unsaved(self.now) is None
 
-    @rule(event=st.sampled_from([Event.REVOKE, Event.RELEASE]), leaves=st.integers(0, 2))
-    def leave(self, event: Event, leaves: int) -> None:
-        if leaves:
+    @rule(event=st.sampled_from([Event.REVOKE, Event.RELEASE]), luck=LUCK)
+    def leave(self, event: Event, luck: int) -> None:
+        if luck:
             return
         ours = self.ours
         assert self.state.leave(event) == ours
@@ -338,10 +359,10 @@ class QueueLife(RuleBasedStateMachine):
     def the_next_member_takes_it(self) -> None:
         self.take_queue()
 
-    @rule(dies=st.integers(0, 5))
-    def the_process_dies(self, dies: int) -> None:
+    @rule(luck=LUCK)
+    def the_process_dies(self, luck: int) -> None:
         """Nothing is said; whoever comes next begins where the group stands."""
-        if not dies:
+        if luck == 0:
             self.take_queue()
 
     # --- always -------------------------------------------------------------------------------------------------------
