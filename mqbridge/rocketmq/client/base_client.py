@@ -102,9 +102,11 @@ class BaseClient:
 
     async def close(self) -> None:
         """Tell the brokers that every group of this client is gone, and close all connections."""
-        await self.routes.close()
-        await self._heartbeats.close()
-        await self.pool.close()
+        try:
+            await self.routes.close()
+            await self._heartbeats.close()
+        finally:
+            await self.pool.close()
 
     async def __aenter__(self) -> Self:
         await self.connect()

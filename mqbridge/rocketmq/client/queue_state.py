@@ -227,7 +227,7 @@ class QueueState:
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def rewind(self, offset: int, run: int | None = None) -> bool:
-        """Hand out again from `offset` on. False, and nothing happens, if that was not handed out in `run`, or is acknowledged."""
+        """Hand out again from `offset` on. False, and nothing happens, if `run` did not hand that out, or it is acknowledged."""
         if not self.may(Event.MOVE) or not self.acknowledged <= offset <= self._limit(run):
             return False
         self._go(Event.MOVE)

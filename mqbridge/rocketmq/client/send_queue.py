@@ -289,6 +289,7 @@ class PartitionSendQueue:
         await cancel(self._recovery)
         self._recovery = None
         closed = ConnectionLost(f"the producer of {self.queue.topic} is closed")
+        closed.failure = Failure.FATAL  # sending it again by this producer does not help
         for request in self._in_flight:
             request.fail(closed)
         self._fail_all(closed)
