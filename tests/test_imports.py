@@ -18,8 +18,9 @@ ALLOWED: dict[str, set[str]] = {
     "units": {"errors"},
     "wire": {"errors"},
     "net": {"errors", "wire"},
-    "adapter": MODEL,
+    "adapter": MODEL | {"mapping"},
     "receipts": CONTRACT,
+    "readback": CONTRACT,
     "mapping": {"errors", "message", "wire"},
     "routing": CONTRACT,
     "delivery": CONTRACT | {"net", "routing"},
@@ -36,7 +37,7 @@ for system in SYSTEMS:
         inner["client"]: {"errors", "wire", "net", inner["wire"]},
         inner["store"]: CONTRACT | {"net", "units", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
-        inner["adapter"]: CONTRACT | {"net", "receipts", "units", "wire", system, *inner.values()},
+        inner["adapter"]: CONTRACT | {"net", "readback", "receipts", "units", "wire", system, *inner.values()},
         system: CONTRACT | {"net"},
     }
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}

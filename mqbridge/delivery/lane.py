@@ -119,6 +119,9 @@ class LaneDelivery:
             for unit, rate in settings.rates:
                 await rate.take(getattr(batch, unit))
             await settings.budget.take(batch.held_bytes)
+            if self.lane.revoked.is_set():  # in the turn in which its bytes came free: whoever reads it next delivers it
+                settings.budget.give(batch.held_bytes)
+                return
             settings.counters.last_batch_at = loop.time()
             self._dispatch(self._tickets.open(batch, loop.time()))
 

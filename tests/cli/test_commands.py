@@ -324,7 +324,7 @@ def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest
     from mqbridge.adapter import OutboundSpec
     from mqbridge.cli import demo
     from mqbridge.gateway.run import connected
-    from mqbridge.message import Message
+    from mqbridge.message import Batch, Message, Share
 
     bridge = demo._gateway
 
@@ -332,7 +332,7 @@ def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest
         outcome = await bridge(config, total, report)
         async with connected(config) as clusters:
             outbound = await clusters["target"].outbound(OutboundSpec(demo.COPY))
-            await outbound.send(0, [Message(b"one more")], None)
+            await outbound.send(0, Share(Batch.of([Message(b"one more")])))
             await outbound.close()
         return outcome
 

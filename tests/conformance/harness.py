@@ -23,6 +23,8 @@ class Harness(Protocol):
     """Bytes of a payload that must be taken: close under the system's limit."""
     carried: tuple[str, ...]
     """Fields of a message that arrive as they were sent."""
+    finds_times: bool
+    """Whether the system knows what it stored when."""
     patience_s: float
     """After so many seconds without what must come, a test fails."""
 
@@ -46,8 +48,8 @@ class BuiltIn:
     carried = CARRIED
     patience_s = 20.0
 
-    def __init__(self, name: str, adapter: Adapter, config: BaseModel, max_payload: int) -> None:
-        self.name, self.max_payload = name, max_payload
+    def __init__(self, name: str, adapter: Adapter, config: BaseModel, max_payload: int, *, finds_times: bool) -> None:
+        self.name, self.max_payload, self.finds_times = name, max_payload, finds_times
         self._adapter, self._config = adapter, config
         self._clients = itertools.count(1)
 
@@ -73,7 +75,7 @@ class MemoryHarness(BuiltIn):
     def __init__(self, *, individual_ack: bool) -> None:
         self._broker = f"conformance-{os.getpid()}-{individual_ack}"
         config = MEMORY.cluster_model(broker=self._broker, individual_ack=individual_ack)
-        super().__init__("memory", MEMORY, config, 5 << 20)
+        super().__init__("memory", MEMORY, config, 5 << 20, finds_times=False)
 
     def close(self) -> None:
         forget(self._broker)
@@ -82,4 +84,4 @@ class MemoryHarness(BuiltIn):
 class LogHarness(BuiltIn):
     def __init__(self, folder: Path) -> None:
         config = LOG.cluster_model(path=folder / "conformance.db", lease="3s", poll="10ms")
-        super().__init__("log", LOG, config, (16 << 20) - 100)
+        super().__init__("log", LOG, config, (16 << 20) - 100, finds_times=True)

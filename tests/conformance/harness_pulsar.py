@@ -14,6 +14,7 @@ class PulsarHarness:
     max_payload = (5 << 20) - (4 << 10)
     """The broker's limit is 5 MiB, of which metadata and stamps take a little."""
     carried = CARRIED
+    finds_times = True
     patience_s = 30.0
 
     def __init__(self, server: Pulsar) -> None:

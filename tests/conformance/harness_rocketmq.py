@@ -14,6 +14,7 @@ class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
     carried = CARRIED
+    finds_times = True
     patience_s = 40.0
 
     def __init__(self, server: RocketMQ) -> None:
@@ -24,7 +25,7 @@ class RocketMQHarness:
     def cluster(self) -> Cluster:
         return ADAPTER.make_cluster(f"rocketmq-{next(self._clients)}", self._config)
 
-    async def topic(self, cluster: Cluster, partitions: int) -> str:  # noqa: ARG002 - the kit makes it without our client
+    async def topic(self, cluster: Cluster, partitions: int) -> str:
         return await asyncio.to_thread(self._server.take_topic, partitions)
 
     def unknown_topic(self) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from mqbridge.adapter import Capabilities, Cluster, Inbound, InboundLane, Start
 from mqbridge.errors import LaneRevoked
+from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel, spawn
 from tests.conformance.arena import Arena, fresh_group, numbered, numbers
 
@@ -25,10 +26,11 @@ async def test_resume_after_acknowledge(arena: Arena, cluster: Cluster) -> None:
     assert numbers(received) == list(range(30, 50))
 
 
-async def test_rejected_batches_come_again(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+async def test_rejected_batches_come_again(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
-    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    inbound = await arena.inbound(cluster, topic, fresh_group())
+    lane = await arena.lane(inbound)
     await arena.send(outbound, 0, numbered(0, 10))
     await arena.take(lane, 10)
     await arena.send(outbound, 0, numbered(10, 20))
@@ -36,7 +38,7 @@ async def test_rejected_batches_come_again(arena: Arena, cluster: Cluster, capab
         lane.reject(await arena.receive(lane))
     received, _ = await arena.take(lane, 10)
     assert sorted(numbers(received)) == list(range(10, 20))
-    assert capabilities.individual_ack or numbers(received) == list(range(10, 20))
+    assert inbound.individual_ack or numbers(received) == list(range(10, 20))
     await arena.send(outbound, 0, numbered(20, 25))
     received, _ = await arena.take(lane, 5)
     assert numbers(received) == list(range(20, 25))
@@ -78,12 +80,12 @@ async def test_an_acknowledgement_of_a_lane_that_is_gone_is_ignored(arena: Arena
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["gap-closed", "gap-open"])
-async def test_out_of_order_acknowledgement(arena: Arena, cluster: Cluster, capabilities: Capabilities, at_once: bool) -> None:
-    if not capabilities.individual_ack:
-        pytest.skip("acknowledges in order only")
+async def test_out_of_order_acknowledgement(arena: Arena, cluster: Cluster, at_once: bool) -> None:
     topic, group = await arena.topic(cluster), fresh_group()
     outbound = await arena.outbound(cluster, topic)
     inbound = await arena.inbound(cluster, topic, group)
+    if not inbound.individual_ack:
+        pytest.skip("acknowledges in order only")
     lane = await arena.lane(inbound)
     for turn in range(3):
         await arena.send(outbound, 0, numbered(turn * 10, turn * 10 + 10))
@@ -193,7 +195,7 @@ async def test_a_cancelled_receive_loses_nothing(arena: Arena, cluster: Cluster)
         for _ in range(turn % 4):
             await asyncio.sleep(0)
         await cancel(waiting)
-    sending = outbound.send(0, numbered(0, 20), None)
+    sending = outbound.send(0, Share(Batch.of(numbered(0, 20))))
     waiting = spawn(lane.receive(), "test receive")
     await asyncio.sleep(0.001)
     took = 0

@@ -6,6 +6,7 @@ import pytest
 
 from mqbridge.adapter import Capabilities, Cluster, InboundSpec, OutboundSpec
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
+from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import spawn
 from tests.conformance.arena import Arena, fresh_group, numbered
 
@@ -78,7 +79,7 @@ async def test_bounds_and_committed(arena: Arena, cluster: Cluster) -> None:
         return position is not None and position > last
 
     await arena.until(committed)
-    assert await arena.within(cluster.groups(topic)) == [group]
+    assert await arena.within(arena.operations(cluster).groups(topic)) == [group]
     if bounds is not None:
         assert bounds.first <= first.first
         assert bounds.next > last
@@ -86,17 +87,17 @@ async def test_bounds_and_committed(arena: Arena, cluster: Cluster) -> None:
         after = (await arena.within(cluster.bounds(topic)))[name]
         assert after.next > bounds.next
         assert after.next > grown.position
-    assert group not in await arena.within(cluster.groups(await arena.topic(cluster)))
+    assert group not in await arena.within(arena.operations(cluster).groups(await arena.topic(cluster)))
 
 
 async def test_close_waits_for_what_is_in_flight(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
-    receipts = [outbound.send(0, numbered(turn * 10, turn * 10 + 10), None) for turn in range(20)]
+    receipts = [outbound.send(0, Share(Batch.of(numbered(turn * 10, turn * 10 + 10)))) for turn in range(20)]
     await arena.within(outbound.close())
     assert all(receipt.done() for receipt in receipts)
     assert not any(receipt.result().failures for receipt in receipts)
-    late = outbound.send(0, numbered(0, 1), None)
+    late = outbound.send(0, Share(Batch.of(numbered(0, 1))))
     with pytest.raises(ClusterError):
         await arena.within(late)
     await arena.within(outbound.close())

@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.adapter import Capabilities, Cluster
 from mqbridge.errors import Failure
-from mqbridge.message import Batch, Message, Share, format_position, origin_prefix, parse_position
+from mqbridge.message import Batch, Message, Partition, Share, format_position, origin_prefix, parse_position
 from tests.conformance.arena import SOURCE, Arena, fresh_group, numbered, numbers
 
 EVENT_TIME = 1_700_000_123_456
@@ -60,7 +60,7 @@ async def test_every_field_arrives(arena: Arena, cluster: Cluster, stamp_origin:
 async def test_a_payload_of_no_bytes(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
-    receipt = await arena.within(outbound.send(0, [Message(b""), Message(b"more")], None))
+    receipt = await arena.within(outbound.send(0, Share(Batch.of([Message(b""), Message(b"more")]))))
     refused = [] if capabilities.empty_payload else [0]
     assert [failure.index for failure in receipt.failures] == refused
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
@@ -94,7 +94,9 @@ async def test_refused_messages_are_told_by_index(arena: Arena, cluster: Cluster
 async def test_too_large_is_refused_and_holds_nothing_up(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
-    receipt = await arena.within(outbound.send(0, [Message(b"0"), Message(bytes(17 << 20)), Message(b"2")], SOURCE))
+    receipt = await arena.within(
+        outbound.send(0, Share(Batch.of([Message(b"0"), Message(bytes(17 << 20)), Message(b"2")], SOURCE)))
+    )
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
     received, _ = await arena.take(lane, 2)
@@ -109,7 +111,7 @@ async def test_order_and_positions_of_each_partition(arena: Arena, cluster: Clus
     receipts = await arena.within(
         asyncio.gather(
             *(
-                outbound.send(partition, numbered(turn * size, turn * size + size), SOURCE)
+                outbound.send(partition, Share(Batch.of(numbered(turn * size, turn * size + size), SOURCE)))
                 for turn in range(sends)
                 for partition in range(partitions)
             )
@@ -135,14 +137,18 @@ async def test_keys_choose_a_partition(arena: Arena, cluster: Cluster) -> None:
     assert set(chosen) == {0, 1, 2}
 
 
-async def test_the_newest_origin_can_be_read_back(arena: Arena, cluster: Cluster) -> None:
+async def test_an_outbound_tells_what_it_has_stored_last_of_a_source(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster, 3)
     outbound = await arena.outbound(cluster, topic)
-    assert await arena.within(outbound.last_origin(1)) is None
+    assert await arena.within(outbound.resume(SOURCE)) == {}
     await arena.send(outbound, 1, numbered(0, 5))
     await arena.send(outbound, 1, numbered(5, 30))
     await arena.send(outbound, 0, numbered(50, 51))
-    assert await arena.within(outbound.last_origin(1)) == origin_prefix(SOURCE) + "29"
+    other = Partition(SOURCE.cluster, SOURCE.topic, "p:1", 1)
+    assert not (await arena.within(outbound.send(1, Share(Batch.of(numbered(70, 71), other))))).failures
+    await arena.within(arena.harness.settle())
+    assert await arena.within(outbound.resume(SOURCE)) == {0: (50,), 1: (29,)}
+    assert await arena.within(outbound.resume(other)) == {1: (70,)}
+    await arena.within(outbound.close())
     again = await arena.outbound(await arena.cluster(), topic)
-    assert await arena.within(again.last_origin(1)) == origin_prefix(SOURCE) + "29"
-    assert await arena.within(again.last_origin(2)) is None
+    assert await arena.within(again.resume(SOURCE)) == {0: (50,), 1: (29,)}

@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import aclosing
 
 import pytest
 
-from mqbridge.adapter import Capabilities, Cluster, Inbound, InboundSpec
+from mqbridge.adapter import Cluster, Operations
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Message, Position
 from tests.conformance.arena import Arena, fresh_group, numbered, numbers
@@ -15,22 +16,25 @@ LATER_S = 0.3
 """Between two sends that a time is to lie between."""
 
 
-async def temporary(arena: Arena, cluster: Cluster, topic: str, positions: Mapping[str, Position]) -> tuple[Inbound, str]:
-    group = fresh_group()
-    inbound = await arena.within(cluster.inbound(InboundSpec((topic,), group, temporary=True, positions=positions)))
-    return inbound, group
-
-
 async def stored(arena: Arena, cluster: Cluster, count: int) -> tuple[str, list[Message]]:
     """A topic of one partition with so many messages, sent one by one, and those messages with their positions."""
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     for number in range(count):
         await arena.send(outbound, 0, numbered(number, number + 1))
-    inbound, _ = await temporary(arena, cluster, topic, {})
-    messages, _ = await arena.take(await arena.lane(inbound), count)
-    await arena.within(inbound.close())
+    messages = await everything(arena, cluster, topic, await name_of(cluster, topic))
+    assert len(messages) == count
     return topic, messages
+
+
+async def everything(arena: Arena, cluster: Cluster, topic: str, name: str, begin: Position | None = None) -> list[Message]:
+    """What a partition holds, from a position on."""
+    bounds = (await arena.within(cluster.bounds(topic)))[name]
+    got: list[Message] = []
+    async with aclosing(cluster.read(topic, name, bounds.first if begin is None else begin, bounds.next)) as batches:
+        while (batch := await arena.within(anext(batches, None))) is not None:
+            got += batch.messages
+    return got
 
 
 async def consumed(arena: Arena, cluster: Cluster, topic: str, group: str, count: int) -> None:
@@ -45,72 +49,35 @@ async def name_of(cluster: Cluster, topic: str) -> str:
     return described.partitions[0]
 
 
-async def test_a_temporary_inbound_begins_where_it_is_told_and_leaves_no_group(arena: Arena, cluster: Cluster) -> None:
-    topic, messages = await stored(arena, cluster, 10)
-    name = await name_of(cluster, topic)
-    for wanted in (messages[0], messages[6]):
-        inbound, group = await temporary(arena, cluster, topic, {name: wanted.position})
-        lane = await arena.lane(inbound)
-        got: list[Message] = []
-        while not got or got[-1].position < messages[-1].position:
-            batch = await arena.receive(lane)
-            got += batch.messages
-            lane.acknowledge(batch)
-        assert got[0].position <= wanted.position
-        assert numbers([one for one in got if one.position == wanted.position]) == numbers([wanted])
-        assert numbers(got)[-1] == 9
-        await arena.within(inbound.close())
-        assert group not in await arena.within(cluster.groups(topic))
-
-
-async def test_a_temporary_inbound_reads_every_partition(arena: Arena, cluster: Cluster) -> None:
-    topic = await arena.topic(cluster, 3)
-    outbound = await arena.outbound(cluster, topic)
-    for place in range(3):
-        await arena.send(outbound, place, numbered(place * 10, place * 10 + 3))
-    inbound, _ = await temporary(arena, cluster, topic, {})
-    got = []
-    for _ in range(3):
-        received, _ = await arena.take(await arena.lane(inbound), 3)
-        got += numbers(received)
-    await arena.within(inbound.close())
-    assert sorted(got) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
-
-
 async def test_the_newest_lie_behind_their_position(arena: Arena, cluster: Cluster) -> None:
     topic, _ = await stored(arena, cluster, 10)
+    name, operations = await name_of(cluster, topic), arena.operations(cluster)
     for count in (1, 4, 100):
-        inbound, _ = await temporary(arena, cluster, topic, await arena.within(cluster.newest(topic, count)))
-        lane = await arena.lane(inbound)
-        got: list[int] = []
-        while not got or got[-1] != 9:
-            batch = await arena.receive(lane)
-            got += numbers(batch.messages)
-            lane.acknowledge(batch)
+        begin = (await arena.within(operations.newest(topic, count)))[name]
+        got = numbers(await everything(arena, cluster, topic, name, begin))
+        assert got[-1] == 9
         assert len(got) >= min(count, 10)
-        await arena.within(inbound.close())
     empty = await arena.topic(cluster)
-    inbound, _ = await temporary(arena, cluster, empty, await arena.within(cluster.newest(empty, 3)))
-    await arena.lane(inbound)
-    await arena.within(inbound.close())
+    begin = (await arena.within(operations.newest(empty, 3)))[await name_of(cluster, empty)]
+    assert await everything(arena, cluster, empty, await name_of(cluster, empty), begin) == []
 
 
 async def test_members_come_and_go(arena: Arena, cluster: Cluster) -> None:
     topic, group = await arena.topic(cluster, 2), fresh_group()
-    assert await arena.within(cluster.members(topic, group)) == []
+    assert await arena.within(arena.operations(cluster).members(topic, group)) == []
     inbound = await arena.inbound(cluster, topic, group)
     held = {(await arena.lane(inbound)).partition.name for _ in range(2)}
 
     async def shown() -> bool:
-        members = await cluster.members(topic, group)
+        members = await arena.operations(cluster).members(topic, group)
         return len(members) == 1 and set(members[0].partitions or ()) == held
 
     await arena.until(shown)
-    assert (await arena.within(cluster.members(topic, group)))[0].id
+    assert (await arena.within(arena.operations(cluster).members(topic, group)))[0].id
     await arena.within(inbound.close())
 
     async def gone() -> bool:
-        return await cluster.members(topic, group) == []
+        return await arena.operations(cluster).members(topic, group) == []
 
     await arena.until(gone)
 
@@ -121,7 +88,7 @@ async def test_a_group_has_so_much_left(arena: Arena, cluster: Cluster) -> None:
     await consumed(arena, cluster, topic, group, 10)
 
     async def is_left(least: int, most: int) -> bool:
-        left = (await cluster.backlog(topic, group)).get(name)
+        left = (await arena.operations(cluster).backlog(topic, group)).get(name)
         return left is not None and least <= left <= most
 
     await arena.until(lambda: is_left(0, 0))
@@ -131,15 +98,13 @@ async def test_a_group_has_so_much_left(arena: Arena, cluster: Cluster) -> None:
     await arena.until(lambda: is_left(5, 5))
 
 
-async def test_a_group_moves_back_and_forth(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
-    if not capabilities.move_groups:
-        pytest.skip("cannot move groups")
+async def test_a_group_moves_back_and_forth(arena: Arena, cluster: Cluster) -> None:
     topic, messages = await stored(arena, cluster, 10)
     group, name = fresh_group(), await name_of(cluster, topic)
     await consumed(arena, cluster, topic, group, 10)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     for place, expected in ((messages[4].position, 4), (bounds.first, 0), (messages[7].position, 7), (bounds.next, 10)):
-        await arena.until(lambda: _moves(cluster, topic, group, {name: place}))  # noqa: B023 - awaited here
+        await arena.until(lambda: _moves(arena.operations(cluster), topic, group, {name: place}))  # noqa: B023 - awaited here
         outbound = await arena.outbound(cluster, topic)
         await arena.send(outbound, 0, numbered(10, 11))
         inbound = await arena.inbound(cluster, topic, group)
@@ -156,10 +121,10 @@ async def test_a_group_moves_back_and_forth(arena: Arena, cluster: Cluster, capa
         await arena.within(inbound.close())
 
 
-async def _moves(cluster: Cluster, topic: str, group: str, positions: Mapping[str, Position]) -> bool:
+async def _moves(operations: Operations, topic: str, group: str, positions: Mapping[str, Position]) -> bool:
     """Move it, once its members are really gone."""
     try:
-        await cluster.move(topic, group, positions)
+        await operations.move(topic, group, positions)
     except ClusterError as error:
         if "stop it" not in str(error):
             raise
@@ -167,53 +132,47 @@ async def _moves(cluster: Cluster, topic: str, group: str, positions: Mapping[st
     return True
 
 
-async def test_a_group_that_is_not_there_is_made(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
-    if not capabilities.move_groups:
-        pytest.skip("cannot move groups")
+async def test_a_group_that_is_not_there_is_made(arena: Arena, cluster: Cluster) -> None:
     topic, _ = await stored(arena, cluster, 5)
     group, name = fresh_group(), await name_of(cluster, topic)
     end = (await arena.within(cluster.bounds(topic)))[name].next
-    await arena.within(cluster.move(topic, group, {name: end}))
+    await arena.within(arena.operations(cluster).move(topic, group, {name: end}))
 
     async def there() -> bool:
         return (await cluster.committed(topic, group)).get(name) == end
 
     await arena.until(there)
-    assert group in await arena.within(cluster.groups(topic))
+    assert group in await arena.within(arena.operations(cluster).groups(topic))
     await arena.send(await arena.outbound(cluster, topic), 0, numbered(5, 6))
     inbound = await arena.inbound(cluster, topic, group)
     received = await arena.receive(await arena.lane(inbound))
     assert numbers(received.messages) == [5]
 
 
-async def test_a_group_with_members_is_not_moved(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
-    if not capabilities.move_groups:
-        pytest.skip("cannot move groups")
+async def test_a_group_with_members_is_not_moved(arena: Arena, cluster: Cluster) -> None:
     topic, messages = await stored(arena, cluster, 5)
     group, name = fresh_group(), await name_of(cluster, topic)
     inbound = await arena.inbound(cluster, topic, group)
     lane = await arena.lane(inbound)
     await arena.take(lane, 5)
     with pytest.raises(ClusterError, match="stop it") as raised:
-        await arena.within(cluster.move(topic, group, {name: messages[2].position}))
+        await arena.within(arena.operations(cluster).move(topic, group, {name: messages[2].position}))
     assert raised.value.failure is Failure.FATAL
     await arena.send(await arena.outbound(cluster, topic), 0, numbered(5, 6))
     assert numbers((await arena.receive(lane)).messages) == [5]
 
 
-async def test_a_partition_that_is_not_there_cannot_be_moved(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
-    if not capabilities.move_groups:
-        pytest.skip("cannot move groups")
+async def test_a_partition_that_is_not_there_cannot_be_moved(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     with pytest.raises(ClusterError, match="77"):
-        await arena.within(cluster.move(topic, fresh_group(), {"none:77": (0,)}))
+        await arena.within(arena.operations(cluster).move(topic, fresh_group(), {"none:77": (0,)}))
 
 
-async def test_times_have_positions(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+async def test_times_have_positions(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
-    if not capabilities.find_times:
+    if not arena.harness.finds_times:
         with pytest.raises(ClusterError) as raised:
-            await arena.within(cluster.position_at(topic, 0))
+            await arena.within(arena.operations(cluster).position_at(topic, 0))
         assert raised.value.failure is Failure.FATAL
         return
     name = await name_of(cluster, topic)
@@ -223,16 +182,14 @@ async def test_times_have_positions(arena: Arena, cluster: Cluster, capabilities
     between = time.time_ns() // 1_000_000
     await asyncio.sleep(LATER_S)
     await arena.send(outbound, 0, numbered(5, 10))
-    inbound, _ = await temporary(arena, cluster, topic, {})
-    messages, _ = await arena.take(await arena.lane(inbound), 10)
-    await arena.within(inbound.close())
+    messages = await everything(arena, cluster, topic, await name_of(cluster, topic))
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     future = between + 3_600_000
-    found = [(await arena.within(cluster.position_at(topic, at)))[name] for at in (0, between, future)]
+    found = [(await arena.within(arena.operations(cluster).position_at(topic, at)))[name] for at in (0, between, future)]
     assert found == [messages[0].position, messages[5].position, bounds.next]
 
 
 async def test_settings_are_told_in_words(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
-    said = await arena.within(cluster.settings(topic))
+    said = await arena.within(arena.operations(cluster).settings(topic))
     assert all(isinstance(name, str) and isinstance(value, str) and name and value for name, value in said.items())

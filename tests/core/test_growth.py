@@ -9,7 +9,7 @@ from mqbridge.adapter import InboundSpec, OutboundSpec, load_adapters
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import spawn
 from tests.core.world import World, able, committed, end, everything, fill, named, put, route, running, stored, until
 
@@ -161,7 +161,7 @@ async def test_a_target_that_cannot_be_opened_leaves_the_route_as_it_is(world: W
 
 
 async def test_a_group_that_cannot_be_joined_again_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.session.REJOIN_FIRST_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
     fill(world.a, "t1", 2, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
@@ -213,7 +213,7 @@ async def test_logs_grow_too(tmp_path: Path) -> None:
         await writer.create(topic, partitions)
         outbound = await writer.outbound(OutboundSpec(topic))
         for partition in range(partitions):
-            assert not (await outbound.send(partition, [Message(payload)] * 10, None)).failures
+            assert not (await outbound.send(partition, Share(Batch.of([Message(payload)] * 10)))).failures
         await outbound.close()
 
     await write("t1", 2, b"first")

@@ -11,7 +11,7 @@ import httpx
 import yaml
 
 from mqbridge.adapter import OutboundSpec, load_adapters
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from tests.kit.gateway import GatewayProcess
 
 
@@ -21,7 +21,7 @@ async def feed(path: Path, payloads: list[bytes]) -> None:
     await cluster.connect()
     await cluster.create("t", 2)
     outbound = await cluster.outbound(OutboundSpec("t"))
-    assert not (await outbound.send(0, [Message(payload) for payload in payloads], None)).failures
+    assert not (await outbound.send(0, Share(Batch.of([Message(payload) for payload in payloads])))).failures
     await outbound.close()
     await cluster.close()
 

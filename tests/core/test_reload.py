@@ -126,7 +126,7 @@ async def test_clusters_come_and_go(world: World, file: Path) -> None:
     async with running(config, file) as gateway:
         for name, cluster in gateway.clusters.items():
 
-            async def close(name: str = name) -> None:
+            async def close(_: float | None = None, name: str = name) -> None:
                 closed.append(name)
 
             cluster.close = close  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter import OutboundSpec
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from tests.e2e.sides import Side, side
 from tests.e2e.support import opened
 from tests.kit.gateway import GatewayProcess
@@ -48,7 +48,7 @@ def settings(source: Side, pattern: str, folder: Path) -> dict[str, Any]:
 async def send(source: Side, topic: str) -> None:
     async with opened(source.system, source.settings) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-        assert not (await outbound.send(0, [Message(b"%d" % number) for number in range(COUNT)], None)).failures
+        assert not (await outbound.send(0, Share(Batch.of([Message(b"%d" % number) for number in range(COUNT)])))).failures
         await outbound.close()
 
 

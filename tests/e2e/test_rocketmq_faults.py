@@ -19,6 +19,7 @@ import pytest
 
 from mqbridge.adapter import OutboundSpec, Receipt
 from mqbridge.cli.exits import STOPPED
+from mqbridge.message import Batch, Share
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.bodies import Queue
 from tests.e2e.support import opened, pulsar_settings, read
@@ -91,7 +92,7 @@ class Way:
                 waiting: deque[asyncio.Future[Receipt]] = deque()
                 for start in range(0, count, BATCH):
                     numbers = range(start, min(start + BATCH, count))
-                    waiting.append(outbound.send(partition, [message(partition, n, SIZE) for n in numbers], None))
+                    waiting.append(outbound.send(partition, Share(Batch.of([message(partition, n, SIZE) for n in numbers]))))
                     if len(waiting) >= WINDOW:
                         assert not (await waiting.popleft()).failures
                 for receipt in await asyncio.gather(*waiting):

@@ -10,6 +10,7 @@ import pytest
 
 from mqbridge.adapter import InboundSpec, OutboundSpec
 from mqbridge.errors import LaneRevoked
+from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
@@ -37,13 +38,13 @@ asyncio.run(main(sys.argv[1]))
 async def test_a_killed_process_loses_its_partitions_to_the_others(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await open_log(lease="1s")
     outbound = await outbound_of(cluster)
-    await outbound.send(0, numbered(0, 10), None)
+    await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", MEMBER, str(tmp_path / "log.db"), stdout=asyncio.subprocess.PIPE
     )
     assert child.stdout is not None
     assert int(await child.stdout.readline()) == 10
-    await outbound.send(0, numbered(10, 20), None)
+    await outbound.send(0, Share(Batch.of(numbered(10, 20))))
     inbound = await cluster.inbound(InboundSpec(("t",), "g"))
     taking = asyncio.ensure_future(anext(inbound.lanes()))
     os.kill(child.pid, signal.SIGKILL)
@@ -57,7 +58,7 @@ async def test_a_killed_process_loses_its_partitions_to_the_others(open_log: Ope
 async def test_who_sleeps_through_its_lease_cannot_commit(open_log: OpenLog) -> None:
     sleeper = await open_log(lease="0.3s")
     outbound = await outbound_of(sleeper)
-    await outbound.send(0, numbered(0, 10), None)
+    await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     inbound, lane = await lane_of(sleeper)
     batch = await lane.receive()
     await cancel(inbound._task)
@@ -80,7 +81,7 @@ async def test_members_of_one_process_share_at_once(open_log: OpenLog) -> None:
     second = await cluster.inbound(InboundSpec(("t",), "g"))
     async with asyncio.timeout(20):
         taken = {(await anext(second.lanes())).partition.name for _ in range(2)}
-        lost = {lane.partition.name for lane in lanes if lane.ended}  # type: ignore[attr-defined]
+        lost = {lane.partition.name for lane in lanes if lane.revoked.is_set()}  # type: ignore[attr-defined]
         assert taken == lost
         await second.close()
         assert {(await anext(first.lanes())).partition.name for _ in range(2)} == taken
@@ -106,7 +107,7 @@ async def test_acknowledgements_reach_the_file_without_a_close(open_log: OpenLog
     inbound, lane = await lane_of(cluster)
     other = await open_log()
     for turn in range(3):
-        await outbound.send(0, numbered(turn, turn + 1), None)
+        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
         lane.acknowledge(await lane.receive())
     async with asyncio.timeout(20):
         while await other.committed("t", "g") != {"0": (3,)}:
@@ -120,7 +121,7 @@ async def test_acknowledgements_from_before_a_reject_do_not_skip_it(open_log: Op
     inbound, lane = await lane_of(cluster)
     batches = []
     for turn in range(3):
-        await outbound.send(0, numbered(turn, turn + 1), None)
+        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
         batches.append(await lane.receive())
     lane.reject(batches[1])
     lane.acknowledge(batches[0])
@@ -132,7 +133,7 @@ async def test_acknowledgements_from_before_a_reject_do_not_skip_it(open_log: Op
 async def test_a_lane_that_comes_back_does_not_hear_its_predecessor(open_log: OpenLog) -> None:
     cluster = await open_log(lease="0.3s")
     outbound = await outbound_of(cluster)
-    await outbound.send(0, numbered(0, 10), None)
+    await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     inbound = await cluster.inbound(InboundSpec(("t",), "g"))
     lanes = inbound.lanes()
     lane = await anext(lanes)
@@ -150,21 +151,21 @@ async def test_a_lane_that_comes_back_does_not_hear_its_predecessor(open_log: Op
 
 async def test_two_groups_do_not_know_of_each_other(open_log: OpenLog) -> None:
     cluster = await open_log()
-    await (await outbound_of(cluster)).send(0, numbered(0, 3), None)
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 3))))
     for group in ("a", "b"):
         inbound, lane = await lane_of(cluster, group)
         lane.acknowledge(await lane.receive())
         await inbound.close()
         with pytest.raises(LaneRevoked):
             await lane.receive()
-    assert await cluster.groups("t") == ["a", "b"]
+    assert await cluster.operations.groups("t") == ["a", "b"]
 
 
 async def test_topics_do_not_mix(open_log: OpenLog) -> None:
     cluster = await open_log()
     for topic in ("t", "u"):
         outbound = await outbound_of(cluster, topic)
-        await outbound.send(0, [m.replace(key=topic) for m in numbered(0, 2)], None)
+        await outbound.send(0, Share(Batch.of([m.replace(key=topic) for m in numbered(0, 2)])))
     await cluster.outbound(OutboundSpec("u"))
     inbound, lane = await lane_of(cluster, topic="u")
     assert [message.key for message in (await lane.receive()).messages] == ["u", "u"]

@@ -9,7 +9,7 @@ from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
 from mqbridge.log.adapter.outbound import ROW_BYTES, ROW_MESSAGES
 from mqbridge.log.store import append
 from mqbridge.log.store.append import write_group
-from mqbridge.message import Message
+from mqbridge.message import Batch, Message, Share
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
 
@@ -27,7 +27,7 @@ def rows(cluster: LogCluster, what: str) -> list[tuple[object, ...]]:
 async def test_what_is_stored_is_there_after_reopening(open_log: OpenLog) -> None:
     first = await open_log()
     outbound = await outbound_of(first)
-    await outbound.send(0, numbered(0, 10), None)
+    await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     await outbound.close()
     await first.close()
     _, lane = await lane_of(await open_log())
@@ -43,7 +43,7 @@ async def test_sends_of_one_turn_share_a_transaction(open_log: OpenLog, monkeypa
 
     monkeypatch.setattr(append, "write_group", count)
     outbound = await outbound_of(await open_log())
-    receipts = await asyncio.gather(*(outbound.send(0, numbered(turn, turn + 1), None) for turn in range(50)))
+    receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(50)))
     assert groups == [50]
     assert [receipt.position for receipt in receipts] == [(turn,) for turn in range(50)]
 
@@ -51,21 +51,21 @@ async def test_sends_of_one_turn_share_a_transaction(open_log: OpenLog, monkeypa
 async def test_long_sends_are_cut_and_short_ones_merged(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
-    receipt = await outbound.send(0, numbered(0, ROW_MESSAGES * 2 + 1), None)
+    receipt = await outbound.send(0, Share(Batch.of(numbered(0, ROW_MESSAGES * 2 + 1))))
     assert receipt.position == (ROW_MESSAGES * 2,)
     assert [count for (count,) in rows(cluster, "SELECT count FROM batch ORDER BY base")] == [ROW_MESSAGES, ROW_MESSAGES, 1]
     for turn in range(5):
-        await outbound.send(0, numbered(turn, turn + 1), None)
+        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
     _, lane = await lane_of(cluster)
     assert [(await lane.receive()).count for _ in range(3)] == [ROW_MESSAGES, ROW_MESSAGES, 6]
-    await outbound.send(0, [Message(bytes(ROW_BYTES // 2))] * 3 + [Message(bytes(ROW_BYTES * 3))], None)
+    await outbound.send(0, Share(Batch.of([Message(bytes(ROW_BYTES // 2))] * 3 + [Message(bytes(ROW_BYTES * 3))])))
     assert [(await lane.receive()).count for _ in range(4)] == [1, 1, 1, 1]
 
 
 async def test_seek_into_the_middle_of_a_row(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
-    await outbound.send(0, numbered(0, 10), None)
+    await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     _, lane = await lane_of(cluster)
     await lane.seek((4,))
     batch = await lane.receive()
@@ -79,7 +79,7 @@ async def test_retention_drops_whole_batches_and_readers_hear_of_it(open_log: Op
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     for turn in range(10):
-        await outbound.send(0, [Message(b"%06d" % turn + bytes(1000))], None)
+        await outbound.send(0, Share(Batch.of([Message(b"%06d" % turn + bytes(1000))])))
     _, lane = await lane_of(cluster)
     strict = await open_log(**settings)
     first = (8,) if "retention_bytes" in settings else (9,)
@@ -97,7 +97,7 @@ async def test_retention_drops_whole_batches_and_readers_hear_of_it(open_log: Op
     received = (await lane.receive()).messages
     assert [message.position for message in received] == [(offset,) for offset in range(bounds.first[0], 10)]
     assert rows(cluster, "SELECT bytes FROM partition") == rows(cluster, "SELECT sum(bytes) FROM batch")
-    await outbound.send(0, numbered(10, 11), None)
+    await outbound.send(0, Share(Batch.of(numbered(10, 11))))
     assert (await lane.receive()).first == (10,)
 
 
@@ -105,7 +105,7 @@ async def test_a_damaged_batch_is_a_gap_and_what_is_whole_is_read(open_log: Open
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     for turn in range(3):
-        await outbound.send(0, numbered(turn, turn + 1), None)
+        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
     rows(cluster, "UPDATE batch SET records = zeroblob(length(records)) WHERE base = 1")
     _, lane = await lane_of(cluster)
     assert numbers((await lane.receive()).messages) == [0]
@@ -119,8 +119,8 @@ async def test_a_damaged_batch_is_a_gap_and_what_is_whole_is_read(open_log: Open
 @pytest.mark.parametrize("damage", ["count = 2", "base = 11", "crc = crc + 1"])  # the row is the last one
 async def test_a_row_that_says_something_else_than_was_stored_is_a_gap(open_log: OpenLog, damage: str) -> None:
     cluster = await open_log()
-    await (await outbound_of(cluster)).send(0, numbered(0, 1), None)
-    await (await outbound_of(cluster)).send(0, numbered(1, 2), None)
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 1))))
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(1, 2))))
     rows(cluster, f"UPDATE batch SET {damage} WHERE base = 1")
     _, lane = await lane_of(cluster)
     assert (await lane.receive()).next == (1,)
@@ -133,7 +133,7 @@ async def test_a_row_that_is_missing_is_a_gap(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     for turn in range(4):
-        await outbound.send(0, numbered(turn, turn + 1), None)
+        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
     rows(cluster, "DELETE FROM batch WHERE base = 1")
     _, lane = await lane_of(cluster)
     assert (await lane.receive()).next == (1,)
@@ -156,8 +156,8 @@ async def test_a_full_disk_holds_appends_up_in_order_until_there_is_space(open_l
     outbound = await outbound_of(cluster)
     pages = await cluster.store.write(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
     await cluster.store.write(lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
-    big = outbound.send(0, [Message(bytes(100_000))], None)
-    small = outbound.send(0, numbered(1, 2), None)
+    big = outbound.send(0, Share(Batch.of([Message(bytes(100_000))])))
+    small = outbound.send(0, Share(Batch.of(numbered(1, 2))))
     await asyncio.sleep(0.3)
     assert not big.done()
     assert not small.done()
@@ -170,7 +170,7 @@ async def test_retries_end_when_their_time_is_up(open_log: OpenLog) -> None:
     outbound = await outbound_of(cluster, max_elapsed_s=0.2)
     pages = await cluster.store.write(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
     await cluster.store.write(lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
-    receipt = await outbound.send(0, [Message(bytes(100_000)), Message(b"x")], None)
+    receipt = await outbound.send(0, Share(Batch.of([Message(bytes(100_000)), Message(b"x")])))
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
     assert receipt.position == ()
 
@@ -190,7 +190,7 @@ async def test_a_transaction_that_fails_leaves_nothing(open_log: OpenLog) -> Non
 
 async def test_two_writers_interleave(open_log: OpenLog) -> None:
     outbounds = [await outbound_of(await open_log()) for _ in range(2)]
-    sends = [outbound.send(0, numbered(turn, turn + 1), None) for turn in range(100) for outbound in outbounds]
+    sends = [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(100) for outbound in outbounds]
     positions = [receipt.position[0] for receipt in await asyncio.gather(*sends)]
     assert sorted(positions) == list(range(200))
     assert positions[::2] == sorted(positions[::2])

@@ -11,7 +11,7 @@ from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreac
 from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.adapter.outbound import MemoryOutbound
 from mqbridge.memory.broker import Broker, forget
-from mqbridge.message import Message, Partition
+from mqbridge.message import Batch, Message, Partition, Share
 from tests.conformance.arena import numbered, numbers
 
 
@@ -46,7 +46,7 @@ async def inbound(cluster: MemoryCluster) -> AsyncIterator[Inbound]:
 
 async def test_refuse_by_predicate(broker: Broker, outbound: MemoryOutbound) -> None:
     broker.faults.refuse = lambda message: "odd" if int(message.payload or b"0") % 2 else None
-    receipt = await outbound.send(0, numbered(0, 4), None)
+    receipt = await outbound.send(0, Share(Batch.of(numbered(0, 4))))
     assert [(failure.index, failure.kind, failure.reason) for failure in receipt.failures] == [
         (1, Failure.REFUSED, "odd"),
         (3, Failure.REFUSED, "odd"),
@@ -56,7 +56,7 @@ async def test_refuse_by_predicate(broker: Broker, outbound: MemoryOutbound) -> 
 
 async def test_transient_failures_are_retried_in_order(broker: Broker, outbound: MemoryOutbound) -> None:
     broker.faults.transient = 3
-    receipts = await asyncio.gather(*(outbound.send(0, numbered(turn, turn + 1), None) for turn in range(3)))
+    receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(3)))
     assert [receipt.position for receipt in receipts] == [(0,), (1,), (2,)]
     assert broker.faults.transient == 0
 
@@ -64,7 +64,7 @@ async def test_transient_failures_are_retried_in_order(broker: Broker, outbound:
 async def test_transient_failures_are_reported_when_time_is_up(cluster: MemoryCluster, broker: Broker) -> None:
     broker.faults.transient = 1_000_000
     outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.05))
-    receipt = await outbound.send(0, numbered(0, 2), None)
+    receipt = await outbound.send(0, Share(Batch.of(numbered(0, 2))))
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
     await outbound.close()
 
@@ -72,13 +72,13 @@ async def test_transient_failures_are_reported_when_time_is_up(cluster: MemoryCl
 async def test_fatal(broker: Broker, outbound: MemoryOutbound) -> None:
     broker.faults.fatal = "no rights"
     with pytest.raises(ClusterError, match="no rights") as raised:
-        await outbound.send(0, numbered(0, 1), None)
+        await outbound.send(0, Share(Batch.of(numbered(0, 1))))
     assert raised.value.failure is Failure.FATAL
 
 
 async def test_receipts_held_back(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
     broker.faults.hold_receipts = True
-    receipt = outbound.send(0, numbered(0, 1), None)
+    receipt = outbound.send(0, Share(Batch.of(numbered(0, 1))))
     lane = await anext(inbound.lanes())
     await lane.receive()
     assert not receipt.done()
@@ -88,7 +88,7 @@ async def test_receipts_held_back(broker: Broker, outbound: MemoryOutbound, inbo
 
 async def test_delays_change_nothing_but_time(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
     broker.faults.receipt_delay_s = broker.faults.receive_delay_s = 0.001
-    assert (await outbound.send(0, numbered(0, 3), None)).position == (2,)
+    assert (await outbound.send(0, Share(Batch.of(numbered(0, 3))))).position == (2,)
     lane = await anext(inbound.lanes())
     assert numbers((await lane.receive()).messages) == [0, 1, 2]
 
@@ -96,7 +96,7 @@ async def test_delays_change_nothing_but_time(broker: Broker, outbound: MemoryOu
 async def test_disconnect_and_reconnect(
     cluster: MemoryCluster, broker: Broker, outbound: MemoryOutbound, inbound: Inbound
 ) -> None:
-    await outbound.send(0, numbered(0, 3), None)
+    await outbound.send(0, Share(Batch.of(numbered(0, 3))))
     lanes = inbound.lanes()
     lane = await anext(lanes)
     await lane.receive()
@@ -107,7 +107,7 @@ async def test_disconnect_and_reconnect(
         await cluster.connect()
     with pytest.raises(Unreachable):
         await cluster.inbound(InboundSpec(("t",), "g"))
-    waiting = outbound.send(0, numbered(3, 4), None)
+    waiting = outbound.send(0, Share(Batch.of(numbered(3, 4))))
     await asyncio.sleep(0.01)
     assert not waiting.done()
     broker.reconnect()
@@ -116,7 +116,7 @@ async def test_disconnect_and_reconnect(
 
 
 async def test_revoke_assigns_anew_from_what_is_acknowledged(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
-    await outbound.send(0, numbered(0, 15), None)
+    await outbound.send(0, Share(Batch.of(numbered(0, 15))))
     lanes = inbound.lanes()
     lane = await anext(lanes)
     batches = [await lane.receive() for _ in range(3)]
@@ -129,7 +129,7 @@ async def test_revoke_assigns_anew_from_what_is_acknowledged(broker: Broker, out
 
 
 async def test_gap(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
-    await outbound.send(0, numbered(0, 10), None)
+    await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     lane = await anext(inbound.lanes())
     await lane.receive()
     broker.gap("t", 0, 7)
@@ -152,7 +152,9 @@ async def test_individual_acknowledgement_counts_deliveries() -> None:
     cluster = MemoryCluster("individual", ADAPTER.cluster_model(individual_ack=True, batch_messages=1, empty_payload=False))
     await cluster.create("t", 1)
     outbound = await cluster.outbound(OutboundSpec("t"))
-    assert [failure.index for failure in (await outbound.send(0, [*numbered(0, 3), Message(b"")], None)).failures] == [3]
+    assert [failure.index for failure in (await outbound.send(0, Share(Batch.of([*numbered(0, 3), Message(b"")])))).failures] == [
+        3
+    ]
     inbound = await cluster.inbound(InboundSpec(("t",), "g"))
     lane = await anext(inbound.lanes())
     first, second, third = [await lane.receive() for _ in range(3)]
@@ -177,7 +179,7 @@ async def test_an_open_outbound_grows_with_its_topic(growing: bool) -> None:
     outbound = await cluster.outbound(OutboundSpec("t"))
     await cluster.create("t", 3)
     assert outbound.partitions == (3 if growing else 1)
-    assert (await outbound.send(outbound.partitions - 1, numbered(0, 2), None)).position == (1,)
+    assert (await outbound.send(outbound.partitions - 1, Share(Batch.of(numbered(0, 2))))).position == (1,)
     assert len(cluster.broker.topics["t"][outbound.partitions - 1].messages) == 2
     await outbound.close()
     forget("growing")
@@ -187,7 +189,9 @@ async def test_a_stamp_counts_a_hop(cluster: MemoryCluster, broker: Broker) -> N
     stamped, plain = await cluster.outbound(OutboundSpec("t")), await cluster.outbound(OutboundSpec("t", stamp_origin=False))
     source = Partition("x", "y", "0", 0)
     for outbound in (stamped, plain):
-        await outbound.send(0, [Message(b"", position=(1,)), Message(b"", position=(2,), origin="z|z|0|1", hops=4)], source)
+        await outbound.send(
+            0, Share(Batch.of([Message(b"", position=(1,)), Message(b"", position=(2,), origin="z|z|0|1", hops=4)], source))
+        )
         await outbound.close()
     assert [(message.origin, message.hops) for message in broker.topics["t"][0].messages] == [
         ("x|y|0|1", 1),
@@ -195,3 +199,15 @@ async def test_a_stamp_counts_a_hop(cluster: MemoryCluster, broker: Broker) -> N
         (None, 0),
         ("z|z|0|1", 4),
     ]
+
+
+async def test_nothing_overtakes_what_could_not_be_stored(cluster: MemoryCluster, broker: Broker) -> None:
+    outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.01))
+    broker.disconnect()
+    receipts = [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(3)]
+    await receipts[0]
+    broker.reconnect()
+    found = [await receipt for receipt in receipts]
+    assert [[failure.kind for failure in receipt.failures] for receipt in found] == [[Failure.RETRY]] * 3
+    again = await outbound.send(0, Share(Batch.of(numbered(0, 3))))
+    assert again.positions == [(0,), (1,), (2,)]

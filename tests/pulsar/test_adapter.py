@@ -139,7 +139,7 @@ async def test_a_topic_without_partitions(pulsar, ends):
     assert caught.value.failure is Failure.FATAL
     outbound = await ends.outbound(cluster, topic)
     assert outbound.partitions == 1
-    await outbound.send(0, messages(1), None)
+    await outbound.send(0, Share(Batch.of(messages(1))))
     lane = await first_lane(await ends.inbound(cluster, topic))
     assert (lane.partition.name, lane.partition.index) == ("-1", 0)
     assert [message.payload for message in await read(lane, 1)] == [b"1"]
@@ -191,10 +191,10 @@ async def test_the_newest_origin_is_read_back(ends):
     await cluster.create(topic, 2)
     outbound = await ends.outbound(cluster, topic, compression="lz4", batch_messages=3)
     assert await outbound.last_origin(0) is None
-    await outbound.send(0, messages(*range(10)), SOURCE)
+    await outbound.send(0, Share(Batch.of(messages(*range(10)), SOURCE)))
     assert await outbound.last_origin(0) == "src|orders|7:0|9"
     assert await outbound.last_origin(1) is None
-    await outbound.send(0, messages(10), None)
+    await outbound.send(0, Share(Batch.of(messages(10))))
     assert await outbound.last_origin(0) is None
     await groups_are(cluster, topic, [])
 
@@ -217,7 +217,7 @@ async def test_waiting_entries_come_as_one_batch(ends):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     outbound = await ends.outbound(cluster, topic, batch_messages=2)
-    await outbound.send(0, messages(*range(100)), None)
+    await outbound.send(0, Share(Batch.of(messages(*range(100)))))
     lane = await first_lane(await ends.inbound(cluster, topic, batch_bytes=10_000))
     await asyncio.sleep(1)
     sizes, seen = [], []
@@ -237,7 +237,7 @@ async def test_seeking_into_the_middle_of_an_entry(ends):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     outbound = await ends.outbound(cluster, topic, batch_messages=10)
-    await outbound.send(0, messages(*range(30)), None)
+    await outbound.send(0, Share(Batch.of(messages(*range(30)))))
     lane = await first_lane(await ends.inbound(cluster, topic))
     found = await read(lane, 30)
     await lane.seek(found[14].position)
@@ -251,7 +251,7 @@ async def test_bounds_and_committed_positions(ends):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 2)
     outbound = await ends.outbound(cluster, topic, batch_messages=10)
-    await outbound.send(0, messages(*range(30)), None)
+    await outbound.send(0, Share(Batch.of(messages(*range(30)))))
     bounds = await cluster.bounds(topic)
     first, following = bounds["0"].first, bounds["0"].next
     assert (first[1:], following) == ((0, 0), (first[0], 3, 0))
@@ -273,7 +273,7 @@ async def test_failover_moves_the_lane(ends):
     one, other, topic = ends.cluster(), ends.cluster(), name()
     await one.create(topic, 1)
     outbound = await ends.outbound(one, topic, batch_messages=1)
-    await outbound.send(0, messages(*range(10)), None)
+    await outbound.send(0, Share(Batch.of(messages(*range(10)))))
     # Of partition 0 the broker makes the consumer with the smallest name the active one.
     first, second = [
         await ends.inbound(cluster, topic, batch_bytes=1, consumer_name=each) for cluster, each in ((one, "a"), (other, "b"))
@@ -297,7 +297,7 @@ async def test_a_rejected_batch_of_a_shared_subscription_comes_again_with_what_f
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     outbound = await ends.outbound(cluster, topic, batch_messages=1)
-    await outbound.send(0, messages(*range(10)), None)
+    await outbound.send(0, Share(Batch.of(messages(*range(10)))))
     lane = await first_lane(await ends.inbound(cluster, topic, subscription_type=kind, batch_bytes=1))
     batches = [await asyncio.wait_for(lane.receive(), PATIENCE_S) for _ in range(10)]
     for batch in batches[:4]:
@@ -333,7 +333,7 @@ async def test_a_deleted_topic_takes_its_lanes_with_it_until_it_is_made_again(pu
     assert topic not in await cluster.topics()
     await cluster.create(topic, 1)
     outbound = await cluster.outbound(OutboundSpec(topic))
-    await outbound.send(0, [Message(b"new")], None)
+    await outbound.send(0, Share(Batch.of([Message(b"new")])))
     lane = await asyncio.wait_for(anext(lanes), PATIENCE_S)
     batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
     assert [message.payload for message in batch.messages] == [b"new"]

@@ -94,7 +94,7 @@ def test_addresses_and_urls() -> None:
 async def test_tags_are_filtered_and_what_is_left_out_is_committed_too(ends: Ends) -> None:
     cluster, topic, name = await ends.cluster(), ends.server.take_topic(1), group()
     outbound = await ends.outbound(cluster, topic)
-    await outbound.send(0, [Message(b"%d" % n, msg_type=f"t{n % 4}") for n in range(40)], None)
+    await outbound.send(0, Share(Batch.of([Message(b"%d" % n, msg_type=f"t{n % 4}") for n in range(40)])))
     spec = InboundSpec((topic,), name, msg_types=frozenset({"t1", "t2"}))
     inbound = await cluster.inbound(spec)
     got = await read(await lane_of(inbound), 20)
@@ -107,7 +107,7 @@ async def test_tags_are_filtered_and_what_is_left_out_is_committed_too(ends: End
 async def test_an_sql_expression_is_passed_on_and_excludes_tags(ends: Ends) -> None:
     cluster, topic = await ends.cluster(), ends.server.take_topic(1)
     outbound = await ends.outbound(cluster, topic)
-    await outbound.send(0, [Message(b"%d" % n, (("amount", str(n)),)) for n in range(20)], None)
+    await outbound.send(0, Share(Batch.of([Message(b"%d" % n, (("amount", str(n)),)) for n in range(20)])))
     options = RocketMQInboundOptions(sql="amount >= 15")
     inbound = await ends.inbound(cluster, InboundSpec((topic,), group(), options=options))
     assert [message.payload for message in await read(await lane_of(inbound), 5)] == [b"15", b"16", b"17", b"18", b"19"]
@@ -122,7 +122,7 @@ async def test_an_sql_expression_is_passed_on_and_excludes_tags(ends: Ends) -> N
 async def test_a_temporary_inbound_leaves_no_group(ends: Ends) -> None:
     cluster, topic, name = await ends.cluster(), ends.server.take_topic(2), group()
     outbound = await ends.outbound(cluster, topic)
-    await outbound.send(1, [Message(b"x")], None)
+    await outbound.send(1, Share(Batch.of([Message(b"x")])))
     inbound = await ends.inbound(cluster, InboundSpec((topic,), name, temporary=True))
     lanes = [await lane_of(inbound) for _ in range(2)]
     [lane] = [lane for lane in lanes if lane.partition.index == 1]
@@ -139,7 +139,7 @@ async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while outbound.partitions < 5:
             await asyncio.sleep(0.05)
-    assert not (await outbound.send(4, [Message(b"new")], None)).failures
+    assert not (await outbound.send(4, Share(Batch.of([Message(b"new")])))).failures
     await asyncio.to_thread(ends.server.settle)
     assert (await cluster.bounds(topic))["broker-a:4"].next == (1,)
 
@@ -152,16 +152,16 @@ async def test_the_places_of_removed_queues_are_taken_by_others(ends: Ends) -> N
     await client.connect()
     await client.admin.create_topic(topic, 2, read_queues=3)  # as one shrinks a topic: what is in the third is read still
     await client.close()
-    assert not (await outbound.send(2, [Message(b"old")], None)).failures
+    assert not (await outbound.send(2, Share(Batch.of([Message(b"old")])))).failures
     async with asyncio.timeout(PATIENCE_S):
         number = 0
         while (await cluster.bounds(topic))["broker-a:0"].next == (0,):
-            assert not (await outbound.send(2, [Message(b"%d" % number)], None)).failures
+            assert not (await outbound.send(2, Share(Batch.of([Message(b"%d" % number)])))).failures
             number += 1
             await asyncio.sleep(0.05)
     assert outbound.partitions == 3
     for partition in (0, 1):
-        assert not (await outbound.send(partition, [Message(b"x")], None)).failures
+        assert not (await outbound.send(partition, Share(Batch.of([Message(b"x")])))).failures
     await asyncio.to_thread(ends.server.settle)
     assert (await cluster.bounds(topic))["broker-a:1"].next == (1,)
 
@@ -189,7 +189,7 @@ def route_of(queues: dict[str, int], present: set[str]) -> TopicRoute:
 async def test_without_order_sends_overlap_and_nothing_is_lost(ends: Ends) -> None:
     cluster, topic = await ends.cluster(), ends.server.take_topic(1)
     outbound = await ends.outbound(cluster, topic, ordered=False)
-    receipts = [outbound.send(0, [Message(b"%d" % n) for n in range(k * 50, k * 50 + 50)], None) for k in range(20)]
+    receipts = [outbound.send(0, Share(Batch.of([Message(b"%d" % n) for n in range(k * 50, k * 50 + 50)]))) for k in range(20)]
     assert not any(receipt.failures for receipt in await asyncio.gather(*receipts))
     inbound = await ends.inbound(cluster, InboundSpec((topic,), group()))
     assert sorted(int(message.payload or b"") for message in await read(await lane_of(inbound), 1000)) == list(range(1000))
@@ -199,7 +199,9 @@ async def test_without_order_sends_overlap_and_nothing_is_lost(ends: Ends) -> No
 async def test_a_delayed_message_comes_when_it_is_due_and_is_not_delayed_again(ends: Ends) -> None:
     cluster, topic, again = await ends.cluster(), ends.server.take_topic(1), ends.server.take_topic(1)
     due = int(time.time() + 2) * 1000
-    await (await ends.outbound(cluster, topic)).send(0, [Message(b"late", (("a", "1"), ("b", "2")), deliver_at=due)], None)
+    await (await ends.outbound(cluster, topic)).send(
+        0, Share(Batch.of([Message(b"late", (("a", "1"), ("b", "2")), deliver_at=due)]))
+    )
     [late] = await read(await lane_of(await ends.inbound(cluster, InboundSpec((topic,), group()))), 1)
     assert (late.payload, late.deliver_at, late.properties) == (b"late", due, (("a", "1"), ("b", "2")))
     assert time.time() * 1000 >= due - 1000
@@ -213,7 +215,7 @@ async def test_what_members_send_back_comes_in_a_lane_of_its_topic(ends: Ends) -
     cluster, name = await ends.cluster(), group()
     first, second, foreign = (ends.server.take_topic(1) for _ in range(3))
     for topic in (first, second, foreign):
-        await (await ends.outbound(cluster, topic)).send(0, [Message(b"of %d" % n) for n in range(3)], None)
+        await (await ends.outbound(cluster, topic)).send(0, Share(Batch.of([Message(b"of %d" % n) for n in range(3)])))
     inbound = await ends.inbound(cluster, InboundSpec((first, second), name))
     lanes = {lane.partition.topic: lane for lane in [await lane_of(inbound), await lane_of(inbound)]}
     await read(lanes[first], 3)

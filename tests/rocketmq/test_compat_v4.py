@@ -69,7 +69,7 @@ async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: RocketmqC
     await cluster.connect()
     outbound = await cluster.outbound(OutboundSpec(topic))
     for number in range(40):
-        await outbound.send(0, [Message(b"%d" % number)] * (1 + number % 7), None)  # a batch is stored at one time
+        await outbound.send(0, Share(Batch.of([Message(b"%d" % number)] * (1 + number % 7))))  # a batch is stored at one time
     await asyncio.to_thread(rocketmq_old.settle)
     inbound = await cluster.inbound(InboundSpec((topic,), "", temporary=True))
     stored: list[int] = []
@@ -112,7 +112,7 @@ async def test_a_delayed_message_comes_by_a_level_and_keeps_its_time(rocketmq_ol
     topic, again = rocketmq_old.take_topic(1), rocketmq_old.take_topic(1)
     outbound = await cluster.outbound(OutboundSpec(topic))
     due = int(time.time() * 1000) + 700
-    receipt = await outbound.send(0, [Message(b"late", (("a", "1"),), deliver_at=due)], None)
+    receipt = await outbound.send(0, Share(Batch.of([Message(b"late", (("a", "1"),), deliver_at=due)])))
     assert receipt.failures == []
     late = await first_of(cluster, topic)
     assert late.publish_time is not None
@@ -120,7 +120,7 @@ async def test_a_delayed_message_comes_by_a_level_and_keeps_its_time(rocketmq_ol
     assert (late.payload, late.deliver_at, late.properties) == (b"late", due, (("a", "1"),))
     await (await cluster.outbound(OutboundSpec(again))).send(0, Share(Batch.of([late])))
     assert (await first_of(cluster, again)).deliver_at == due
-    too_late = await outbound.send(0, [Message(b"x", deliver_at=due + 3 * 3_600_000)], None)
+    too_late = await outbound.send(0, Share(Batch.of([Message(b"x", deliver_at=due + 3 * 3_600_000)])))
     [failure] = too_late.failures
     assert failure.kind is Failure.REFUSED
     assert "the broker holds messages for 7200000 ms at most (messageDelayLevel)" in failure.reason

@@ -197,7 +197,9 @@ class Sending:
                 if self._ending.is_set():
                     break
                 bodies = [b"%d/%d" % (queue, number) for queue in range(QUEUES)]
-                receipts = await asyncio.gather(*(outbound.send(n, [Message(one)], None) for n, one in enumerate(bodies)))
+                receipts = await asyncio.gather(
+                    *(outbound.send(n, Share(Batch.of([Message(one)]))) for n, one in enumerate(bodies))
+                )
                 assert not any(receipt.failures for receipt in receipts)
                 self.sent += bodies
                 await asyncio.sleep(PAUSE_S)

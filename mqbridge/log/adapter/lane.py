@@ -139,5 +139,4 @@ def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int,
         format="log.rows",
         data=rows,
         handle=run,
-        mentions=lambda text: any(text in records for _, _, records in rows),
     )

@@ -1,5 +1,4 @@
 """Servers that follow a script, so that conversations run without sockets and every answer can be lost."""
-# ruff: noqa: ARG002 - stand-ins take what the real ones take
 
 import asyncio
 from collections import deque

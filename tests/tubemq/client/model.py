@@ -3,7 +3,6 @@
 Requests are carried out when they are sent, in order; answers come in the next turn of the loop. A `Faults` plan says which
 request is lost on its way ("before"), which answer is ("after"), which is never given ("silent"), or what it is instead.
 """
-# ruff: noqa: ARG002 - stand-ins take what the real ones take
 
 import asyncio
 from collections import defaultdict

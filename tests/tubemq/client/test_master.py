@@ -24,7 +24,7 @@ class Addresses:
     def __init__(self, *scripts: Script) -> None:
         self.scripts = {("m", port): script for port, script in enumerate(scripts)}
 
-    def to(self, host: str, port: int, partition: str = "") -> Any:  # noqa: ARG002 - as the real one
+    def to(self, host: str, port: int, partition: str = "") -> Any:
         return self.scripts[host, port]
 
 

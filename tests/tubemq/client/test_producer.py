@@ -1,5 +1,4 @@
 """Sending: order across refusals and lost connections, the window, and what is given up."""
-# ruff: noqa: ARG002 - stand-ins take what the real ones take
 
 import asyncio
 from collections.abc import Callable

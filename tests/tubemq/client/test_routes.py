@@ -32,7 +32,7 @@ class Master:
     def certificate(self) -> None:
         return None
 
-    async def call(self, method: int, request: Any, answer: type) -> Any:  # noqa: ARG002 - as the real one
+    async def call(self, method: int, request: Any, answer: type) -> Any:
         if method == rpc.PRODUCER_REGISTER:
             self.known = True
             self.named = set(request.topicList)

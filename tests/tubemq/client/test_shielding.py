@@ -1,5 +1,4 @@
 """Which Brokers are avoided, by a clock that is an argument; and a spread that goes around them."""
-# ruff: noqa: ARG002 - stand-ins take what the real ones take
 
 import asyncio
 from collections import Counter
