@@ -128,7 +128,7 @@ async def test_a_temporary_inbound_leaves_no_group(ends: Ends) -> None:
     [lane] = [lane for lane in lanes if lane.partition.index == 1]
     assert [message.payload for message in await read(lane, 1)] == [b"x"]
     await inbound.close()
-    assert name not in await cluster.groups(topic)
+    assert name not in await cluster.operations.groups(topic)
 
 
 @cluster_test

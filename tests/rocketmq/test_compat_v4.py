@@ -96,7 +96,7 @@ async def test_who_never_committed_stands_nowhere(rocketmq_old: RocketMQ, client
     await client.positions.commit(queue, group, 0)
     assert await client.positions.committed(queue, group) == 0
     assert await client.groups.topics_of(group) == [topic]
-    assert await cluster.groups(topic) == [group]
+    assert await cluster.operations.groups(topic) == [group]
 
 
 @cluster_test
