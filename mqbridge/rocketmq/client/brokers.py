@@ -21,7 +21,7 @@ class Brokers:
 
     async def master(self, topic: str, broker: str) -> str:
         """The address of a topic's broker. Raises ClusterError (REFRESH) while it has no master."""
-        route = await self.client.routes.get(topic)
+        route = await self.client.routes.usable(topic)
         address = route.master(broker) if route is not None else None
         if address is None:
             raise self.lost(topic, broker)
@@ -29,7 +29,7 @@ class Brokers:
 
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
         """Where to pull from, and whether that is the master. Raises ClusterError (REFRESH) for a broker that is gone."""
-        route = await self.client.routes.get(topic)
+        route = await self.client.routes.usable(topic)
         address = route.reader(broker) if route is not None else None
         if route is None or address is None:
             raise self.lost(topic, broker)

@@ -72,7 +72,7 @@ class Positions:
 
     async def master(self, queue: Queue) -> str:
         """The address of the queue's broker."""
-        route = await self._client.routes.get(queue.topic)
+        route = await self._client.routes.usable(queue.topic)
         if route is None:
             raise ServerRefused(f"no name server knows topic {queue.topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
         address = route.master(queue.broker)

@@ -18,7 +18,7 @@ from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
-from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.broker import NS, hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, first_stream, scene
 
 __all__ = ["scene"]
@@ -342,3 +342,27 @@ async def test_a_notice_about_a_group_that_is_gone_is_ignored(scene: Scene) -> N
     await consumer.close()
     link.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"}, flag=ONEWAY))
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["away", "forgetful"])
+async def test_consuming_goes_on_without_name_servers(scene: Scene, how: str) -> None:
+    """Pulls, commits and locks go where the last known route says."""
+    scene.groups.append(b"1")
+    consumer = await scene.join(orderly=True)
+    (stream,) = consumer.held.values()
+    await stream.receive()
+    if how == "away":
+        scene.cluster.unreachable.add(NS)
+        scene.cluster.link_to(NS).drop()
+    else:
+        scene.cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = refuses(Status.TOPIC_NOT_EXIST)
+    scene.clients[0].routes.invalidate("T")
+    for number in range(2, 6):
+        await until(lambda: scene.groups.held)
+        scene.groups.append(b"%d" % number)
+        stream.commit((await asyncio.wait_for(stream.receive(), 5)).next)
+    assert consumer._locks is not None
+    await consumer.renew(consumer._locks)
+    assert not stream.revoked
+    await stream.release()
+    assert scene.groups.committed("G") == 5
