@@ -17,12 +17,10 @@ from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
 from mqbridge.cli.places import HELP, Place, find, parse_place, pick
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, SettingOption, UrlOption, choose, no_topic
-from mqbridge.cli.reading import THROW_AWAY, temporary
+from mqbridge.cli.reading import temporary
 from mqbridge.cli.tail import Show, Tail, Wanted
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.message import Message, Partition, Position
-
-__all__ = ["THROW_AWAY", "consume"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,11 @@ from mqbridge.adapter import Bounds, Cluster, InboundSpec, OutboundSpec
 from mqbridge.cli.sender import Sender
 from mqbridge.cli.stream import Checksum, ordinary, too_large
 from mqbridge.cli.tail import Tail, Wanted
-from mqbridge.config.models import Config
+from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError, DeliveryError
-from mqbridge.gateway.run import Gateway, Outcome, connected
+from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.outcome import Outcome
+from mqbridge.gateway.run import Gateway
 from mqbridge.message import Message, Partition
 from mqbridge.net.tasks import cancel, spawn
 

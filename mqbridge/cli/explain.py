@@ -10,8 +10,8 @@ import typer
 from mqbridge.adapter import Adapter, Cluster, InboundSpec, Start, Topic, load_adapters
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, out, print_json, print_table
-from mqbridge.cli.consume import THROW_AWAY
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, choose, no_topic
+from mqbridge.cli.reading import THROW_AWAY
 from mqbridge.cli.tail import Tail, Wanted
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure

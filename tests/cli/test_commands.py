@@ -323,7 +323,7 @@ def test_the_quickstart_is_kept_and_can_be_gone_on_with(invoke: Invoke, tmp_path
 def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     from mqbridge.adapter import OutboundSpec
     from mqbridge.cli import demo
-    from mqbridge.gateway.run import connected
+    from mqbridge.gateway.clusters import connected
     from mqbridge.message import Batch, Message, Share
 
     bridge = demo._gateway
