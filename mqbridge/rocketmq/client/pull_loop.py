@@ -19,7 +19,8 @@ from mqbridge.rocketmq.client.budget import Account, Budget
 from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.pulling import PullAnswer, Puller
-from mqbridge.rocketmq.client.queue_state import Event, Pull, QueueState
+from mqbridge.rocketmq.client.queue_state import Pull, QueueState
+from mqbridge.rocketmq.client.queue_table import Event
 from mqbridge.rocketmq.client.subscription import Subscription
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Status

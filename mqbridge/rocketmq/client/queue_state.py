@@ -1,10 +1,4 @@
-"""The life of one queue while it is ours: its state and its positions, in one object that does no IO and knows no clock.
-
-    ASSIGNED --START--> READING --GAP--> AT_GAP, --REFUSE--> REFUSED       these three own the queue and hand out what waits
-                           ^----------MOVE---------------'                 a seek, a rewind or a reset goes on reading
-    any of these --RELEASE--> RELEASING                                    nothing is handed out or acknowledged any more
-    any of these --REVOKE--> SETTLING --SETTLE--> RELEASING                what is out may still be acknowledged
-    RELEASING --GIVEN_BACK--> RELEASED,  any --LOSE_LOCK--> LOST           LOST: another member may read on, nothing is committed
+"""The life of one queue while it is ours: its state (see `queue_table`) and its positions; no IO, and no clock of its own.
 
 The positions are offsets, and never out of order: acknowledged <= handed_out <= position, and what waits to be handed out lies
 between the last two. `position` is what the next pull asks for. `acknowledged` is what the group's offset becomes: everything
@@ -16,72 +10,14 @@ reading was rewound to since, as everything behind that is handed out again; aft
 """
 
 from collections import deque
-from enum import Enum
 from typing import NamedTuple
 
 from mqbridge.errors import LocalProtocolError
 from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.queue_table import ACKNOWLEDGING, HANDING_OUT, TABLE, Event, State
 
 LOCK_VALID_S = 30.0
 """How long a lock is trusted (as the Java clients do); the broker lets it go 60 s after it was last taken."""
-
-
-class State(Enum):
-    """What the queue is to us; see the module."""
-
-    ASSIGNED = "assigned"
-    READING = "reading"
-    AT_GAP = "at a gap"
-    REFUSED = "refused"
-    SETTLING = "settling"
-    RELEASING = "releasing"
-    RELEASED = "released"
-    LOST = "lost"
-
-
-class Event(Enum):
-    """What happens to it."""
-
-    START = "start"
-    ANSWER = "answer"
-    MOVE = "move"
-    GAP = "gap"
-    REFUSE = "refuse"
-    REVOKE = "revoke"
-    SETTLE = "settle"
-    RELEASE = "release"
-    GIVEN_BACK = "given back"
-    LOSE_LOCK = "lose lock"
-
-
-S, E = State, Event
-
-TABLE: dict[tuple[State, Event], State] = {
-    (S.ASSIGNED, E.START): S.READING,
-    (S.READING, E.ANSWER): S.READING,
-    (S.READING, E.MOVE): S.READING,
-    (S.AT_GAP, E.MOVE): S.READING,
-    (S.REFUSED, E.MOVE): S.READING,
-    (S.READING, E.GAP): S.AT_GAP,
-    (S.READING, E.REFUSE): S.REFUSED,
-    (S.READING, E.REVOKE): S.SETTLING,
-    (S.AT_GAP, E.REVOKE): S.SETTLING,
-    (S.REFUSED, E.REVOKE): S.SETTLING,
-    (S.SETTLING, E.SETTLE): S.RELEASING,
-    (S.READING, E.RELEASE): S.RELEASING,
-    (S.AT_GAP, E.RELEASE): S.RELEASING,
-    (S.REFUSED, E.RELEASE): S.RELEASING,
-    (S.RELEASING, E.GIVEN_BACK): S.RELEASED,
-    (S.READING, E.LOSE_LOCK): S.LOST,
-    (S.AT_GAP, E.LOSE_LOCK): S.LOST,
-    (S.REFUSED, E.LOSE_LOCK): S.LOST,
-    (S.SETTLING, E.LOSE_LOCK): S.LOST,
-    (S.RELEASING, E.LOSE_LOCK): S.LOST,
-}
-"""What is not here raises LocalProtocolError."""
-
-HANDING_OUT = frozenset({S.READING, S.AT_GAP, S.REFUSED})
-ACKNOWLEDGING = HANDING_OUT | {S.SETTLING}
 
 
 class Pull(NamedTuple):

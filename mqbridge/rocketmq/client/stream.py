@@ -19,7 +19,8 @@ from mqbridge.rocketmq.client.offsets import OffsetStore
 from mqbridge.rocketmq.client.pull_loop import PullContext, PullLoop
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.pulling import Puller
-from mqbridge.rocketmq.client.queue_state import Event, QueueState, State
+from mqbridge.rocketmq.client.queue_state import QueueState
+from mqbridge.rocketmq.client.queue_table import Event, State
 from mqbridge.rocketmq.client.route import shown
 from mqbridge.rocketmq.client.subscription import Subscription
 from mqbridge.rocketmq.wire.bodies import Queue
