@@ -258,27 +258,22 @@ class QueueLife(RuleBasedStateMachine):
         assert self.state.acknowledged == before
 
     @precondition(lambda self: self.ours)
-    @rule(share=st.floats(0, 1), luck=LUCK)
-    def reject_elsewhere(self, share: float, luck: int) -> None:
+    @rule(distance=st.integers(1, 9), before=st.booleans())
+    def reject_elsewhere(self, distance: int, before: bool) -> None:
         """What was not handed out, or is acknowledged, cannot come again."""
-        if luck:
-            return
-        offset = int((self.state.handed_out + 9) * share)
-        before = self.state.acknowledged
-        handed_out = self.state.handed_out
-        rewound = self.state.rewind(offset)
-        assert rewound == (before <= offset <= handed_out)
-        if rewound:
-            self.rewound(offset)
-        assert self.state.acknowledged == before
+        offset = self.state.acknowledged - distance if before else self.state.handed_out + distance
+        unchanged = (self.state.run, self.state.position, self.state.acknowledged)
+        assert not self.state.rewind(offset)
+        assert unchanged == (self.state.run, self.state.position, self.state.acknowledged)
 
     @precondition(lambda self: self.ours)
-    @rule(share=st.floats(0, 1), luck=LUCK)
-    def reject(self, share: float, luck: int) -> None:
-        if luck:
+    @rule(data=st.data(), luck=LUCK)
+    def reject(self, data: st.DataObject, luck: int) -> None:
+        """Again from the beginning of something that is out."""
+        out = [first for _, first, next_, limit in self.out if next_ <= limit and first >= self.state.acknowledged]
+        if luck or not out:
             return
-        span = self.state.handed_out - self.state.acknowledged
-        offset = self.state.acknowledged + int(span * share)
+        offset = data.draw(st.sampled_from(out))
         assert self.state.rewind(offset)
         self.rewound(offset)
         assert self.state.position == offset
