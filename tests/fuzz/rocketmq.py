@@ -9,8 +9,8 @@ from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.client.pop import make_receipts
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.route import read_route
-from mqbridge.rocketmq.mapping.reading import read as read_plainly
 from mqbridge.rocketmq.mapping.stored import decode as decode_messages
+from mqbridge.rocketmq.mapping.stored import read as read_plain
 from mqbridge.rocketmq.wire import batch, ids, lenient, properties, receipts, tags
 from mqbridge.rocketmq.wire import record as record_module
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
@@ -173,7 +173,7 @@ def read_messages(data: bytes) -> None:
     records = decode_records(data)
     for record, message in zip(records, decode_messages(records), strict=True):
         check_message(message)
-        must_equal(message.as_dict(), read_plainly(record).as_dict())
+        must_equal(message.as_dict(), read_plain(record).as_dict())
 
 
 BOMB = Record("T", compress(ZSTD, bytes(1 << 20)), sys_flag=Sys.COMPRESSED | ZSTD, queue_id=3, queue_offset=5)

@@ -23,7 +23,7 @@ POLL_S = 0.05
 
 
 class GatewayProcess:
-    """`mqbridge run`, of this checkout or another one, with its log in a file. As a context manager it is killed at the end if it still runs."""
+    """`mqbridge run`, of this checkout or another one, with its log in a file. As a context manager it is killed at the end."""
 
     def __init__(
         self,

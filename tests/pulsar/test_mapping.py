@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.mapping.parse_templates import Shapes
+from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
 from mqbridge.pulsar.adapter.lane import cost
 from mqbridge.pulsar.mapping import head
@@ -17,6 +17,7 @@ from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.tubemq.mapping import stored as tubemq
+from mqbridge.tubemq.mapping.request import encode as encode_tubemq
 from tests.strategies import Changes, changes, messages, pulsar_natives, said
 from tests.tubemq.test_mapping import native, read
 
@@ -64,13 +65,13 @@ def test_tubemq_to_pulsar_and_back_is_byte_for_byte(attributes: bytes, body: byt
         return  # what only a gateway writes
     original = native(attributes, body)
     [message] = through(tubemq.decode([original], 0))
-    assert tubemq.encode(message, None).data == original.payLoadData
+    assert encode_tubemq(message, None).data == original.payLoadData
 
 
 @given(message=messages())
 def test_pulsar_to_tubemq_and_back(message: Message) -> None:
     [first] = through([message])
-    [again] = through([read(tubemq.encode(first, None))])
+    [again] = through([read(encode_tubemq(first, None))])
     assert said(again) == said(first)
 
 
@@ -111,7 +112,7 @@ def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(entry: Entry, ch
     entry = batch_entry(4)
     entry.payload = b"".join(len(head).to_bytes(4, "big") + one + payload for one in (head, changes(head)) * 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.pulsar.mapping.stored._shapes", Shapes())
+        patch.setattr("mqbridge.pulsar.mapping.stored._shapes", ParseTemplates())
         got = decode(entry)
     try:
         singles = split_batch(entry.payload, 4)

@@ -7,9 +7,9 @@ import base64
 from collections.abc import Sequence
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.mapping.bounded_cache import remember
-from mqbridge.mapping.lazy_properties import is_text, layout_of
-from mqbridge.mapping.reserved_properties import ATTRIBUTES, CARRIED_KEYS, ORIGIN, USER_PREFIX, uncarry
+from mqbridge.mapping.bounded_cache import BoundedCache
+from mqbridge.mapping.lazy_properties import is_utf8, property_names
+from mqbridge.mapping.reserved_properties import ATTRIBUTES, CARRIED_NAMES, ORIGIN, USER_PREFIX, read_carried
 from mqbridge.message import MSG_TYPE, Message
 from mqbridge.pulsar.mapping.batched import BatchedMessage
 from mqbridge.pulsar.mapping.shapes import Strange
@@ -23,9 +23,9 @@ _BYTES = frozenset({_PARTITION_KEY, _ORDERING_KEY})
 _NAME, _VALUE = 0x0A, 0x12
 """Of a property."""
 _USER, _TYPE = USER_PREFIX.encode(), MSG_TYPE.encode()
-_OURS = frozenset(name.encode() for name in CARRIED_KEYS)
+_OURS = frozenset(name.encode() for name in CARRIED_NAMES)
 
-_names: dict[bytes, bytes] = {}
+_names: BoundedCache[bytes, bytes] = BoundedCache()
 """The name of a user's property by all of its bytes up to the value, where its lengths take a byte each."""
 
 
@@ -41,12 +41,12 @@ class _Head:
         self.ours: list[tuple[bytes, bytes]] = []
         self.numbers: dict[int, int] = {}
         self.texts: dict[int, bytes] = {}
-        names, values, known = self.names, self.values, _names
+        names, values, known = self.names, self.values, _names.get
         while at < end:
             tag = data[at]
             if tag == _PROPERTY:
                 value_at = at + data[at + 3] + 6
-                name = known.get(data[at:value_at])
+                name = known(data[at:value_at])
                 if name is not None:
                     at += 2 + data[at + 1]
                     names.append(name)
@@ -69,7 +69,7 @@ class _Head:
             else:
                 raise Strange
         texts = b"\n".join((*values, self.texts.get(_PARTITION_KEY, b"")))
-        if at != end or _PAYLOAD_SIZE not in self.numbers or not is_text(texts):
+        if at != end or _PAYLOAD_SIZE not in self.numbers or not is_utf8(texts):
             raise Strange
 
     def _property(self, data: bytes, at: int) -> int:
@@ -79,7 +79,7 @@ class _Head:
         name_end, end = name_at + name_size, item_at + size
         value_size, value_at = decode_varint(data, name_end + 1)
         name, value = data[name_at:name_end], data[value_at:end]
-        if data[item_at] != _NAME or data[name_end] != _VALUE or value_at + value_size != end or not is_text(name):
+        if data[item_at] != _NAME or data[name_end] != _VALUE or value_at + value_size != end or not is_utf8(name):
             raise Strange
         if name in _OURS:
             self.ours.append((name, value))
@@ -88,7 +88,7 @@ class _Head:
         self.names.append(name)
         self.values.append(value)
         if value_at == at + name_size + 6:
-            remember(_names, data[at:value_at], name)
+            _names.keep(data[at:value_at], name)
         return end
 
 
@@ -108,7 +108,7 @@ def cut_head(data: bytes, at: int, end: int) -> tuple[Message, int] | None:
         message.payload = None if numbers.get(_NULL_VALUE) else data[end : end + length]
         return (message, length) if not head.ours or _become(message, head.ours, blank=not length) else None
     message = BatchedMessage.__new__(BatchedMessage)
-    message.layout, message.lengths, message.values = layout_of(tuple(names)), None, tuple(values)
+    message.property_names, message.lengths, message.values = property_names(tuple(names)), None, tuple(values)
     message.payload = data[end : end + length]
     message.key = None if key is None else key.decode()
     message.msg_type = values[names.index(_TYPE)].decode() if _TYPE in names else None
@@ -144,7 +144,7 @@ def _become(message: Message, ours: Sequence[tuple[bytes, bytes]], *, blank: boo
             break
     else:
         return True
-    own, fields = uncarry(said, blank=blank)
+    own, fields = read_carried(said, blank=blank)
     if own or "deliver_at" in fields:
         return False
     for name, value in fields.items():

@@ -7,9 +7,10 @@ message even where the values do not: a formatting for all of them was measured 
 import base64
 import struct
 from collections.abc import Iterable, Sequence
+from functools import partial
 
-from mqbridge.mapping.bounded_cache import ENTRIES, remember
-from mqbridge.mapping.lazy_properties import EMPTY, Layout, is_text, lay_out
+from mqbridge.mapping.bounded_cache import ENTRIES, BoundedCache, total_length
+from mqbridge.mapping.lazy_properties import NO_NAMES, LazyMessage, PropertyNames, is_utf8, split_properties
 from mqbridge.mapping.reserved_properties import (
     ATTRIBUTES,
     EVENT_TIME,
@@ -18,10 +19,10 @@ from mqbridge.mapping.reserved_properties import (
     ORIGIN,
     TYPE,
     WITHOUT,
-    carry,
-    escape_user,
-    keys_text,
-    stamps,
+    carry_fields,
+    escape_user_property,
+    join_keys,
+    origin_properties,
 )
 from mqbridge.message import MSG_TYPE, Message, Pair, format_position
 from mqbridge.pulsar.wire.batch import property_bytes
@@ -35,12 +36,6 @@ _UINT64 = (1 << 64) - 1
 _length = struct.Struct(">I").pack
 """The length of a head, before it."""
 
-_encoded_keys: dict[tuple[str, ...], bytes] = {}
-_encoded_types: dict[str, bytes] = {}
-_routing_keys: dict[str | bytes, bytes] = {}
-_encoded_times: dict[int | None, bytes] = {}
-"""Of whole minutes, which is what TubeMQ tells; others seldom repeat."""
-
 
 def _head(name: bytes, length: int) -> bytes:
     """What stands before the value of a property, by the length of the value."""
@@ -49,23 +44,14 @@ def _head(name: bytes, length: int) -> bytes:
     return _PROPERTY + encode_varint(len(key) + length) + key
 
 
-class _Heads(dict[int, bytes]):
-    """All of those of one name, bounded by MAX_SHORT."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name.encode()
-
-    def __missing__(self, length: int) -> bytes:
-        head = _head(self._name, length)
-        if length < MAX_SHORT:
-            self[length] = head
-        return head
+def _heads(name: str) -> BoundedCache[int, bytes]:
+    """All of those of one name."""
+    return BoundedCache(partial(_head, name.encode()), longest=MAX_SHORT, length=int)
 
 
 MAX_SHORT = 8192
 """Lengths of values by which something is remembered, and of templates."""
-_attributes_heads, _origin_heads = _Heads(ATTRIBUTES), _Heads(ORIGIN)
+_attributes_heads, _origin_heads = _heads(ATTRIBUTES), _heads(ORIGIN)
 
 
 class Plan:
@@ -76,10 +62,10 @@ class Plan:
 
     __slots__ = ("_names", "templates", "type_at")
 
-    def __init__(self, layout: Layout) -> None:
-        self._names = [escape_user((name, ""))[0].encode() for name in layout.texts]
+    def __init__(self, names: PropertyNames) -> None:
+        self._names = [escape_user_property((name, ""))[0].encode() for name in names.texts]
         self.templates: dict[tuple[int, ...], bytes] = {}
-        self.type_at = layout.texts.index(MSG_TYPE) if MSG_TYPE in layout.texts else -1
+        self.type_at = names.texts.index(MSG_TYPE) if MSG_TYPE in names.texts else -1
 
     def template(self, lengths: tuple[int, ...]) -> bytes:
         """One more template."""
@@ -110,37 +96,35 @@ def encode_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
     small, join, pack_length, origin_heads = SMALL, b"".join, _length, _origin_heads
     size, index = 0, start
     stem, stem_of, said_time, time_of = b"", None, b"", None
-    known, plan = EMPTY, EMPTY.plan("pulsar", Plan)
+    known, plan = NO_NAMES, NO_NAMES.target_cache("pulsar", Plan)
+    keys_of, types_of, routing_keys_of, times_of = _encoded_keys.get, _encoded_types.get, _routing_keys.get, _encoded_times.get
     for index in range(start, min(len(messages), start + max_messages)):
         message = messages[index]
-        layout = message.layout
-        if layout is not None:
-            values = message.values
-            special = False
+        if lazy := isinstance(message, LazyMessage):
+            names, values, lengths = message.property_names, message.values, message.lengths or tuple(map(len, message.values))
         elif message.defect is not None or message.deliver_at is not None:
             return parts, index
         else:
-            layout, values = lay_out(message.properties)
-            special = True
-        if layout is not known:
-            known, plan = layout, layout.plan("pulsar", Plan)
-        lengths = message.lengths or tuple(map(len, values))
+            names, values = split_properties(message.properties)
+            lengths = tuple(map(len, values))
+        if names is not known:
+            known, plan = names, names.target_cache("pulsar", Plan)
         template = plan.templates.get(lengths)
         pieces = [(plan.template(lengths) if template is None else template) % values]
         if (attributes := message.attributes) is not None:
-            if special and not is_text(attributes):
-                pieces += _pairs(carry(message, ("attributes",)))
+            if not lazy and not is_utf8(attributes):
+                pieces += _pairs(carry_fields(message, ("attributes",)))
             else:
                 pieces += (_attributes_heads[len(attributes)], attributes)
         if keys := message.keys:
-            pieces.append(_encoded_keys.get(keys) or _encode_keys(keys))
+            pieces.append(keys_of(keys) or _encoded_keys[keys])
         msg_type = message.msg_type
         if plan.type_at >= 0:
             # Where the attribute string says everything, the type is that of its pair.
-            if not message.only_attributes and values[plan.type_at].decode() != msg_type:
+            if not (isinstance(message, LazyMessage) and message.from_attributes) and values[plan.type_at].decode() != msg_type:
                 pieces += _pairs(carried_type(message))
         elif msg_type is not None:
-            pieces.append(_encoded_types.get(msg_type) or _encode_type(msg_type))
+            pieces.append(types_of(msg_type) or _encoded_types[msg_type])
         if origin is not None:
             position = message.position
             if position[:-1] != stem_of:  # those of an entry or a pack differ in the last number only
@@ -151,15 +135,15 @@ def encode_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
             if message.hops:
                 pieces.append(property_bytes(HOPS, b"%d" % (message.hops + 1)))
         elif message.origin is not None:
-            pieces += _pairs(stamps(message, None))
+            pieces += _pairs(origin_properties(message, None))
         if (key := message.key) is not None:
-            pieces.append(_routing_keys.get(key) or _encode_key(key))
+            pieces.append(routing_keys_of(key) or _routing_keys[key])
         payload = message.payload or b""
         length = len(payload)
         if (time := message.event_time) != time_of:
-            time_of, said_time = time, _encoded_times.get(time) or _encode_time(time)
+            time_of, said_time = time, times_of(time) or _encode_time(time)
         pieces += (_PAYLOAD_SIZE, small[length] if length < 16384 else encode_varint(length), said_time)
-        if special:
+        if not lazy:
             if message.ordering_key is not None:
                 pieces += (_ORDERING_KEY, encode_varint(len(message.ordering_key)), message.ordering_key)
             if message.payload is None:
@@ -185,17 +169,16 @@ def _pairs(pairs: Iterable[Pair]) -> list[bytes]:
 
 
 def _encode_keys(keys: tuple[str, ...]) -> bytes:
-    data = property_bytes(KEYS, keys_text(keys).encode())
-    return remember(_encoded_keys, keys, data, len(data))
+    return property_bytes(KEYS, join_keys(keys).encode())
 
 
 def _encode_type(msg_type: str) -> bytes:
-    return remember(_encoded_types, msg_type, property_bytes(TYPE, msg_type.encode()), len(msg_type))
+    return property_bytes(TYPE, msg_type.encode())
 
 
 def _encode_key(key: str | bytes) -> bytes:
     text, flag = (key.encode(), b"") if isinstance(key, str) else (base64.b64encode(key), _B64_KEY)
-    return remember(_routing_keys, key, _PARTITION_KEY + encode_varint(len(text)) + text + flag, len(key))
+    return _PARTITION_KEY + encode_varint(len(text)) + text + flag
 
 
 def _encode_time(time: int | None) -> bytes:
@@ -203,6 +186,13 @@ def _encode_time(time: int | None) -> bytes:
         return b""
     if 1 << 28 <= time < 1 << 42:  # all of our days: six bytes, each two of them from a table
         said = b"".join((_EVENT_TIME, CONTINUED[time & 0x3FFF], CONTINUED[time >> 14 & 0x3FFF], SMALL[time >> 28]))
-        return said if time % 60_000 else remember(_encoded_times, time, said)
+        return said if time % 60_000 else _encoded_times.keep(time, said)
     # On the wire 0 means none, so the first millisecond of all is carried.
     return _EVENT_TIME + encode_varint(time & _UINT64) if time else property_bytes(EVENT_TIME, b"0")
+
+
+_encoded_keys: BoundedCache[tuple[str, ...], bytes] = BoundedCache(_encode_keys, length=total_length)
+_encoded_types: BoundedCache[str, bytes] = BoundedCache(_encode_type)
+_routing_keys: BoundedCache[str | bytes, bytes] = BoundedCache(_encode_key)
+_encoded_times: BoundedCache[int | None, bytes] = BoundedCache(length=None)
+"""Of whole minutes, which is what TubeMQ tells; others seldom repeat."""

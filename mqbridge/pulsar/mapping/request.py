@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mqbridge.adapter import MessageFailure
 from mqbridge.errors import Failure, RemoteProtocolError
-from mqbridge.mapping.reserved_properties import EVENT_TIME, carry, escape_user, stamps
+from mqbridge.mapping.reserved_properties import EVENT_TIME, carry_fields, escape_user_property, origin_properties
 from mqbridge.message import Message, format_position
 from mqbridge.pulsar.mapping.head import carried_type, encode_run
 from mqbridge.pulsar.mapping.stored import read, read_batch
@@ -20,7 +20,7 @@ from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 ALWAYS_CARRIED = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
-"""The fields that Pulsar has none of its own for; `stamps` writes the other two."""
+"""The fields that Pulsar has none of its own for; `origin_properties` writes the other two."""
 _UINT64 = (1 << 64) - 1
 
 
@@ -91,10 +91,14 @@ def _plain(message: Message, origin: str | None, index: int) -> Outgoing:
     """An entry of one message that is no batch."""
     metadata = MessageMetadata(null_value=message.payload is None or None, deliver_at_time=message.deliver_at)
     _set_keys(metadata, message)
-    pairs = [escape_user(pair) for pair in message.properties] + carry(message, ALWAYS_CARRIED) + carried_type(message)
+    pairs = (
+        [escape_user_property(pair) for pair in message.properties]
+        + carry_fields(message, ALWAYS_CARRIED)
+        + carried_type(message)
+    )
     if message.event_time == 0:
         pairs.append((EVENT_TIME, "0"))
-    pairs += stamps(message, None if origin is None else origin + format_position(message.position))
+    pairs += origin_properties(message, None if origin is None else origin + format_position(message.position))
     for key, value in pairs:
         metadata.properties.add(key=key, value=value)
     if message.event_time:

@@ -4,10 +4,9 @@ The fixed bytes of a shape hold all tags and lengths, so where they fit there is
 """
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.mapping.bounded_cache import remember
-from mqbridge.mapping.lazy_properties import layout_of
-from mqbridge.mapping.parse_templates import Shape
-from mqbridge.mapping.reserved_properties import CARRIED_KEYS, USER_PREFIX
+from mqbridge.mapping.lazy_properties import property_names
+from mqbridge.mapping.parse_templates import ParseTemplate
+from mqbridge.mapping.reserved_properties import CARRIED_NAMES, USER_PREFIX
 from mqbridge.message import MSG_TYPE
 from mqbridge.pulsar.mapping.batched import BatchedMessage, Carried, CarriedMessage
 from mqbridge.wire.varint import decode_varint
@@ -18,7 +17,7 @@ _FLAGS = frozenset({0x30, 0x48, 0x50})
 _NAME, _VALUE = 0x0A, 0x12
 
 
-class HeadShape(Shape):
+class HeadShape(ParseTemplate):
     """The places of what is in a head.
 
     `users` are those of the values of the user's properties, `texts` these and those of ours and of the key, the others those of
@@ -29,8 +28,8 @@ class HeadShape(Shape):
         "carried",
         "key_at",
         "kind",
-        "layout",
         "lengths",
+        "names",
         "sequence_at",
         "size_at",
         "texts",
@@ -42,10 +41,10 @@ class HeadShape(Shape):
     def __init__(self, head: bytes, cutter: "_Cutter") -> None:
         super().__init__(head, cutter.lengths)
         count = len(cutter.names)
-        self.layout = layout_of(tuple(cutter.names))
+        self.names = property_names(tuple(cutter.names))
         self.lengths = tuple(cutter.lengths[1 : 2 * count : 2])
         self.users = slice(1, 2 * count, 2)
-        names = self.layout.texts
+        names = self.names.texts
         self.type_at = 2 * names.index(MSG_TYPE) + 1 if MSG_TYPE in names else 0
         self.key_at, self.size_at, self.time_at, self.sequence_at = (
             cutter.places.get(tag, 0) for tag in (_PARTITION_KEY, _PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID)
@@ -116,7 +115,7 @@ class _Cutter:
         place = self._value(value_at, end)
         if name in Carried.NAMES and name not in self.carried:
             self.carried[name] = place
-        elif self.carried or name.decode() in CARRIED_KEYS or name.startswith(USER_PREFIX.encode()):
+        elif self.carried or name.decode() in CARRIED_NAMES or name.startswith(USER_PREFIX.encode()):
             raise Strange  # a gateway puts the user's first
         else:
             self.names.append(name)
@@ -129,11 +128,9 @@ class _Cutter:
         return len(self.lengths) - 1
 
 
-class Numbers(dict[bytes, int]):
-    """Numbers by their varints, -1 for bytes that are not just one; bounded like every memo."""
-
-    def __missing__(self, data: bytes) -> int:
-        return remember(self, data, decode_varint(data, 0)[0]) if is_number(data) else -1
+def read_number(data: bytes) -> int:
+    """The number of a varint, -1 for bytes that are not just one."""
+    return decode_varint(data, 0)[0] if is_number(data) else -1
 
 
 def is_number(data: bytes) -> bool:

@@ -13,13 +13,13 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.mapping.bounded_cache import remember
-from mqbridge.mapping.lazy_properties import is_text
-from mqbridge.mapping.parse_templates import Shapes
-from mqbridge.mapping.reserved_properties import uncarry
+from mqbridge.mapping.bounded_cache import BoundedCache
+from mqbridge.mapping.lazy_properties import is_utf8
+from mqbridge.mapping.parse_templates import ParseTemplates
+from mqbridge.mapping.reserved_properties import read_carried
 from mqbridge.message import MSG_TYPE, Message
 from mqbridge.pulsar.mapping.cutting import cut_head, key_of, signed
-from mqbridge.pulsar.mapping.shapes import HeadShape, Numbers, is_number, shape_of
+from mqbridge.pulsar.mapping.shapes import HeadShape, is_number, read_number, shape_of
 from mqbridge.pulsar.wire.batch import split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -39,7 +39,7 @@ def read(said: MessageMetadata | SingleMessageMetadata, payload: bytes, entry: E
     # Text that is not UTF-8 comes as bytes.
     if not all(isinstance(text, str) for text in (said.partition_key, *chain(*pairs))):
         return Message(payload, position=place, defect="its key or its properties are not UTF-8")
-    properties, carried = uncarry(pairs, blank=not payload)
+    properties, carried = read_carried(pairs, blank=not payload)
     fields: dict[str, Any] = {
         "payload": None if said.null_value else payload,
         "publish_time": metadata.publish_time,
@@ -57,9 +57,9 @@ def read(said: MessageMetadata | SingleMessageMetadata, payload: bytes, entry: E
 # --- fast -------------------------------------------------------------------------------------------------------------
 
 
-_shapes = Shapes[HeadShape]()
-_sizes = Numbers()
-_keys: dict[bytes, str] = {}
+_shapes = ParseTemplates[HeadShape]()
+_sizes = BoundedCache(read_number)
+_keys: BoundedCache[bytes, str] = BoundedCache(bytes.decode)
 
 
 def read_batch(entry: Entry) -> list[Message]:  # noqa: PLR0912, PLR0915 - per message; calls cost more
@@ -67,7 +67,7 @@ def read_batch(entry: Entry) -> list[Message]:  # noqa: PLR0912, PLR0915 - per m
     payload, count, ack_set, ledger, number = entry.payload, entry.count, entry.ack_set, entry.ledger, entry.entry
     publish_time, deliver_at, delivery_count = _rest_of(entry)
     shapes = _shapes.by_length if deliver_at is None else {}
-    size_at, sizes, keys, new = _SIZE.unpack_from, _sizes, _keys, object.__new__
+    size_at, sizes, key_of_bytes, new = _SIZE.unpack_from, _sizes, _keys.get, object.__new__
     messages: list[Message] = []
     at, size, time, time_of = 0, len(payload), None, b""
     message: Message
@@ -81,7 +81,7 @@ def read_batch(entry: Entry) -> list[Message]:  # noqa: PLR0912, PLR0915 - per m
             if (
                 shape is not None
                 and (fields := shape.unpack(payload, begin))[::2] == shape.fixed
-                and ((text := b"\n".join(fields[shape.texts])).isascii() or is_text(text))
+                and ((text := b"\n".join(fields[shape.texts])).isascii() or is_utf8(text))
                 and (length := sizes[fields[shape.size_at]]) >= 0
                 and (not shape.sequence_at or is_number(fields[shape.sequence_at]))
                 and (not shape.time_at or fields[shape.time_at] == time_of or is_number(fields[shape.time_at]))
@@ -91,8 +91,8 @@ def read_batch(entry: Entry) -> list[Message]:  # noqa: PLR0912, PLR0915 - per m
                 message.payload = payload[end:at]
                 message.position = (ledger, number, index)
                 message.publish_time, message.delivery_count = publish_time, delivery_count
-                message.layout, message.lengths, message.values = shape.layout, shape.lengths, fields[shape.users]
-                message.key = None if not (place := shape.key_at) else keys.get(fields[place]) or _read_key(fields[place])
+                message.property_names, message.lengths, message.values = shape.names, shape.lengths, fields[shape.users]
+                message.key = None if not (place := shape.key_at) else key_of_bytes(fields[place]) or _keys[fields[place]]
                 message.msg_type = fields[place].decode() if (place := shape.type_at) else None
                 if not (place := shape.time_at):
                     message.event_time = None
@@ -134,10 +134,6 @@ def _time(said: bytes) -> int | None:
     if len(said) == 6:
         return said[0] & 0x7F | (said[1] & 0x7F) << 7 | _sizes[said[2:]] << 14
     return signed(decode_varint(said, 0)[0]) or None
-
-
-def _read_key(said: bytes) -> str:
-    return remember(_keys, said, said.decode(), len(said))
 
 
 def _is_due(ack_set: Sequence[int], index: int) -> bool:

@@ -16,7 +16,8 @@ from mqbridge.rocketmq.adapter.operations import name_of
 from mqbridge.rocketmq.client.producer import Producer
 from mqbridge.rocketmq.client.route import TopicRoute, shown
 from mqbridge.rocketmq.client.send_request import SendResult
-from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, encode
+from mqbridge.rocketmq.mapping.limits import Limits
+from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.wire.javahash import java_string_hash
 
@@ -97,7 +98,7 @@ class RocketMQOutbound:
         self._last_sent[partition] = (queue, receipt)
         return queue
 
-    def _hand_over(self, queue: Queue, out: Outgoing) -> "asyncio.Future[SendResult]":
+    def _hand_over(self, queue: Queue, out: EncodedRequest) -> "asyncio.Future[SendResult]":
         if out.is_batch:
             return self._producer.send_batch(queue, out.body, out.count, out.born)
         return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
@@ -129,5 +130,5 @@ def _select(key: bytes) -> int:
     return abs(java_string_hash(key.decode(errors="replace")))
 
 
-def _positions(out: Outgoing, result: SendResult) -> list[Position]:
+def _positions(out: EncodedRequest, result: SendResult) -> list[Position]:
     return [() if out.delayed else (result.offset + index,) for index in range(out.count)]
