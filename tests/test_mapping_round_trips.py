@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mqbridge.log.wire.records import decode_row, encode_record, encode_row
 from mqbridge.message import Message, format_position
 from mqbridge.pulsar.mapping import request as pulsar
+from mqbridge.pulsar.mapping import stored as pulsar_stored
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.rocketmq.mapping import request as rocketmq_request
@@ -63,7 +64,7 @@ def through_pulsar(messages: Sequence[Message], prefix: str | None) -> list[Mess
     for outgoing in entries:
         outgoing.metadata.producer_name, outgoing.metadata.sequence_id, outgoing.metadata.publish_time = "p", 0, 1
         metadata = MessageMetadata.FromString(outgoing.metadata.SerializeToString())
-        got += pulsar.decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
+        got += pulsar_stored.decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
     return got
 
 
@@ -102,7 +103,7 @@ def through_wire(record: Record) -> list[Message]:
 
 SYSTEMS = {
     "tubemq": System(strategies.tubemq_natives, lambda native: tubemq_stored.decode([native], 3), through_tubemq),
-    "pulsar": System(strategies.pulsar_natives, pulsar.decode, through_pulsar),
+    "pulsar": System(strategies.pulsar_natives, pulsar_stored.decode, through_pulsar),
     "rocketmq": System(strategies.rocketmq_natives, through_wire, through_rocketmq),
     "log": System(any_messages, lambda message: [message], through_log),
 }

@@ -10,7 +10,11 @@ from collections.abc import Callable
 
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import request as pulsar
+from mqbridge.pulsar.mapping import stored as pulsar_stored
+from mqbridge.pulsar.mapping.passthrough import encode_entries
+from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.rocketmq.mapping import request as rocketmq_request
 from mqbridge.rocketmq.mapping import stored as rocketmq_stored
 from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
@@ -23,7 +27,7 @@ from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
 from mqbridge.tubemq.wire.send import SendRequestEncoder
-from tests.bench.ends import BORN, native_pairs
+from tests.bench.ends import BORN, native_pairs, pairs
 from tests.kit.oracle import body, message
 
 COUNT = 500
@@ -90,7 +94,27 @@ def pulsar_entry(messages: list[Message]) -> bytes:
 def decode_pulsar(data: bytes) -> list[Message]:
     """From an entry to messages."""
     read = decode_entry(data)
-    return pulsar.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
+    return pulsar_stored.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
+
+
+def pulsar_batches(size: int) -> list[Entry]:
+    """Batches of 100 as their Java producers would have sent them."""
+    entries = []
+    for begin in range(0, COUNT, 100):
+        batch = []
+        for number in range(begin, begin + 100):
+            metadata = SingleMessageMetadata(partition_key=f"key {number % 50:02d}", event_time=BORN, sequence_id=number)
+            for name, value in pairs(0, number):
+                metadata.properties.add(key=name, value=value)
+            batch.append((metadata, body(0, number, size)))
+        head = MessageMetadata(producer_name="p", sequence_id=begin, publish_time=BORN, num_messages_in_batch=100)
+        entries.append(Entry(head, join_batch(batch), ledger=1, entry=begin))
+    return entries
+
+
+def decode_and_encode_pulsar(entries: list[Entry], limits: pulsar.Limits) -> object:
+    """From entries to entries through messages, as routes with rules do."""
+    return pulsar.encode([message for entry in entries for message in pulsar_stored.decode(entry)], ORIGIN, limits)
 
 
 def rocketmq_answer(size: int) -> bytes:
@@ -120,6 +144,7 @@ def measure(size: int) -> dict[str, float]:
     arrived = decode_tubemq(frame)
     answer = rocketmq_answer(size)
     pulled = decode_rocketmq(answer)
+    batches = pulsar_batches(size)
     encoder, limits = SendEncoder(0), pulsar.Limits()
     return {
         "TubeMQ decode": best(lambda: decode_tubemq(frame)),
@@ -129,4 +154,6 @@ def measure(size: int) -> dict[str, float]:
         "RocketMQ encode": best(lambda: encode_rocketmq(arrived, RocketMQLimits())),
         "RocketMQ decode": best(lambda: decode_rocketmq(answer)),
         "RocketMQ to Pulsar": best(lambda: encode_pulsar(pulled, encoder, limits)),
+        "Pulsar to Pulsar": best(lambda: decode_and_encode_pulsar(batches, limits)),
+        "Pulsar copied": best(lambda: encode_entries(batches, ORIGIN, limits)),
     }

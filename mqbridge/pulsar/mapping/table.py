@@ -1,7 +1,7 @@
-"""What becomes of the fields of a Pulsar message, and of what other systems say.
+"""Field rules of Pulsar: the fields of its metadata, and the reserved properties that carry fields of other systems.
 
-MessageMetadata is the entry's, and in an entry that is no batch the message's; SingleMessageMetadata stands before each
-message of a batch. Properties that are the gateway's own are written under their names.
+MessageMetadata belongs to an entry, and to the message where the entry is no batch; SingleMessageMetadata belongs to a message of
+a batch.
 """
 
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
@@ -74,7 +74,7 @@ OTHERS = (
     FieldRule(f"property {MSG_TYPE}", "msg_type", NATIVE, "Pulsar's spelling of a type, whoever wrote it; stays a property too"),
     FieldRule("", "defect", DROPPED, "what could not be read is never delivered"),
 )
-OURS = (
+RESERVED = (
     FieldRule("mqbridge.attributes", "attributes", CARRIED, "byte for byte"),
     FieldRule("mqbridge.attributes.b64", "attributes", CARRIED, "where it is not UTF-8"),
     FieldRule("mqbridge.keys", "keys", CARRIED, "percent-encoded, joined by commas"),
@@ -86,4 +86,4 @@ OURS = (
     FieldRule("mqbridge.u.*", "properties", CARRIED, "a user's property whose name is one of these"),
 )
 
-TABLE = FieldTable("pulsar", "Pulsar", (*METADATA, *SINCE_5, *SINGLE, *OTHERS, *OURS))
+TABLE = FieldTable("pulsar", "Pulsar", (*METADATA, *SINCE_5, *SINGLE, *OTHERS, *RESERVED))
