@@ -507,3 +507,23 @@ async def test_without_a_master_a_slave_is_read_and_not_told_offsets(scene: Scen
     await stream.receive()
     await until(lambda: scene.groups.held)
     assert not scene.groups.pulls()[-1].sys_flag & PullFlag.COMMIT_OFFSET
+
+
+def test_an_answer_is_cut_before_an_offset_also_inside_an_inner_batch() -> None:
+    single = [encode_record(Record("T", b"%d" % n, queue_offset=n)) for n in range(10)]
+    pulled = Pulled(QUEUE, b"".join(single), 0, 10)
+    assert pulled.until(10) is pulled
+    cut = pulled.until(4)
+    assert (bodies_of(cut), cut.count, cut.next) == ([b"0", b"1", b"2", b"3"], 4, 4)
+    elements = b"".join(encode_element(body, b"", 0) for body in (b"a", b"b", b"c"))
+    batch = Pulled(QUEUE, encode_record(Record("T", elements, sys_flag=64 | 128, queue_offset=10)), 11, 13)
+    assert (bodies_of(batch.until(12)), batch.until(12).count) == ([b"b"], 1)
+    assert batch.mentions(b"anything"), "its properties may be compressed"
+
+
+def test_records_are_not_kept() -> None:
+    """They take several times the bytes that they were read from."""
+    pulled = Pulled(QUEUE, encode_record(Record("T", b"x", properties.encode([("TAGS", "a")]))), 0, 1, frozenset({"a"}))
+    assert (pulled.count, pulled.first_record, bodies_of(pulled)) == (1, 0, [b"x"])
+    assert pulled._records is None
+    assert (bodies_of(pulled), pulled.mentions(b"TAGS")) == ([b"x"], True)
