@@ -6,9 +6,10 @@ master, and are there when every name server's route shows them.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.names import check_topic
 from mqbridge.rocketmq.client.route import MASTER
 from mqbridge.rocketmq.wire import bodies, headers
@@ -16,9 +17,6 @@ from mqbridge.rocketmq.wire.bodies import ClusterInfo, Perm, Queue, QueueStats, 
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.settings import decode_settings, encode_settings
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 SHOWN_TIMEOUT_S = 30.0
 """A broker registers a new topic with the name servers at once, and everything every 30 s."""
@@ -36,7 +34,7 @@ T = TypeVar("T")
 class Admin:
     """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
 
-    def __init__(self, client: "RocketmqClient") -> None:
+    def __init__(self, client: BaseClient) -> None:
         self._client = client
 
     # --- brokers ----------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ A group lives at brokers like a topic, and each keeps the group's offsets of its
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from mqbridge.errors import ClusterError, ServerRefused
 from mqbridge.rocketmq.client.admin import Admin
-from mqbridge.rocketmq.client.before5 import topics_with_offsets
+from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.compat_v4 import topics_with_offsets
 from mqbridge.rocketmq.client.names import check_group
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.route import shown
@@ -17,9 +17,6 @@ from mqbridge.rocketmq.wire import bodies, headers
 from mqbridge.rocketmq.wire.bodies import Connection, ConsumeOffsets, ConsumerConnections, GroupConfig, Queue
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
 from mqbridge.rocketmq.wire.lenient import list_of, read
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 ONLINE = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
 PRODUCERS = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})
@@ -30,7 +27,7 @@ NO_GROUP = "not exist"
 class GroupAdmin:
     """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
 
-    def __init__(self, client: "RocketmqClient", admin: Admin, positions: Positions) -> None:
+    def __init__(self, client: BaseClient, admin: Admin, positions: Positions) -> None:
         self._client, self._admin, self._positions = client, admin, positions
 
     # --- configuration ----------------------------------------------------------------------------------------------

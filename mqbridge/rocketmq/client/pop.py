@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterable, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.brokers import Brokers
-from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.pulled import property_of, tag_of
-from mqbridge.rocketmq.client.spec import From
+from mqbridge.rocketmq.client.spec import StartOffset
 from mqbridge.rocketmq.client.subscription import RETRY_PREFIX, Subscription
 from mqbridge.rocketmq.wire import bodies
 from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck
@@ -61,17 +61,17 @@ class Popper:
 
     def __init__(
         self,
-        client: RocketmqClient,
+        client: BaseClient,
         group: str,
         subscription: Subscription,
         *,
-        start: From = From.EARLIEST,
+        start: StartOffset = StartOffset.EARLIEST,
         orderly: bool = False,
         invisible_ms: int = INVISIBLE_MS,
         poll_ms: int = POLL_MS,
         max_msgs: int = MAX_MSGS,
     ) -> None:
-        if start is From.TIMESTAMP or not 0 < max_msgs <= MAX_MSGS:
+        if start is StartOffset.TIMESTAMP or not 0 < max_msgs <= MAX_MSGS:
             raise LocalProtocolError(f"a pop starts at the beginning or the end and brings 1 to {MAX_MSGS} messages")
         self._client, self._brokers = client, Brokers(client)
         self._group, self._subscription = group, subscription
@@ -128,7 +128,7 @@ class Popper:
             invisible_time=self._invisible_ms,
             poll_time=self._poll_ms,
             born_time=time.time_ns() // 1_000_000,
-            init_mode=1 if self._start is From.LATEST else 0,
+            init_mode=1 if self._start is StartOffset.LATEST else 0,
             exp_type=self._subscription.kind,
             exp=self._subscription.expression,
             order=self._orderly,

@@ -3,17 +3,13 @@
 An offset request about a queue that does not exist is answered by 0, and not by an error: ask the route first.
 """
 
-from typing import TYPE_CHECKING
-
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.rocketmq.client.before5 import find_time, is_old, topics_with_offsets
+from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.compat_v4 import find_time, is_old, topics_with_offsets
 from mqbridge.rocketmq.client.route import shown
 from mqbridge.rocketmq.wire import headers
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 NOT_FOUND = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 
@@ -21,7 +17,7 @@ NOT_FOUND = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 class Positions:
     """Of one cluster. Each call raises ClusterError: REFRESH when the queue's broker has no master now."""
 
-    def __init__(self, client: "RocketmqClient") -> None:
+    def __init__(self, client: BaseClient) -> None:
         self._client = client
 
     async def first(self, queue: Queue) -> int:
@@ -76,7 +72,7 @@ class Positions:
 
     async def master(self, queue: Queue) -> str:
         """The address of the queue's broker."""
-        route = await self._client.routes.get(queue.topic)
+        route = await self._client.routes.usable(queue.topic)
         if route is None:
             raise ServerRefused(f"no name server knows topic {queue.topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
         address = route.master(queue.broker)

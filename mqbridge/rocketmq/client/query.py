@@ -4,18 +4,15 @@ Brokers index keys as hashes, a little after storing: what is found is filtered 
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.wire import headers
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
 from mqbridge.rocketmq.wire.ids import format_host, parse_offset_id
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, decode_records
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 MAX_FOUND = 32
 """Per broker, unless more are asked for."""
@@ -29,7 +26,7 @@ FOUND = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 class Query:
     """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
 
-    def __init__(self, client: "RocketmqClient") -> None:
+    def __init__(self, client: BaseClient) -> None:
         self._client = client
 
     async def by_key(self, topic: str, key: str, *, begin: int = 0, end: int = FOREVER, most: int = MAX_FOUND) -> list[Record]:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.rocketmq.client import carriers
+from mqbridge.rocketmq.client import commit_carrying_pulls, pull_loop
 from mqbridge.rocketmq.client import consumer as consumer_module
-from mqbridge.rocketmq.client import stream as stream_module
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.consumer import GroupConsumer, join
 from mqbridge.rocketmq.client.spec import GroupSpec
@@ -280,8 +279,8 @@ async def first_stream(consumer: GroupConsumer) -> QueueStream:
 async def scene(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     """Waits that only spare servers are cut short."""
     for name in ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
-        monkeypatch.setattr(stream_module, name, 0.002)
-    monkeypatch.setattr(carriers, "BEGUN_S", 0.0)
+        monkeypatch.setattr(pull_loop, name, 0.002)
+    monkeypatch.setattr(commit_carrying_pulls, "BEGUN_S", 0.0)
     monkeypatch.setattr(consumer_module, "HANDOVER_S", 0.0)
     monkeypatch.setattr(consumer_module, "UNBALANCED_S", 0.02)
     scene = Scene(cluster)

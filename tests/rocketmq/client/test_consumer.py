@@ -11,14 +11,14 @@ from mqbridge.rocketmq.client import membership
 from mqbridge.rocketmq.client.broadcast import MemoryOffsets
 from mqbridge.rocketmq.client.consumer import GroupConsumer, join
 from mqbridge.rocketmq.client.rebalance import circle
-from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import everything, parse_tags, sql92, tagged
 from mqbridge.rocketmq.wire import bodies
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
-from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.broker import NS, hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, first_stream, scene
 
 __all__ = ["scene"]
@@ -148,9 +148,11 @@ async def test_a_queue_whose_start_is_unknown_is_taken_later(scene: Scene) -> No
 
 @pytest.mark.parametrize(
     ("start", "start_ms", "offset"),
-    [(From.EARLIEST, 0, 2), (From.LATEST, 0, 6), (From.TIMESTAMP, 300, 3), (From.TIMESTAMP, 999, 6)],
+    [(StartOffset.EARLIEST, 0, 2), (StartOffset.LATEST, 0, 6), (StartOffset.TIMESTAMP, 300, 3), (StartOffset.TIMESTAMP, 999, 6)],
 )
-async def test_a_new_group_begins_where_it_is_told_and_commits_it(scene: Scene, start: From, start_ms: int, offset: int) -> None:
+async def test_a_new_group_begins_where_it_is_told_and_commits_it(
+    scene: Scene, start: StartOffset, start_ms: int, offset: int
+) -> None:
     scene.groups.append(*[b"x"] * 6)
     scene.groups.log().first = 2
     scene.groups.times[q(0)] = [100, 150, 200, 300, 400, 500]
@@ -163,12 +165,12 @@ async def test_a_new_group_begins_where_it_is_told_and_commits_it(scene: Scene, 
 async def test_a_known_group_goes_on_where_it_stands(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 6)
     scene.groups.offsets["G", q(0)] = 5
-    stream = await scene.stream(start=From.LATEST)
+    stream = await scene.stream(start=StartOffset.LATEST)
     assert (await stream.receive()).first == 5
 
 
 async def test_a_queue_that_the_topic_gets_later_is_read_from_its_beginning(scene: Scene) -> None:
-    consumer = await scene.join(start=From.LATEST)
+    consumer = await scene.join(start=StartOffset.LATEST)
     scene.groups.append(b"before we saw it", number=1)
     scene.cluster.topics["T"] = {"broker-a": 2}
     scene.clients[0].routes.invalidate("T")
@@ -279,9 +281,9 @@ async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end
     scene.groups.append(*[b"x"] * 3)
     store = MemoryOffsets()
     store.offsets[q(0)] = 1
-    known = await scene.stream(instance="1", model=Model.BROADCASTING, store=store, start=From.LATEST)
+    known = await scene.stream(instance="1", model=Model.BROADCASTING, store=store, start=StartOffset.LATEST)
     assert (await known.receive()).first == 1
-    new = await scene.stream(instance="2", model=Model.BROADCASTING, start=From.LATEST)
+    new = await scene.stream(instance="2", model=Model.BROADCASTING, start=StartOffset.LATEST)
     assert new.position == 3
 
 
@@ -340,3 +342,27 @@ async def test_a_notice_about_a_group_that_is_gone_is_ignored(scene: Scene) -> N
     await consumer.close()
     link.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"}, flag=ONEWAY))
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["away", "forgetful"])
+async def test_consuming_goes_on_without_name_servers(scene: Scene, how: str) -> None:
+    """Pulls, commits and locks go where the last known route says."""
+    scene.groups.append(b"1")
+    consumer = await scene.join(orderly=True)
+    (stream,) = consumer.held.values()
+    await stream.receive()
+    if how == "away":
+        scene.cluster.unreachable.add(NS)
+        scene.cluster.link_to(NS).drop()
+    else:
+        scene.cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = refuses(Status.TOPIC_NOT_EXIST)
+    scene.clients[0].routes.invalidate("T")
+    for number in range(2, 6):
+        await until(lambda: scene.groups.held)
+        scene.groups.append(b"%d" % number)
+        stream.commit((await asyncio.wait_for(stream.receive(), 5)).next)
+    assert consumer._locks is not None
+    await consumer.renew(consumer._locks)
+    assert not stream.revoked
+    await stream.release()
+    assert scene.groups.committed("G") == 5

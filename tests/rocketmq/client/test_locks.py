@@ -7,7 +7,7 @@ import pytest
 from mqbridge.errors import LaneRevoked
 from mqbridge.rocketmq.client import stream as stream_module
 from mqbridge.rocketmq.client.consumer import GroupConsumer
-from mqbridge.rocketmq.client.locks import VALID_S
+from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
 from mqbridge.rocketmq.wire import bodies
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code
@@ -117,8 +117,8 @@ async def test_a_renewal_that_does_not_get_through_is_tolerated_for_a_while(scen
     scene.cluster.on[Code.LOCK_BATCH_MQ] = answer  # type: ignore[assignment]
     await renew(consumer)
     assert not stream.revoked
-    assert stream.locked_at is not None
-    stream.locked_at -= VALID_S
+    assert stream.state.locked_at is not None
+    stream.state.locked_at -= LOCK_VALID_S
     await renew(consumer)
     assert stream.revoked
     scene.cluster.on[Code.LOCK_BATCH_MQ] = lock
@@ -132,8 +132,8 @@ async def test_an_aged_lock_hands_nothing_out_and_commits_nothing(scene: Scene) 
     stream = consumer.held[q(0)]
     stream.commit((await stream.receive()).next)
     await until(lambda: scene.groups.held)
-    assert stream.locked_at is not None
-    stream.locked_at -= VALID_S
+    assert stream.state.locked_at is not None
+    stream.state.locked_at -= LOCK_VALID_S
     assert stream.take() is None
     assert stream.due() is None
     await renew(consumer)

@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemotePro
 from mqbridge.rocketmq.client import pop as module
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.pop import Popper, batch_acks, make_receipts, popped_topic
-from mqbridge.rocketmq.client.spec import From
+from mqbridge.rocketmq.client.spec import StartOffset
 from mqbridge.rocketmq.client.subscription import everything, tagged
 from mqbridge.rocketmq.wire import bodies, properties
 from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck, Queue
@@ -54,7 +54,7 @@ async def client(cluster: Cluster) -> AsyncIterator[RocketmqClient]:
 
 async def test_a_pop_brings_messages_with_receipts(cluster: Cluster, client: RocketmqClient) -> None:
     cluster.on[Code.POP_MESSAGE] = brings(*RECORDS)
-    popped = await Popper(client, "G", everything("T"), start=From.LATEST, poll_ms=2000).pop("broker-a")
+    popped = await Popper(client, "G", everything("T"), start=StartOffset.LATEST, poll_ms=2000).pop("broker-a")
     assert [receipt for _, receipt in popped.messages] == RECEIPTS
     assert [one.body for one, _ in popped.messages] == [b"12", b"6", b"10"]
     assert popped.rest == 7
@@ -190,7 +190,7 @@ async def test_each_broker_is_popped_by_itself(cluster: Cluster, client: Rocketm
         await Popper(client, "G", everything("absent")).brokers()
 
 
-@pytest.mark.parametrize("bad", [{"start": From.TIMESTAMP}, {"max_msgs": 33}, {"max_msgs": 0}])
+@pytest.mark.parametrize("bad", [{"start": StartOffset.TIMESTAMP}, {"max_msgs": 33}, {"max_msgs": 0}])
 def test_what_cannot_be_asked(bad: dict[str, Any]) -> None:
     with pytest.raises(LocalProtocolError):
         Popper(None, "G", everything("T"), **bad)  # type: ignore[arg-type]

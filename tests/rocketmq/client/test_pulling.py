@@ -7,9 +7,9 @@ import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client import pulling
+from mqbridge.rocketmq.client.pull_loop import NULL_TRIES
 from mqbridge.rocketmq.client.pulled import Pulled, tag_of
-from mqbridge.rocketmq.client.spec import From, Model
-from mqbridge.rocketmq.client.stream import NULL_TRIES
+from mqbridge.rocketmq.client.spec import Model, StartOffset
 from mqbridge.rocketmq.client.subscription import tagged
 from mqbridge.rocketmq.wire import bodies, properties
 from mqbridge.rocketmq.wire.batch import encode_element
@@ -488,7 +488,7 @@ async def test_a_reader_begins_where_it_is_told_and_a_lost_place_is_a_gap(scene:
 async def test_an_old_broker_is_pulled_with_the_old_code(scene: Scene) -> None:
     scene.groups.append(b"x")
     scene.cluster.on[Code.LITE_PULL_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
-    stream = await scene.stream(group="", model=Model.ASSIGNED, queues=(QUEUE,), start=From.EARLIEST)
+    stream = await scene.stream(group="", model=Model.ASSIGNED, queues=(QUEUE,), start=StartOffset.EARLIEST)
     assert bodies_of(await stream.receive()) == [b"x"]
     await until(lambda: scene.groups.held)
     assert len(scene.cluster.asked[Code.LITE_PULL_MESSAGE]) == 1
@@ -507,3 +507,23 @@ async def test_without_a_master_a_slave_is_read_and_not_told_offsets(scene: Scen
     await stream.receive()
     await until(lambda: scene.groups.held)
     assert not scene.groups.pulls()[-1].sys_flag & PullFlag.COMMIT_OFFSET
+
+
+def test_an_answer_is_cut_before_an_offset_also_inside_an_inner_batch() -> None:
+    single = [encode_record(Record("T", b"%d" % n, queue_offset=n)) for n in range(10)]
+    pulled = Pulled(QUEUE, b"".join(single), 0, 10)
+    assert pulled.until(10) is pulled
+    cut = pulled.until(4)
+    assert (bodies_of(cut), cut.count, cut.next) == ([b"0", b"1", b"2", b"3"], 4, 4)
+    elements = b"".join(encode_element(body, b"", 0) for body in (b"a", b"b", b"c"))
+    batch = Pulled(QUEUE, encode_record(Record("T", elements, sys_flag=64 | 128, queue_offset=10)), 11, 13)
+    assert (bodies_of(batch.until(12)), batch.until(12).count) == ([b"b"], 1)
+    assert batch.mentions(b"anything"), "its properties may be compressed"
+
+
+def test_records_are_not_kept() -> None:
+    """They take several times the bytes that they were read from."""
+    pulled = Pulled(QUEUE, encode_record(Record("T", b"x", properties.encode([("TAGS", "a")]))), 0, 1, frozenset({"a"}))
+    assert (pulled.count, pulled.first_record, bodies_of(pulled)) == (1, 0, [b"x"])
+    assert pulled._records is None
+    assert (bodies_of(pulled), pulled.mentions(b"TAGS")) == ([b"x"], True)

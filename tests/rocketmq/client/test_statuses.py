@@ -13,8 +13,8 @@ from mqbridge.rocketmq.client.consumer import GroupConsumer, join
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.client.pop import Popper
 from mqbridge.rocketmq.client.producer import Producer
+from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.sending import SendResult
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything, sql92
