@@ -23,7 +23,7 @@ from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record
 from tests.kit.rocketmq import RocketMQ
 

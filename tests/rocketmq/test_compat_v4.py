@@ -22,7 +22,7 @@ from mqbridge.rocketmq.client.pop import Popper
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import encode
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.kit.rocketmq import RocketMQ
 from tests.rocketmq.client.broker import A, B, refuses, scripted_client

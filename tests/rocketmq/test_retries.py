@@ -10,7 +10,7 @@ from mqbridge.rocketmq.adapter import retries
 from mqbridge.rocketmq.adapter.retries import RetryLane, RetryQueue
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.wire import properties
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, encode_record

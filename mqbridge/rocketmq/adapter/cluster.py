@@ -38,7 +38,7 @@ from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.mapping.preview import preview
 from mqbridge.rocketmq.mapping.table import TABLE
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 

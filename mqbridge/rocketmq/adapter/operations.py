@@ -11,9 +11,13 @@ from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.wire import bodies, headers
-from mqbridge.rocketmq.wire.bodies import Connection, GroupConfig, Perm, Queue, TopicConfig
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
+from mqbridge.rocketmq.wire.bodies.connections import Connection
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.routes import Perm
+from mqbridge.rocketmq.wire.bodies.running import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.headers.groups import RunningInfoHeader
 
 _PERMS = {Perm.READ: "read", Perm.WRITE: "write", Perm.READ_WRITE: "read and write"}
 
@@ -63,13 +67,13 @@ class RocketMQOperations:
 
     async def _queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
         """None when the member does not answer, or cannot tell (a 5.x proxy's client has no queues)."""
-        ext = headers.RunningInfoHeader(group, member.client_id).encode()
+        ext = RunningInfoHeader(group, member.client_id).encode()
         for address in (await self._admin.masters()).values():
             try:
                 answer = await self._client.request(address, Code.GET_CONSUMER_RUNNING_INFO, ext)
             except ClusterError:
                 continue  # it may be connected to another Broker
-            queues = bodies.decode_running_info(answer.body).queues
+            queues = RunningInfo.decode(answer.body).queues
             return tuple(name_of(queue) for queue in sorted(queues) if queue.topic == topic)
         return None
 

@@ -18,7 +18,7 @@ from mqbridge.rocketmq.client.route import TopicRoute, shown
 from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.wire.javahash import java_string_hash
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 READ_AHEAD_BYTES = 4 << 20
 LOOK_S = 60.0

@@ -24,7 +24,7 @@ from mqbridge.rocketmq.client.heartbeats import HEARTBEAT_S, Heartbeats
 from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.pool import Pool
 from mqbridge.rocketmq.client.routes import REFRESH_S, Routes
-from mqbridge.rocketmq.wire.bodies import ConsumerData
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerData
 from mqbridge.rocketmq.wire.codes import Status, name_of, refused
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.ids import UniqueIds

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 
 class BroadcastOffsets(Protocol):

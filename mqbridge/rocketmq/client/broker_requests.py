@@ -14,13 +14,13 @@ from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import DirectResult, Queue
 from mqbridge.rocketmq.wire.bodies.groups import PASSIVELY
-from mqbridge.rocketmq.wire.bodies.running import LATER
+from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.running import LATER, DirectResult, RunningInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import ConsumeDirectlyHeader, GroupHeader, ResetOffsetHeader, RunningInfoHeader
+from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, GroupHeader, ResetOffsetHeader, RunningInfoHeader
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class BrokerRequestHandler:
         consumer = self._consumers.get(header.group)
         if consumer is None:
             return
-        for queue, offset in bodies.decode_reset_offsets(request.body).items():
+        for queue, offset in ResetOffsets.decode(request.body).offsets.items():
             stream = consumer.held.get(queue)
             if stream is not None:
                 spawn(stream.reset(offset, f"as an administrator has told {address}"), f"rocketmq reset of {stream}")
@@ -105,7 +105,7 @@ class BrokerRequestHandler:
             "PROP_THREADPOOL_CORE_SIZE": "1",
         }
         queues = {queue: _process(stream) for queue, stream in consumer.held.items()}
-        return request.answer(body=bodies.encode_running_info(properties, consumer.membership.data(), queues))
+        return request.answer(body=RunningInfo(properties, tuple(consumer.membership.data()), queues).encode())
 
     def _directly(self, _address: str, request: Command) -> Command:
         """Only the application can consume, and it takes whole answers in order: the tool is told so."""
@@ -113,7 +113,7 @@ class BrokerRequestHandler:
         if consumer is None:
             return self._unknown(request)
         remark = "this consumer takes messages in the order of their queues and cannot consume one alone"
-        return request.answer(body=bodies.encode_direct_result(DirectResult(LATER, remark=remark, order=consumer.spec.orderly)))
+        return request.answer(body=DirectResult(LATER, remark=remark, order=consumer.spec.orderly).encode())
 
     def _unknown(self, request: Command) -> Command:
         groups = ", ".join(self._consumers) or "none"

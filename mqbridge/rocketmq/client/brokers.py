@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.rocketmq.client.base_client import SUCCESS, BaseClient
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.command import Command
 
 T = TypeVar("T")

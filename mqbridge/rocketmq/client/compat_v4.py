@@ -10,11 +10,12 @@ import logging
 from mqbridge.errors import RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.spec import READER_GROUP
-from mqbridge.rocketmq.wire import bodies, headers
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.offsets import ConsumeStats
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import PullFlag, PullHeader
+from mqbridge.rocketmq.wire.headers.admin import ConsumeStatsHeader
+from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader
 from mqbridge.rocketmq.wire.record import decode_records
 from mqbridge.rocketmq.wire.settings import decode_settings
 from mqbridge.rocketmq.wire.tags import TAG
@@ -90,5 +91,5 @@ async def _stored_at(client: BaseClient, address: str, queue: Queue, offset: int
 
 async def topics_with_offsets(client: BaseClient, address: str, group: str) -> set[str]:
     """The topics that the group ever committed in at this broker: its statistics are of these, when no topic is named."""
-    answer = await client.request(address, Code.GET_CONSUME_STATS, headers.ConsumeStatsHeader(group).encode())
-    return {queue.topic for queue in bodies.decode_consume_stats(answer.body).offsets}
+    answer = await client.request(address, Code.GET_CONSUME_STATS, ConsumeStatsHeader(group).encode())
+    return {queue.topic for queue in ConsumeStats.decode(answer.body).offsets}

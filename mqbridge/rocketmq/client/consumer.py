@@ -26,10 +26,10 @@ from mqbridge.rocketmq.client.rebalance import divide
 from mqbridge.rocketmq.client.route import TopicRoute, shown
 from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.stream import QueueStream
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
-from mqbridge.rocketmq.wire.headers import TopicHeader
+from mqbridge.rocketmq.wire.headers.admin import TopicHeader
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class GroupConsumer:
             except ServerRefused:
                 known = False
             else:
-                known = bodies.decode_topic_config(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
+                known = TopicConfig.decode(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
             self._compacted[queue.topic] = known
         return known
 

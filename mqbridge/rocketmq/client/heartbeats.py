@@ -16,7 +16,7 @@ from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
 from mqbridge.rocketmq.client.pool import Pool
 from mqbridge.rocketmq.client.routes import Routes
-from mqbridge.rocketmq.wire.bodies import ConsumerData, encode_heartbeat
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Heartbeats:
             log.warning("%s has no heartbeat: %s", address, error)
 
     async def _send(self, connection: Connection) -> None:
-        body = encode_heartbeat(self._client_id, list(self._producers), list(self.consumers.values()))
+        body = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values())).encode()
         answer = await connection.request(Code.HEART_BEAT, {}, body, self._timeout_s)
         self.versions[connection.address] = answer.version
         if answer.code == Status.GO_AWAY:

@@ -12,8 +12,8 @@ from functools import partial
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.rocketmq.client.brokers import Brokers, by_broker, twice
 from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
 
@@ -45,7 +45,7 @@ class Locks:
     async def _lock(self, queues: list[Queue]) -> set[Queue] | None:
         try:
             answer = await self._order.take(queues[0].broker, partial(self._ask, Code.LOCK_BATCH_MQ, queues))
-            return {Queue(*queue) for queue in bodies.decode_locked(answer.body)}
+            return {Queue(*queue) for queue in LockedQueues.decode(answer.body).queues}
         except (ClusterError, ProtocolError) as error:
             log.warning("queues of group %s could not be locked at broker %s: %s", self._group, queues[0].broker, error)
             return None
@@ -60,5 +60,5 @@ class Locks:
                 log.info("queues of group %s could not be unlocked, they are free in a minute: %s", self._group, error)
 
     async def _ask(self, code: int, queues: Sequence[Queue]) -> Command:
-        body = bodies.encode_lock(self._brokers.client.client_id, self._group, queues)
+        body = LockRequest(self._brokers.client.client_id, self._group, tuple(queues)).encode()
         return await self._brokers.ask(queues[0], code, {}, body)

@@ -15,9 +15,9 @@ from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.route import shown
 from mqbridge.rocketmq.client.spec import StartOffset
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
-from mqbridge.rocketmq.wire.headers import UpdateOffsetHeader
+from mqbridge.rocketmq.wire.headers.offsets import UpdateOffsetHeader
 
 log = logging.getLogger(__name__)
 

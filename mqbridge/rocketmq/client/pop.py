@@ -15,11 +15,10 @@ from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.pulled import property_of, tag_of
 from mqbridge.rocketmq.client.spec import StartOffset
 from mqbridge.rocketmq.client.subscription import RETRY_PREFIX, Subscription
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck
+from mqbridge.rocketmq.wire.bodies.pops import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks
 from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status, refused
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
+from mqbridge.rocketmq.wire.headers.pops import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
 from mqbridge.rocketmq.wire.properties import NAME_END, Name
 from mqbridge.rocketmq.wire.receipts import (
     NORMAL,
@@ -171,7 +170,7 @@ class Popper:
     async def _acknowledge(self, broker: str, receipts: list[Receipt]) -> None:
         address = await self._brokers.master(self._subscription.topic, broker)
         if len(receipts) > 1 and not self._single:
-            body = bodies.encode_batch_acks(broker, batch_acks(self._group, self._subscription.topic, receipts))
+            body = BatchAcks(broker, tuple(batch_acks(self._group, self._subscription.topic, receipts))).encode()
             try:
                 await self._brokers.ask_at(address, self._subscription.topic, Code.BATCH_ACK_MESSAGE, {}, body)
             except ServerRefused as error:
@@ -203,12 +202,12 @@ class Popper:
         broker = (await self.brokers())[0]
         address = await self._brokers.master(self._subscription.topic, broker)
         query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
-        body = bodies.encode_assignment_query(query)
+        body = query.encode()
         answer = await self._brokers.ask_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
-        found = bodies.decode_assignments(answer.body)
+        found = Assignments.decode(answer.body).assignments
         if found is None:
             raise refused(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, "it has no assignment for us")
-        return found
+        return list(found)
 
 
 def popped_topic(group: str, topic: str, retry: str) -> str:

@@ -17,10 +17,10 @@ from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.send_queue import PartitionSendQueue
 from mqbridge.rocketmq.client.send_request import SendRequest, SendResult
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import MAX_FRAME_BYTES
-from mqbridge.rocketmq.wire.headers import SendHeader
+from mqbridge.rocketmq.wire.headers.sending import SendHeader
 from mqbridge.wire.javahash import java_string_hash
 
 log = logging.getLogger(__name__)

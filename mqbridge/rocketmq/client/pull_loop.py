@@ -22,7 +22,7 @@ from mqbridge.rocketmq.client.pulling import PullAnswer, Puller
 from mqbridge.rocketmq.client.queue_state import Pull, QueueState
 from mqbridge.rocketmq.client.queue_table import Event
 from mqbridge.rocketmq.client.subscription import Subscription
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.tags import TAG
 

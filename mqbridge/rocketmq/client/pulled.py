@@ -3,7 +3,7 @@
 from struct import Struct
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
 from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, decode_records
 

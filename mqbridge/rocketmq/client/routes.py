@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.route import TopicRoute, read_route
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 
 __all__ = ["Queue", "Routes", "TopicRoute"]

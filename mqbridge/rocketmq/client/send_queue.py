@@ -29,7 +29,7 @@ from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.route import TopicRoute, shown
 from mqbridge.rocketmq.client.send_request import SendRequest, SendResult, read_result
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.command import Command
 

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.rocketmq.client.route import shown
-from mqbridge.rocketmq.wire import headers
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import STORED, Status, refused
 from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.sending import SendHeader
+from mqbridge.rocketmq.wire.headers.sending import SendResult as SendResultHeader
 
 OVERSIZED = "message body size exceeded"
 """In the remark of a SYSTEM_ERROR: how a 5.3 broker refuses a batch above its maxMessageSize; a message gets MESSAGE_ILLEGAL."""
@@ -36,7 +37,7 @@ class SendRequest:
     __slots__ = ("body", "code", "future", "header", "movable", "size")
 
     def __init__(
-        self, code: int, header: headers.SendHeader, body: bytes, future: "asyncio.Future[SendResult]", *, movable: bool = False
+        self, code: int, header: SendHeader, body: bytes, future: "asyncio.Future[SendResult]", *, movable: bool = False
     ) -> None:
         self.code, self.header, self.body, self.future, self.movable = code, header, body, future, movable
         self.size = len(body) + len(header.properties)
@@ -58,7 +59,7 @@ def read_result(queue: Queue, answer: Command, address: str) -> SendResult:
             error.failure = Failure.REFUSED
         raise error
     try:
-        header = headers.SendResult.decode(answer.ext)
+        header = SendResultHeader.decode(answer.ext)
     except RemoteProtocolError as error:
         raise _senseless(queue, address, str(error)) from error
     if header.queue_id != queue.id or header.queue_offset < 0:

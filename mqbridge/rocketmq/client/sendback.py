@@ -13,10 +13,11 @@ from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.subscription import retry_topic
 from mqbridge.rocketmq.wire import ids, properties
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import STORED, Code
 from mqbridge.rocketmq.wire.delays import retry_level
-from mqbridge.rocketmq.wire.headers import SendBackHeader, SendHeader
+from mqbridge.rocketmq.wire.headers.groups import SendBackHeader
+from mqbridge.rocketmq.wire.headers.sending import SendHeader
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, Sys
 

@@ -8,7 +8,7 @@ from mqbridge.errors import LocalProtocolError
 from mqbridge.rocketmq.client.broadcast import BroadcastOffsets
 from mqbridge.rocketmq.client.rebalance import Strategy, averagely
 from mqbridge.rocketmq.client.subscription import Subscription
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 MAX_BYTES = 64 << 20
 MAX_MSGS = 4096

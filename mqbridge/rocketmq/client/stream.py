@@ -23,7 +23,7 @@ from mqbridge.rocketmq.client.queue_state import QueueState
 from mqbridge.rocketmq.client.queue_table import Event, State
 from mqbridge.rocketmq.client.route import shown
 from mqbridge.rocketmq.client.subscription import Subscription
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 

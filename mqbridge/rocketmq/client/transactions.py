@@ -19,12 +19,13 @@ from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.client.producer import Producer
 from mqbridge.rocketmq.client.send_request import SendResult
-from mqbridge.rocketmq.wire import headers
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import CheckTransactionHeader, EndTransactionHeader
+from mqbridge.rocketmq.wire.headers.transactions import COMMIT as WIRE_COMMIT
+from mqbridge.rocketmq.wire.headers.transactions import ROLLBACK as WIRE_ROLLBACK
+from mqbridge.rocketmq.wire.headers.transactions import STATE_UNKNOWN, CheckTransactionHeader, EndTransactionHeader
 from mqbridge.rocketmq.wire.ids import parse_offset_id
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, Sys, decode_records
@@ -40,9 +41,9 @@ MAX_CHECKS = 64
 class State(Enum):
     """What became of the local transaction."""
 
-    COMMIT = headers.COMMIT
-    ROLLBACK = headers.ROLLBACK
-    UNKNOWN = headers.STATE_UNKNOWN
+    COMMIT = WIRE_COMMIT
+    ROLLBACK = WIRE_ROLLBACK
+    UNKNOWN = STATE_UNKNOWN
     """Not decided: the broker asks later."""
 
 

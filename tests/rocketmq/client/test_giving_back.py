@@ -7,7 +7,7 @@ import pytest
 from mqbridge.errors import GapError
 from mqbridge.rocketmq.client import pull_loop
 from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from tests.rocketmq.client.broker import Link, silent, until

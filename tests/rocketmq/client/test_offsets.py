@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.client.broadcast import MemoryOffsets
 from mqbridge.rocketmq.client.spec import Model
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.rocketmq.client.broker import hangs_up, refuses, until
 from tests.rocketmq.client.groups import Scene, scene

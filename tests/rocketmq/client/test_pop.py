@@ -14,11 +14,12 @@ from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.pop import Popper, batch_acks, make_receipts, popped_topic
 from mqbridge.rocketmq.client.spec import StartOffset
 from mqbridge.rocketmq.client.subscription import everything, tagged
-from mqbridge.rocketmq.wire import bodies, properties
-from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck, Queue
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.bodies.pops import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
+from mqbridge.rocketmq.wire.headers.pops import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
 from mqbridge.rocketmq.wire.receipts import Receipt
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import Answer, Cluster, Link, refuses, scripted_client, success
@@ -134,7 +135,8 @@ async def test_one_is_acknowledged_alone(cluster: Cluster, client: RocketmqClien
 async def test_many_are_acknowledged_together(cluster: Cluster, client: RocketmqClient) -> None:
     cluster.on[Code.BATCH_ACK_MESSAGE] = success
     await Popper(client, "G", everything("T")).acknowledge(RECEIPTS)
-    broker, acks = bodies.decode_batch_acks(cluster.asked[Code.BATCH_ACK_MESSAGE][0].body)
+    found = BatchAcks.decode(cluster.asked[Code.BATCH_ACK_MESSAGE][0].body)
+    broker, acks = found.broker, list(found.acks)
     assert broker == "broker-a"
     assert acks == [BatchAck("G", "T", "0", 10, 0, 3, 1000, 60000, 0b101), BatchAck("G", "T", "2", 5, 0, 3, 1000, 60000, 0b10)]
 
@@ -169,11 +171,11 @@ async def test_a_changed_time_gives_a_new_receipt(cluster: Cluster, client: Rock
 
 async def test_assignments_of_the_broker(cluster: Cluster, client: RocketmqClient) -> None:
     found = [Assignment(Queue("T", "broker-a", 0), "POP")]
-    body = bodies.encode_assignments(found)
+    body = Assignments(tuple(found)).encode()
     cluster.on[Code.QUERY_ASSIGNMENT] = lambda link, request: link.answer(request, body=body)
     popper = Popper(client, "G", everything("T"))
     assert await popper.assignments() == found
-    query = bodies.decode_assignment_query(cluster.asked[Code.QUERY_ASSIGNMENT][0].body)
+    query = AssignmentQuery.decode(cluster.asked[Code.QUERY_ASSIGNMENT][0].body)
     assert query == AssignmentQuery("T", "G", client.client_id, "AVG", "CLUSTERING")
 
 

@@ -13,9 +13,10 @@ from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES, Producer
 from mqbridge.rocketmq.client.routes import Queue
 from mqbridge.rocketmq.client.send_request import SendResult
-from mqbridge.rocketmq.wire import batch, compression, headers
+from mqbridge.rocketmq.wire import batch, compression
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers.sending import SendResult as SendResultHeader
 from mqbridge.rocketmq.wire.record import Sys
 from mqbridge.wire.javahash import java_string_hash
 from tests.rocketmq.client.broker import (
@@ -295,8 +296,8 @@ async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: Producer
 
 
 async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluster, producer: Producer):
-    wrong_queue = headers.SendResult("00", 77, 5).encode()
-    for ext in ({}, wrong_queue, headers.SendResult("00", 0, -5).encode()):
+    wrong_queue = SendResultHeader("00", 77, 5).encode()
+    for ext in ({}, wrong_queue, SendResultHeader("00", 0, -5).encode()):
         cluster.on[SINGLE] = in_turn(lambda link, request, ext=ext: link.answer(request, ext=ext), store)
         await asyncio.gather(*send(producer, b"x"))
     assert cluster.dialled.count(A) == 4

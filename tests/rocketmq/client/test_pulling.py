@@ -11,11 +11,13 @@ from mqbridge.rocketmq.client.pull_loop import NULL_TRIES
 from mqbridge.rocketmq.client.pulled import Pulled, tag_of
 from mqbridge.rocketmq.client.spec import Model, StartOffset
 from mqbridge.rocketmq.client.subscription import tagged
-from mqbridge.rocketmq.wire import bodies, properties
+from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.batch import encode_element
-from mqbridge.rocketmq.wire.bodies import Queue, TopicConfig
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.bodies.groups import Heartbeat
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers import PullFlag
+from mqbridge.rocketmq.wire.headers.pulling import PullFlag
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, moved, replies, scene
@@ -73,7 +75,7 @@ async def test_what_is_pulled_names_limit_hold_and_version(scene: Scene) -> None
     await until(lambda: scene.groups.held)
     header = scene.groups.pulls()[-1]
     assert (header.max_msg_nums, header.suspend_timeout_millis, header.consumer_group) == (777, pulling.SUSPEND_MS, "G")
-    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert header.sub_version == beat.consumers[0].subscriptions[0].version
 
 
@@ -226,7 +228,7 @@ async def test_a_compacted_topic_has_holes(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 4)
     scene.groups.offsets["G", QUEUE] = 1
     scene.groups.log().compacted = {1, 2}
-    config = bodies.encode_topic_config(TopicConfig("T", 1, 1, attributes={"cleanup.policy": "COMPACTION"}))
+    config = TopicConfig("T", 1, 1, attributes={"cleanup.policy": "COMPACTION"}).encode()
     scene.cluster.on[Code.GET_TOPIC_CONFIG] = lambda link, request: link.answer(request, body=config)
     stream = await scene.stream()
     pulled = await stream.receive()

@@ -9,7 +9,7 @@ from mqbridge.errors import LocalProtocolError
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S, Pull, QueueState
 from mqbridge.rocketmq.client.queue_table import TABLE, Event, State
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
 
 QUEUE = Queue("T", "broker-a", 0)

@@ -17,9 +17,9 @@ from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.spec import Model, StartOffset
 from mqbridge.rocketmq.client.subscription import everything, sql92, tagged
 from mqbridge.rocketmq.wire import properties
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
-from mqbridge.rocketmq.wire.headers import GroupHeader, ResetOffsetHeader
+from mqbridge.rocketmq.wire.headers.groups import GroupHeader, ResetOffsetHeader
 from tests.rocketmq.client.places import BROKER, PATIENCE_S, Place, Places, bodies_of, places, receive, stream_of, until
 
 __all__ = ["places"]
