@@ -60,6 +60,7 @@ class LaneDelivery:
         self._pump: asyncio.Task[None] | None = None
         self._deadline: float | None = None
         self._stopping = False
+        self._draining: asyncio.Timeout | None = None
         self._settled = asyncio.Event()
         self._parking: set[asyncio.Task[None]] = set()
         self._skipped_to: Position | None = None
@@ -102,6 +103,8 @@ class LaneDelivery:
         """Take no more; `run` then drains until the deadline and returns, also when it has not begun yet."""
         self._stopping = True
         self._deadline = deadline
+        if deadline is not None and self._draining is not None and not self._draining.expired():
+            self._draining.reschedule(min(deadline, self._draining.when() or deadline))
         if self._pump is not None:
             self._pump.cancel()
 
@@ -164,11 +167,16 @@ class LaneDelivery:
             placed = [(target, *one) for target in self._targets for one in target.shares(share)] if len(share) else []
             self._tickets.divide(ticket, [one for _, _, one in placed])
             for target, partition, one in placed:
+                future = target.outbound.send(partition, one)
                 ticket.legs += 1
-                target.outbound.send(partition, one).add_done_callback(partial(self._answered, ticket, target, one))
+                future.add_done_callback(partial(self._answered, ticket, target, one))
+        except Exception as error:  # whatever was not sent is not stored: the batch must not look as if all of it were
+            self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, str(error))])
+            raise
+        else:
+            self._tickets.settle(ticket)
         finally:
             batch.let_go()
-            self._tickets.settle(ticket)
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -196,7 +204,12 @@ class LaneDelivery:
             return
         task = spawn(self._park(ticket, target, share, receipt), f"dead letters of {ticket.batch.partition}")
         self._parking.add(task)
-        task.add_done_callback(self._parking.discard)
+        task.add_done_callback(partial(self._parked, ticket, share, receipt))
+
+    def _parked(self, ticket: Ticket, share: Share, receipt: Receipt, task: "asyncio.Task[None]") -> None:
+        self._parking.discard(task)
+        if task.cancelled():  # perhaps before it began, so nothing in it would see that
+            self._tickets.fail(ticket, share, receipt.failures)
 
     async def _park(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
         source, failures = ticket.batch.partition, receipt.failures
@@ -214,9 +227,6 @@ class LaneDelivery:
             self._settings.counters.dead += len(failures)
             self._settings.counters.stored += len(share) - len(failures)
             self._tickets.settle(ticket, share, receipt)
-        except asyncio.CancelledError:
-            self._tickets.fail(ticket, share, failures)
-            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this lane and is raised by `run`
             self._leg_failed(ticket, share, error, failures)
 
@@ -262,8 +272,9 @@ class LaneDelivery:
             if self._deadline is not None:
                 deadline = min(deadline, self._deadline)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(deadline) as self._draining:
                     await self._settled.wait()
+            self._draining = None
         await cancel(*self._parking)
         left = self._tickets.abandon()
         for ticket in left:

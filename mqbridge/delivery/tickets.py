@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.errors import Failure
 from mqbridge.message import Batch, Position, Share
 
 
@@ -96,7 +97,7 @@ class Tickets:
             for index in share.places:
                 waiting[index] += 1
         if left_out := [index for index, legs in enumerate(waiting) if not legs]:
-            self._acknowledge(ticket.batch, left_out, None)
+            self._say_stored(ticket, left_out, None)
 
     def settle(self, ticket: Ticket, share: Share | None = None, receipt: Receipt | None = None) -> None:
         """One leg succeeded: the share was stored, or there was nothing to send."""
@@ -130,7 +131,7 @@ class Tickets:
             if not waiting[index]:
                 done.append(index)
         if done:
-            self._acknowledge(ticket.batch, done, receipt)
+            self._say_stored(ticket, done, receipt)
 
     def _leg_ended(self, ticket: Ticket) -> None:
         if ticket.legs:
@@ -140,13 +141,23 @@ class Tickets:
             return
         if not self._in_order and ticket.is_done:
             if ticket.waiting is None:
-                self._acknowledge(ticket.batch, None, ticket.receipt())
+                self._say_stored(ticket, None, ticket.receipt())
             self._ended(ticket.batch)
         while self._open and self._open[0].is_done:
-            self._pass_on(self._open.popleft())
+            self._pass_on(self._open[0])
 
-    def _pass_on(self, ticket: Ticket) -> None:
+    def _pass_on(self, head: Ticket) -> None:
         if self._in_order:
-            self._acknowledge(ticket.batch, None, ticket.receipt())
-            self._ended(ticket.batch)
-        self._passed(ticket.batch)
+            self._say_stored(head, None, head.receipt())
+        self._open.popleft()
+        if self._in_order:
+            self._ended(head.batch)
+        self._passed(head.batch)
+
+    def _say_stored(self, ticket: Ticket, indexes: Sequence[int] | None, receipt: Receipt | None) -> None:
+        """Have it acknowledged. A batch with which that fails is left over, as one that was not stored."""
+        try:
+            self._acknowledge(ticket.batch, indexes, receipt)
+        except Exception as error:
+            ticket.failures.append(MessageFailure(0, Failure.RETRY, str(error)))
+            raise

@@ -247,3 +247,17 @@ async def test_a_topic_too_many_for_the_group_is_said_and_the_others_go_on(
         assert named(gateway, "r").error is None
         assert named(gateway, "r").sessions == 1
     assert "t3" not in world.b.topics
+
+
+@pytest.mark.parametrize("rule", [{"by": "identity"}, {"by": "table", "table": {"0": 1, "1": 0}}], ids=["identity", "table"])
+async def test_a_partition_without_a_place_is_not_read_while_its_session_ends(world: World, rule: dict[str, Any]) -> None:
+    fill(world.a, "t", 2, 100)
+    world.b.create("t", 2)
+    target = end("b/t", partitions=rule, create=False)
+    async with running(world.config(route("r", "a/t", target, source_=SOON))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 100)
+        fill(world.a, "t", 3, 90, first=100)
+        held = named(gateway, "r")
+        await until(lambda: committed(world.a, "g-r") == 160 and held.stopped)
+    assert held.error is None
+    assert world.a.progress["g-r", "t", 2].committed == 0

@@ -235,3 +235,91 @@ async def test_why_a_session_is_begun_again_is_shown(world: World, monkeypatch: 
         assert "the coordinator moves" in str(found.trouble)
         world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))  # nobody is there to hear it
         assert found.error is None
+
+
+# --- review ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_that_cannot_be_decoded_is_not_acknowledged() -> None:
+    def broken() -> list[Message]:
+        raise RuntimeError("a bug in decoding")
+
+    bad = Batch(PARTITION, broken, count=5, size=10, first=(0,), next=(5,))
+    lane, outbound = FakeLane(bad), FakeOutbound()
+    made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules()))
+    task = spawn(made.run(), "delivery", quiet=True)
+    assert "a bug in decoding" in str(await ended(task))
+    assert lane.acknowledged == []
+    assert [first for first, _ in lane.rejected] == [0]
+    assert made._settings.budget.used == 0
+
+
+async def test_a_batch_that_an_outbound_does_not_take_is_not_acknowledged() -> None:
+    lane, outbound = FakeLane(keyed(0, 4)), FakeOutbound(2)
+    real, calls = outbound.send, 0
+
+    def once(partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise RuntimeError("a bug in encoding")
+        return real(partition, share)
+
+    outbound.send = once  # type: ignore[method-assign]
+    made = delivery(lane, outbound, by="key")
+    task = spawn(made.run(), "delivery", quiet=True)
+    assert "a bug in encoding" in str(await ended(task))
+    assert lane.acknowledged == []
+    assert [first for first, _ in lane.rejected] == [0]
+    outbound.sent[0][2].set_result(Receipt())
+    await until(lambda: made._settings.budget.used == 0)
+
+
+async def test_a_failing_acknowledgement_keeps_no_bytes() -> None:
+    for individual in (False, True):
+        for by in ("modulo", "key"):
+            lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound(2)
+
+            def broken(*_: Any) -> None:
+                raise RuntimeError("the disk is gone")
+
+            lane.acknowledge = broken  # type: ignore[method-assign]
+            made = delivery(lane, outbound, by=by, individual=individual)
+            task = spawn(made.run(), "delivery", quiet=True)
+            await until(lambda sent=outbound.sent, by=by: len(sent) == (2 if by == "key" else 1))  # type: ignore[misc]
+            for _, _, future in outbound.sent:
+                future.set_result(Receipt())
+            assert "the disk is gone" in str(await ended(task))
+            assert made._settings.budget.used == 0, (individual, by)
+            assert [first for first, _ in lane.rejected] == [0], (individual, by)
+
+
+async def test_dead_letters_that_never_began_keep_no_bytes() -> None:
+    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), FakeOutbound()
+    made = delivery(lane, outbound)
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: len(outbound.sent) == 2)
+    made.stop()
+    await until(lambda: made._pump is not None and made._pump.done())
+    for _ in range(10):
+        await asyncio.sleep(0)  # it drains
+    outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "no room")]))
+    outbound.sent[1][2].set_result(Receipt(failures=[MessageFailure(0, Failure.REFUSED, "too large")]))
+    assert isinstance(await ended(task), DeliveryError)
+    assert made._settings.budget.used == 0
+    assert [first for first, _ in lane.rejected] == [0, 5]
+
+
+async def test_a_deadline_reaches_a_lane_that_drains_after_it_was_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.delivery.lane.REVOKED_DRAIN_S", 3600.0)
+    lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
+    made = delivery(lane, outbound)
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: outbound.sent)
+    lane.revoked.set()
+    await until(lambda: made._pump is not None and made._pump.done())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    made.stop(asyncio.get_running_loop().time())
+    assert await ended(task) is None
+    assert lane.rejected == [(0, [])]
