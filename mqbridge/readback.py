@@ -22,15 +22,19 @@ async def last_stored(cluster: Cluster, topic: str, partitions: Mapping[int, str
 
 
 async def _last_of(cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition) -> Position | None:
-    count, end = FIRST_WINDOW, bounds.next
-    while end > bounds.first:
-        begin = min(end, await _counted_back(cluster, topic, name, bounds, count))
+    count, first, end = FIRST_WINDOW, bounds.first, bounds.next
+    counted: Position | None = None
+    while end > first:
+        before, counted = counted, await _counted_back(cluster, topic, name, bounds, count)
+        begin = min(end, counted)
+        if begin == end and counted == before:  # it does not count further back, or what is before that is gone by now
+            begin = first = (await cluster.bounds(topic))[name].first
         found: Position | None = None
         async with aclosing(cluster.read(topic, name, begin, end)) as batches:
             async for batch in batches:
                 for message in batch.messages:
                     found = position_of(message.origin, source) or found
-        if found is not None or begin <= bounds.first:
+        if found is not None or begin <= first:
             return found
         count, end = count * GROWTH, begin
     return None

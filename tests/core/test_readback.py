@@ -1,0 +1,55 @@
+"""What a target holds of a source is found wherever it lies, also where a system counts back only so far."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
+from mqbridge.memory.adapter.operations import MemoryOperations
+from mqbridge.memory.broker import forget
+from mqbridge.message import Message, Partition, Position, origin_prefix
+from mqbridge.readback import last_stored
+
+SOURCE = Partition("s", "t", "0", 0)
+COUNT = 600
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """Of 600 messages in its one partition, number 7 came from position 3 of the source."""
+    made = MemoryCluster("readback", ADAPTER.cluster_model())
+    await made.create("t", 1)
+    for number in range(COUNT):
+        origin = f"{origin_prefix(SOURCE)}3" if number == 7 else None
+        made.broker.topics["t"][0].append([Message(b"%d" % number, position=(number,), origin=origin)])
+    yield made
+    forget("readback")
+
+
+async def found(cluster: MemoryCluster) -> dict[int, Position]:
+    async with asyncio.timeout(15):
+        return await last_stored(cluster, "t", {0: "0"}, SOURCE)
+
+
+async def test_where_a_system_does_not_count_further_back(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def newest(*_: Any) -> Mapping[str, Position]:
+        await asyncio.sleep(0)
+        return {"0": (COUNT - 10,)}
+
+    monkeypatch.setattr(MemoryOperations, "newest", newest)
+    assert await found(cluster) == {0: (3,)}
+
+
+async def test_while_retention_deletes_what_is_read(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryOperations.newest
+
+    async def newest(self: MemoryOperations, topic: str, count: int) -> Mapping[str, Position]:
+        await asyncio.sleep(0)
+        cluster.broker.gap("t", 0, 100)
+        return await real(self, topic, count)
+
+    monkeypatch.setattr(MemoryOperations, "newest", newest)
+    assert await found(cluster) == {}
