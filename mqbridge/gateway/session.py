@@ -65,8 +65,7 @@ class Session:
         inbound: Inbound | None = None
         acceptor: asyncio.Task[None] | None = None
         try:
-            if not self._ending.is_set():
-                inbound = await self._source.inbound(self._spec())
+            if (inbound := await self._join()) is not None:
                 acceptor = spawn(self._accept(inbound), f"lanes of {self._config.name}")
                 await self._ending.wait()
         finally:
@@ -85,6 +84,18 @@ class Session:
         if self._deadline is None:
             self._deadline = deadline
         self._ending.set()
+
+    async def _join(self) -> Inbound | None:
+        """None when the session ends before it is a member: a cluster that does not answer must not hold that up."""
+        if self._ending.is_set():
+            return None
+        joining = spawn(self._source.inbound(self._spec()), f"joining of {self._config.name}", quiet=True)
+        ending = spawn(self._ending.wait(), f"end of {self._config.name}")
+        try:
+            await asyncio.wait([joining, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel(joining, ending)
+        return None if joining.cancelled() else joining.result()
 
     def _spec(self) -> InboundSpec:
         source = self._config.source
@@ -150,7 +161,9 @@ class Session:
         self.look.set()
         while self._ends.unplaced(partition) is not None and not self._ending.is_set():
             await self._pause(PLACE_CHECK_S)
-        if not self._ending.is_set():
+        if self._ending.is_set():
+            delivery.stop(self._deadline)  # before it begins: there is still no place for what it would read
+        else:
             log.info("route %s: %s goes on: its target has grown", self._config.name, partition)
             del self.stopped[partition]
             self.deliveries[partition] = delivery

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter import Inbound, MessageFailure, Receipt
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.delivery.budget import Budget
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery, LaneSettings
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, DeliveryError, Failure
+from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.inbound import MemoryLane
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
@@ -187,59 +188,6 @@ async def test_what_fails_in_an_acknowledgement_ends_the_lane() -> None:
     assert "the disk is gone" in str(await ended(task))
 
 
-# --- through a route --------------------------------------------------------------------------------------------------
-
-
-async def test_individual_acknowledgement_goes_message_by_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts: list[int] = []
-    real = MemoryLane.acknowledge
-
-    def noted(self: MemoryLane, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        parts.append(batch.count if indexes is None else len(indexes))
-        real(self, batch, indexes, receipt)
-
-    monkeypatch.setattr(MemoryLane, "acknowledge", noted)
-    world.a.create("t", 1)
-    put(world.a, "t", 0, *(Message(b"%d" % n, key=f"k{n % 7}") for n in range(100)))
-    world.b.create("t", 3)
-    by_key = end("b/t", partitions={"by": "key"})
-    async with running(world.config(route("r", "a/t", by_key), a={"individual_ack": True})):
-        await until(lambda: committed(world.a, "g-r") == 100)
-    assert everything(world.b, "t") == list(range(100))
-    assert sum(parts) == 100
-    assert max(parts) < 20, "a batch was acknowledged as a whole though its messages went to several partitions"
-
-
-async def test_a_session_that_may_succeed_later_is_begun_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
-    fill(world.a, "t", 2, 50)
-    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
-        await until(lambda: committed(world.a, "g-r") == 50)
-        found = named(gateway, "r")
-        world.a.fail("g-r", ClusterError("the coordinator moves"))
-        await until(lambda: found.sessions == 2)
-        put(world.a, "t", 0, b"50")
-        await until(lambda: committed(world.a, "g-r") == 51)
-        assert found.error is None
-        assert found.trouble is None
-
-
-async def test_why_a_session_is_begun_again_is_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 30.0)
-    fill(world.a, "t", 2, 50)
-    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
-        await until(lambda: committed(world.a, "g-r") == 50)
-        found = named(gateway, "r")
-        world.a.fail("g-r", ClusterError("the coordinator moves"))
-        await until(lambda: found.trouble is not None)
-        assert "the coordinator moves" in str(found.trouble)
-        world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))  # nobody is there to hear it
-        assert found.error is None
-
-
-# --- review ---------------------------------------------------------------------------------------------------------
-
-
 async def test_a_batch_that_cannot_be_decoded_is_not_acknowledged() -> None:
     def broken() -> list[Message]:
         raise RuntimeError("a bug in decoding")
@@ -323,3 +271,72 @@ async def test_a_deadline_reaches_a_lane_that_drains_after_it_was_taken_away(mon
     made.stop(asyncio.get_running_loop().time())
     assert await ended(task) is None
     assert lane.rejected == [(0, [])]
+
+
+# --- through a route --------------------------------------------------------------------------------------------------
+
+
+async def test_individual_acknowledgement_goes_message_by_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[int] = []
+    real = MemoryLane.acknowledge
+
+    def noted(self: MemoryLane, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
+        parts.append(batch.count if indexes is None else len(indexes))
+        real(self, batch, indexes, receipt)
+
+    monkeypatch.setattr(MemoryLane, "acknowledge", noted)
+    world.a.create("t", 1)
+    put(world.a, "t", 0, *(Message(b"%d" % n, key=f"k{n % 7}") for n in range(100)))
+    world.b.create("t", 3)
+    by_key = end("b/t", partitions={"by": "key"})
+    async with running(world.config(route("r", "a/t", by_key), a={"individual_ack": True})):
+        await until(lambda: committed(world.a, "g-r") == 100)
+    assert everything(world.b, "t") == list(range(100))
+    assert sum(parts) == 100
+    assert max(parts) < 20, "a batch was acknowledged as a whole though its messages went to several partitions"
+
+
+async def test_a_session_that_may_succeed_later_is_begun_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
+    fill(world.a, "t", 2, 50)
+    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 50)
+        found = named(gateway, "r")
+        world.a.fail("g-r", ClusterError("the coordinator moves"))
+        await until(lambda: found.sessions == 2)
+        put(world.a, "t", 0, b"50")
+        await until(lambda: committed(world.a, "g-r") == 51)
+        assert found.error is None
+        assert found.trouble is None
+
+
+async def test_why_a_session_is_begun_again_is_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 30.0)
+    fill(world.a, "t", 2, 50)
+    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 50)
+        found = named(gateway, "r")
+        world.a.fail("g-r", ClusterError("the coordinator moves"))
+        await until(lambda: found.trouble is not None)
+        assert "the coordinator moves" in str(found.trouble)
+        world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))  # nobody is there to hear it
+        assert found.error is None
+
+
+async def test_a_route_stops_while_it_waits_to_join(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    joining, cut_short = asyncio.Event(), asyncio.Event()
+
+    async def silent(*_: Any) -> Inbound:
+        joining.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut_short.set()
+        raise AssertionError
+
+    monkeypatch.setattr(MemoryCluster, "inbound", silent)
+    fill(world.a, "t", 1, 10)
+    async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="100ms")) as gateway:
+        await asyncio.wait_for(joining.wait(), 15)
+    assert cut_short.is_set()
+    assert named(gateway, "r").error is None
