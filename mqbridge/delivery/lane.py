@@ -10,9 +10,11 @@ batch to be delivered again. A lane that is revoked ends at once, also while it 
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 
 from mqbridge.adapter import InboundLane, MessageFailure, Receipt
 from mqbridge.delivery.budget import Budget, RateLimit
@@ -62,6 +64,8 @@ class LaneDelivery:
         self._stopping = False
         self._draining: asyncio.Timeout | None = None
         self._settled = asyncio.Event()
+        self._sent: dict[tuple[Target, int], deque[asyncio.Future[Receipt]]] = {}
+        """What was sent to each target partition and is not known to be stored, in order."""
         self._parking: set[asyncio.Task[None]] = set()
         self._skipped_to: Position | None = None
         """Where it went on behind the last gap."""
@@ -165,11 +169,17 @@ class LaneDelivery:
             share = Share(batch) if settings.filter is None else settings.filter.keep(batch)
             counters.filtered += batch.count - len(share)
             placed = [(target, *one) for target in self._targets for one in target.shares(share)] if len(share) else []
+            if any(self._would_overtake(target, partition) for target, partition, _ in placed):
+                self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, "what is before it was not stored")])
+                self.stop(self._deadline)  # why is told in a moment, by `_answered`
+                return
             self._tickets.divide(ticket, [one for _, _, one in placed])
             for target, partition, one in placed:
                 future = target.outbound.send(partition, one)
                 ticket.legs += 1
-                future.add_done_callback(partial(self._answered, ticket, target, one))
+                sent = self._sent.setdefault((target, partition), deque())
+                sent.append(future)
+                future.add_done_callback(partial(self._answered, ticket, target, one, sent))
         except Exception as error:  # whatever was not sent is not stored: the batch must not look as if all of it were
             self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, str(error))])
             raise
@@ -178,9 +188,21 @@ class LaneDelivery:
         finally:
             batch.let_go()
 
+    def _would_overtake(self, target: Target, partition: int) -> bool:
+        """Whether something failed there already, of which we hear only in the next turn of the loop."""
+        return any(map(_has_failed, takewhile(asyncio.Future.done, self._sent.get((target, partition), ()))))
+
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def _answered(self, ticket: Ticket, target: Target, share: Share, future: "asyncio.Future[Receipt]") -> None:
+    def _answered(
+        self,
+        ticket: Ticket,
+        target: Target,
+        share: Share,
+        sent: "deque[asyncio.Future[Receipt]]",
+        future: "asyncio.Future[Receipt]",
+    ) -> None:
+        sent.remove(future)
         try:
             if future.cancelled():
                 self._leg_failed(ticket, share, DeliveryError(f"sending to {target.label} was cancelled"))
@@ -282,3 +304,10 @@ class LaneDelivery:
         if left:
             log.warning("%s: %d batches were not stored and will be delivered again", self.lane.partition, len(left))
         await self.lane.release(self._deadline)
+
+
+def _has_failed(future: "asyncio.Future[Receipt]") -> bool:
+    """Whether an answer that is there says that something is to be sent again, before all that follows."""
+    if future.cancelled() or future.exception() is not None:
+        return True
+    return any(failure.kind is not Failure.REFUSED for failure in future.result().failures)

@@ -273,6 +273,31 @@ async def test_a_deadline_reaches_a_lane_that_drains_after_it_was_taken_away(mon
     assert lane.rejected == [(0, [])]
 
 
+@pytest.mark.parametrize("failed", [True, False])
+async def test_nothing_overtakes_a_failure_that_was_not_heard_of_yet(failed: bool) -> None:
+    """What comes in the same turn in which an answer does is sent only if that answer is a good one."""
+    lane, outbound, come = FakeLane(), FakeOutbound(), asyncio.Queue[Batch]()
+    lane.receive = come.get  # type: ignore[method-assign]
+    made = delivery(lane, outbound)
+    task = spawn(made.run(), "delivery", quiet=True)
+    come.put_nowait(keyed(0, 5))
+    await until(lambda: outbound.sent)
+    come.put_nowait(keyed(5, 5))
+    failures = [MessageFailure(0, Failure.RETRY, "no room")] if failed else []
+    outbound.sent[0][2].set_result(Receipt(failures=failures))
+    if failed:
+        assert "no room" in str(await ended(task))
+        assert len(outbound.sent) == 1
+        assert [first for first, _ in lane.rejected] == [0, 5]
+        assert made._settings.budget.used == 0
+    else:
+        await until(lambda: len(outbound.sent) == 2)
+        outbound.sent[1][2].set_result(Receipt())
+        made.stop()
+        assert await ended(task) is None
+        assert [first for first, _, _ in lane.acknowledged] == [0, 5]
+
+
 # --- through a route --------------------------------------------------------------------------------------------------
 
 

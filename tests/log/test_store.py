@@ -1,6 +1,7 @@
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,6 +174,28 @@ async def test_retries_end_when_their_time_is_up(open_log: OpenLog) -> None:
     receipt = await outbound.send(0, Share(Batch.of([Message(bytes(100_000)), Message(b"x")])))
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
     assert receipt.position == ()
+
+
+async def test_nothing_overtakes_what_the_file_refused(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    real, calls = append.write_group, 0
+
+    def refuses_once(*arguments: Any) -> list[int]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ClusterError("the file is read only", Failure.FATAL)
+        return real(*arguments)
+
+    monkeypatch.setattr(append, "write_group", refuses_once)
+    first = outbound.send(0, Share(Batch.of(numbered(0, 1))))
+    await asyncio.sleep(0)  # it is being written
+    second = outbound.send(0, Share(Batch.of(numbered(1, 2))))
+    for sent in (first, second):
+        with pytest.raises(ClusterError, match="read only"):
+            await sent
+    assert (await cluster.bounds("t"))["0"].next == (0,)
 
 
 async def test_a_transaction_that_fails_leaves_nothing(open_log: OpenLog) -> None:

@@ -136,10 +136,17 @@ class Appender:
                 append.stored(tail)
                 self._store.heard(append.partition, tail)
         else:
-            for append in group:
-                if not append.future.done():
-                    append.future.set_exception(error)
+            self._refused(group, error)
         self._commit()
+
+    def _refused(self, group: Sequence[Append], error: BaseException) -> None:
+        """Nobody can store these; what is ordered behind them fails with them."""
+        ordered = {append.partition for append in group if append.ordered}
+        behind = [append for append in self._queue if append.ordered and append.partition in ordered]
+        self._queue = deque(append for append in self._queue if append not in behind)
+        for append in (*group, *behind):
+            if not append.future.done():
+                append.future.set_exception(error)
 
 
 def write_group(connection: sqlite3.Connection, group: Sequence[Append], appended_ms: int) -> list[int]:
