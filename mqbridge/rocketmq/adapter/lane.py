@@ -30,8 +30,9 @@ class RocketMQLane:
         self.partition = partition
         self.revoked = stream.over
         self._stream = stream
+        self._run = -1
         self._out = 0
-        """Batches handed out and not yet acknowledged."""
+        """Batches of this run that are handed out and not yet acknowledged."""
 
     @property
     def caught_up(self) -> bool:
@@ -42,7 +43,9 @@ class RocketMQLane:
         """The next batch."""
         while True:
             pulls = gather(self._stream, await self._stream.receive())
-            batch = make_batch(self.partition, pulls, self._stream.state.run)
+            if (run := self._stream.state.run) != self._run:  # begun by us, or by an administrator
+                self._run, self._out = run, 0
+            batch = make_batch(self.partition, pulls, run)
             if batch is not None:
                 self._out += 1
                 return batch
@@ -56,7 +59,7 @@ class RocketMQLane:
         receipt: Receipt | None = None,
     ) -> None:
         """Everything before the end of this batch is stored."""
-        if batch.handle == self._stream.state.run:
+        if batch.handle == self._run:
             self._out = max(0, self._out - 1)
         self._stream.commit(batch.next[0], batch.handle)
 
@@ -64,14 +67,13 @@ class RocketMQLane:
         """Read again from the beginning of this batch, after the delay."""
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
-        elif self._stream.rewind(batch.first[0], batch.handle):
-            self._out = 0
+        else:
+            self._stream.rewind(batch.first[0], batch.handle)
 
     async def seek(self, position: Position) -> None:
         """Continue with this offset; the group's offset moves there too."""
         if self.revoked.is_set():
             raise LaneRevoked(f"{self.partition} was taken away or released")
-        self._out = 0
         await self._stream.seek(position[0])
 
     async def release(self, deadline: float | None = None) -> None:

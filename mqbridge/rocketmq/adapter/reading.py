@@ -43,6 +43,8 @@ async def read_range(
             pulls = gather(stream, pulled)
             if until is not None:
                 pulls = [one.until(until) for one in pulls if one.first < until]
+                if not pulls:
+                    return  # as above, and what follows the holes is there already
             at = pulls[-1].next
             if (batch := make_batch(partition, pulls)) is not None:
                 yield batch
