@@ -235,16 +235,17 @@ class LaneDelivery:
 
     async def _park(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
         source, failures = ticket.batch.partition, receipt.failures
-        letters, first = self._settings.dead_letters, failures[0]
+        letters, first, originals = self._settings.dead_letters, failures[0], share.originals
+        ticket.batch.let_go()  # it may wait for others long after this
         if letters is None:
-            message = describe(share.originals[first.index], source)
+            message = describe(originals[first.index], source)
             advice = "Configure `dead_letter` for the route, or make the target accept it"
             self._leg_failed(
                 ticket, share, DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}"), failures
             )
             return
         try:
-            await letters.put(target.label, share.originals, failures, source)
+            await letters.put(target.label, originals, failures, source)
             log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), first.reason)
             self._settings.counters.dead += len(failures)
             self._settings.counters.stored += len(share) - len(failures)

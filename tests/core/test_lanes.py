@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -240,6 +241,25 @@ async def test_a_failing_acknowledgement_keeps_no_bytes() -> None:
             assert "the disk is gone" in str(await ended(task))
             assert made._settings.budget.used == 0, (individual, by)
             assert [first for first, _ in lane.rejected] == [0], (individual, by)
+
+
+async def test_messages_of_dead_letters_are_let_go() -> None:
+    class Letters:
+        put = AsyncMock()
+
+    first, second = keyed(0, 5), keyed(5, 5)
+    lane, outbound = FakeLane(first, second), FakeOutbound()
+    made = delivery(lane, outbound, dead_letters=Letters())
+    task = spawn(made.run(), "delivery")
+    await until(lambda: len(outbound.sent) == 2)
+    outbound.sent[1][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
+    await until(lambda: made._settings.counters.dead == 1)
+    assert Letters.put.await_args.args[1][2].position == (7,)
+    assert not second.is_decoded, "it waits for the first one"
+    outbound.sent[0][2].set_result(Receipt())
+    await until(lambda: len(lane.acknowledged) == 2)
+    made.stop()
+    assert await ended(task) is None
 
 
 async def test_dead_letters_that_never_began_keep_no_bytes() -> None:

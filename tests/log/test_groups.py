@@ -5,11 +5,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqbridge.adapter import InboundSpec, OutboundSpec
-from mqbridge.errors import LaneRevoked
+from mqbridge.errors import ClusterError, LaneRevoked
+from mqbridge.log.store import groups
 from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel
 from tests.conformance.arena import numbered, numbers
@@ -169,4 +171,22 @@ async def test_topics_do_not_mix(open_log: OpenLog) -> None:
     await cluster.outbound(OutboundSpec("u"))
     inbound, lane = await lane_of(cluster, topic="u")
     assert [message.key for message in (await lane.receive()).messages] == ["u", "u"]
+    await inbound.close()
+
+
+async def test_a_release_that_cannot_be_written_is_logged(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 5))))
+    inbound, lane = await lane_of(cluster)
+    lane.acknowledge(await lane.receive())
+    real = cluster.store.write
+
+    def fails(what: Any, *arguments: Any) -> Any:
+        if what is groups.give_back:
+            raise ClusterError("the disk is full")
+        return real(what, *arguments)
+
+    monkeypatch.setattr(cluster.store, "write", fails)
+    await lane.release()
+    assert lane.revoked.is_set()
     await inbound.close()

@@ -159,4 +159,7 @@ class LogInbound:
         """Commit and end the lease of one lane. The group's rule may assign the partition again, to this member too."""
         if self._held.get(lane.id) is lane:
             self._drop(lane)
-            await self._store.write(groups.give_back, self._me, {lane.id: lane.acknowledged})
+            try:
+                await self._store.write(groups.give_back, self._me, {lane.id: lane.acknowledged})
+            except ClusterError as error:
+                log.warning("group %s: %s is given back with the next heartbeat: %s", self._me.group, lane.partition, error)
