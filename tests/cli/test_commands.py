@@ -239,6 +239,11 @@ def test_wrong_options_say_what_is_right(invoke: Invoke, orders: list[Any], argu
     assert said in answer.err
 
 
+def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
+    answer = invoke("consume", "-t", "orders", "-X", "sql=a > 1", "--at", "rocketmq://127.0.0.1:1")
+    assert (answer.code, answer.err) == (2, "error: -X sets how a member of a group consumes. Name the group with -G\n")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
