@@ -1,6 +1,8 @@
 """The systems that the suite runs against, and what no adapter may leave behind."""
 
 import asyncio
+import importlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,7 +13,13 @@ from mqbridge.adapter import Capabilities, Cluster
 from tests.conformance.arena import Arena
 from tests.conformance.harness import Harness, LogHarness, MemoryHarness
 
-SYSTEMS = [
+OUTSIDE = os.environ.get("MQBRIDGE_CONFORMANCE")
+"""`module:attribute` of a harness: the suite runs against the adapter of somebody else, and it alone (see docs/adapters.md).
+
+The attribute is called with a new folder for each test.
+"""
+
+BUILT_IN = [
     "memory",
     "memory-individual",
     "log",
@@ -20,9 +28,14 @@ SYSTEMS = [
     pytest.param("rocketmq", marks=pytest.mark.cluster),
     pytest.param("rocketmq_old", marks=pytest.mark.cluster),
 ]
+SYSTEMS = BUILT_IN if OUTSIDE is None else [OUTSIDE]
 
 
 def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Harness:
+    if name == OUTSIDE:
+        module, _, attribute = name.partition(":")
+        made: Harness = getattr(importlib.import_module(module), attribute)(folder)
+        return made
     if name.startswith("memory"):
         return MemoryHarness(individual_ack=name.endswith("individual"))
     if name == "log":
