@@ -48,6 +48,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m mqbridge.config.reference --check
 	$(BIN)/python -m mqbridge.cli.mapping_page --check
+	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	@echo "==> all checks passed"
 
@@ -90,6 +91,7 @@ generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python proto/generate.py
 	@$(BIN)/python -m mqbridge.config.reference --write
 	@$(BIN)/python -m mqbridge.cli.mapping_page --write
+	@$(BIN)/python docs/architecture.py --write
 
 lock: $(VENV)/.dev ## renew requirements.lock
 	@$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \

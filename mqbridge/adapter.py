@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self
 from pydantic import BaseModel, ConfigDict
 
 from mqbridge.errors import ConfigError, Failure
-from mqbridge.mapping.field_table import Table
+from mqbridge.mapping.field_table import FieldTable
 from mqbridge.message import NOWHERE, Batch, Message, Partition, Position, Share, origin_prefix
 
 CLOSE_S = 30.0
@@ -393,7 +393,7 @@ class Adapter:
     inbound_options: type[BaseModel]
     outbound_options: type[BaseModel]
     make_cluster: MakeCluster
-    table: Table
+    table: FieldTable
     """What becomes of every field of its messages."""
     preview: Preview
 

@@ -9,10 +9,7 @@ Properties are an ordered tuple of pairs, not a mapping: Pulsar and TubeMQ both 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from mqbridge.mapping.lazy_properties import Layout
+from typing import Any
 
 Position = tuple[int, ...]
 """A place in a partition, ordered as tuples are.
@@ -96,14 +93,6 @@ class Message:
         "properties",
         "publish_time",
     )
-
-    only_attributes = False
-    """The attribute string says everything but payload and position: properties, type and time can be read from it."""
-
-    layout: "Layout | None" = None
-    values: tuple[bytes, ...] = ()
-    lengths: tuple[int, ...] | None = None
-    """Of a `RawMessage`: its properties as the bytes that they came as."""
 
     def __init__(
         self,

@@ -14,22 +14,26 @@ from hypothesis import strategies as st
 from mqbridge.log.wire.records import decode_row, encode_record, encode_row
 from mqbridge.message import Message, format_position
 from mqbridge.pulsar.mapping import request as pulsar
+from mqbridge.pulsar.mapping import stored as pulsar_stored
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
-from mqbridge.rocketmq.mapping import stored as rocketmq
+from mqbridge.rocketmq.mapping import request as rocketmq_request
+from mqbridge.rocketmq.mapping import stored as rocketmq_stored
+from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.mapping.table import WRITTEN_NAMES
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from mqbridge.rocketmq.wire.record import encode_record as encode_rocketmq_record
-from mqbridge.tubemq.mapping import stored as tubemq
+from mqbridge.tubemq.mapping import request as tubemq_request
+from mqbridge.tubemq.mapping import stored as tubemq_stored
 from tests import strategies
 from tests.strategies import any_messages, said, transferred
 
 NOW = 1 << 61
 """Half of the generated delivery times lie after it."""
-LIMITS = rocketmq.Limits(max_delay_ms=1 << 63)
+LIMITS = RocketMQLimits(max_delay_ms=1 << 63)
 BROKER = b"CLUSTER\x01c\x02MSG_REGION\x01r\x02TRACE_ON\x01true\x02"
 PREFIX = "cluster|topic|1:0|"
 
@@ -47,10 +51,10 @@ def through_tubemq(messages: Sequence[Message], prefix: str | None) -> list[Mess
     pack = []
     for message in messages:
         stamp = message.origin if prefix is None else prefix + format_position(message.position)
-        encoded = tubemq.encode(message, stamp)
+        encoded = tubemq_request.encode(message, stamp)
         assert encoded.data
         pack.append(transferred(encoded.data, encoded.flag))
-    return tubemq.decode(pack, 5)
+    return tubemq_stored.decode(pack, 5)
 
 
 def through_pulsar(messages: Sequence[Message], prefix: str | None) -> list[Message]:
@@ -60,11 +64,11 @@ def through_pulsar(messages: Sequence[Message], prefix: str | None) -> list[Mess
     for outgoing in entries:
         outgoing.metadata.producer_name, outgoing.metadata.sequence_id, outgoing.metadata.publish_time = "p", 0, 1
         metadata = MessageMetadata.FromString(outgoing.metadata.SerializeToString())
-        got += pulsar.decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
+        got += pulsar_stored.decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
     return got
 
 
-def stored(outgoing: rocketmq.Outgoing) -> list[Record]:
+def stored(outgoing: rocketmq_request.EncodedRequest) -> list[Record]:
     """What a broker makes of a send request: a batch keeps its strings, a single message loses its order; both grow."""
     if outgoing.is_batch:
         elements = [(flag, body, string + BROKER + b"UNIQ_KEY\x01made\x02") for flag, body, string in decode_batch(outgoing.body)]
@@ -81,11 +85,11 @@ def stored(outgoing: rocketmq.Outgoing) -> list[Record]:
 
 
 def through_rocketmq(messages: Sequence[Message], prefix: str | None) -> list[Message]:
-    sends, failures = rocketmq.encode(messages, prefix, LIMITS, NOW)
+    sends, failures = rocketmq_request.encode(messages, prefix, LIMITS, NOW)
     assert failures == []
     assert [index for outgoing in sends for index in outgoing.indexes] == list(range(len(messages)))
     data = b"".join(encode_rocketmq_record(record) for outgoing in sends for record in stored(outgoing))
-    return rocketmq.decode(decode_records(data))
+    return rocketmq_stored.decode(decode_records(data))
 
 
 def through_log(messages: Sequence[Message], prefix: str | None) -> list[Message]:
@@ -94,12 +98,12 @@ def through_log(messages: Sequence[Message], prefix: str | None) -> list[Message
 
 
 def through_wire(record: Record) -> list[Message]:
-    return rocketmq.decode(decode_records(encode_rocketmq_record(record)))
+    return rocketmq_stored.decode(decode_records(encode_rocketmq_record(record)))
 
 
 SYSTEMS = {
-    "tubemq": System(strategies.tubemq_natives, lambda native: tubemq.decode([native], 3), through_tubemq),
-    "pulsar": System(strategies.pulsar_natives, pulsar.decode, through_pulsar),
+    "tubemq": System(strategies.tubemq_natives, lambda native: tubemq_stored.decode([native], 3), through_tubemq),
+    "pulsar": System(strategies.pulsar_natives, pulsar_stored.decode, through_pulsar),
     "rocketmq": System(strategies.rocketmq_natives, through_wire, through_rocketmq),
     "log": System(any_messages, lambda message: [message], through_log),
 }
@@ -134,7 +138,7 @@ def test_a_tubemq_message_comes_back_byte_for_byte(second: str, native: Any) -> 
     if message.attributes is None or b"mqbridge." in native.payLoadData:
         return
     [over] = SYSTEMS[second].through([message], None)
-    assert tubemq.encode(over, None).data == native.payLoadData
+    assert tubemq_request.encode(over, None).data == native.payLoadData
     assert native.payLoadData[:4] == struct.pack(">i", len(message.attributes))
 
 
@@ -148,7 +152,7 @@ def test_a_rocketmq_message_comes_back_natively(second: str, native: Record) -> 
         return
     [message] = SYSTEMS["rocketmq"].read(native)
     [over] = SYSTEMS[second].through([message], None)
-    [outgoing], failures = rocketmq.encode([over], None, LIMITS, 1 << 62)
+    [outgoing], failures = rocketmq_request.encode([over], None, LIMITS, 1 << 62)
     assert failures == []
     [(flag, body, string)] = decode_batch(outgoing.body)
     assert (flag, body) == (native.flag, native.body)

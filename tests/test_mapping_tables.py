@@ -4,7 +4,7 @@ import pytest
 
 from mqbridge.adapter import load_adapters
 from mqbridge.cli import mapping_page
-from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, direction
+from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, map_fields
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import table as pulsar
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -31,7 +31,7 @@ FULL = Message(
 )
 
 
-def natives(kind: type) -> set[str]:
+def native_names(kind: type) -> set[str]:
     return {f"{kind.DESCRIPTOR.name}.{field.name}" for field in kind.DESCRIPTOR.fields}  # type: ignore[attr-defined]
 
 
@@ -42,15 +42,15 @@ def test_there_is_a_table_for_every_system() -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_field_of_the_message_has_a_row(system: str) -> None:
     table = ADAPTERS[system].table
-    assert {row.field for row in table.rows} - {None} == set(Message.__slots__)
-    assert all(row.why for row in table.rows)
-    named = [row.native for row in table.rows if row.native]
+    assert {row.field for row in table.rules} - {None} == set(Message.__slots__)
+    assert all(row.why for row in table.rules)
+    named = [row.native for row in table.rules if row.native]
     assert len(named) == len(set(named)), "a native field has one row"
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_what_has_no_field_is_nothing_that_is_said_natively(system: str) -> None:
-    for row in ADAPTERS[system].table.rows:
+    for row in ADAPTERS[system].table.rules:
         assert row.field is not None or row.fate is not NATIVE, row
         assert row.field is None or row.field == "defect" or row.fate is not DROPPED, row
         assert row.fate is not CARRIED or row.native.startswith("mqbridge.") or row.own, row
@@ -59,14 +59,14 @@ def test_what_has_no_field_is_nothing_that_is_said_natively(system: str) -> None
 def test_every_pulsar_field_has_a_row() -> None:
     named = {row.native for row in (*pulsar.METADATA, *pulsar.SINGLE)}
     later = {row.native for row in pulsar.SINCE_5}
-    known = natives(MessageMetadata) | natives(SingleMessageMetadata)
+    known = native_names(MessageMetadata) | native_names(SingleMessageMetadata)
     assert known <= named | later
     assert named <= known
 
 
 def test_every_tubemq_field_has_a_row() -> None:
-    assert {row.native for row in tubemq.REQUEST} == natives(SendMessageRequestP2B)
-    assert {row.native for row in tubemq.TRANSFERED} == natives(TransferedMessage)
+    assert {row.native for row in tubemq.REQUEST} == native_names(SendMessageRequestP2B)
+    assert {row.native for row in tubemq.TRANSFERED} == native_names(TransferedMessage)
 
 
 def test_every_rocketmq_property_has_a_row() -> None:
@@ -85,8 +85,8 @@ def test_what_is_written_has_a_row_with_a_fate_that_says_so(system: str) -> None
         name.removeprefix("property ").removeprefix("attribute ") for name, _ in ADAPTERS[system].preview(FULL, "c|t|0|", 10)
     }
     ours = {name for name in written if name.startswith("mqbridge.")}
-    assert ours <= ADAPTERS[system].table.natives(CARRIED)
-    recomputed = ADAPTERS[system].table.natives(RECOMPUTED, DROPPED)
+    assert ours <= ADAPTERS[system].table.native_names(CARRIED)
+    recomputed = ADAPTERS[system].table.native_names(RECOMPUTED, DROPPED)
     assert not recomputed & written - {"position", "publish_time"}
     carried = {f"mqbridge.{field}" for field in ADAPTERS[system].table.carried_fields()}
     assert carried <= ours
@@ -95,9 +95,9 @@ def test_what_is_written_has_a_row_with_a_fate_that_says_so(system: str) -> None
 @pytest.mark.parametrize("first", SYSTEMS)
 @pytest.mark.parametrize("second", SYSTEMS)
 def test_a_direction_says_what_becomes_of_everything(first: str, second: str) -> None:
-    steps = direction(ADAPTERS[first].table, ADAPTERS[second].table)
+    steps = map_fields(ADAPTERS[first].table, ADAPTERS[second].table)
     own = {
-        row.native for row in ADAPTERS[first].table.rows if row.native and not (row.native.startswith("mqbridge.") and row.field)
+        row.native for row in ADAPTERS[first].table.rules if row.native and not (row.native.startswith("mqbridge.") and row.field)
     }
     assert {step.source for step in steps} == own
     for step in steps:

@@ -10,7 +10,7 @@ from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.entry import Entry
 
 MOST_DELIVERIES = 3

@@ -9,7 +9,7 @@ import sys
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.client.subscription import reader
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.ids import EARLIEST
 
 

@@ -13,9 +13,9 @@ from mqbridge.cli import exits, loop
 from mqbridge.cli.console import command, debug, print_json, print_table, say
 from mqbridge.cli.reach import Chosen, JsonOption
 from mqbridge.config.load import load
-from mqbridge.config.models import Config
+from mqbridge.config.options.config import Config
+from mqbridge.config.options.route import Route
 from mqbridge.config.problems import ConfigErrors
-from mqbridge.config.route import Route
 from mqbridge.errors import ConfigError, MqbridgeError
 from mqbridge.gateway.survey import Survey, survey
 

@@ -16,9 +16,11 @@ from mqbridge.adapter import Bounds, OutboundSpec
 from mqbridge.cli.demo_messages import Checksum, ordinary, too_large
 from mqbridge.cli.reader import Range, read
 from mqbridge.cli.sender import Sender
-from mqbridge.config.models import Config
+from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError, DeliveryError
-from mqbridge.gateway.run import Gateway, Outcome, connected
+from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.outcome import Outcome
+from mqbridge.gateway.run import Gateway
 from mqbridge.message import Message
 from mqbridge.net.tasks import cancel, spawn
 

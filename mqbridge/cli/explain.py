@@ -15,7 +15,7 @@ from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, 
 from mqbridge.cli.reader import Range, read
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.mapping.field_table import Fate, Row, Table, direction
+from mqbridge.mapping.field_table import Fate, FieldRule, FieldTable, map_fields
 from mqbridge.message import RESERVED_PREFIX, Message, Partition, Position, origin_prefix, parse_position
 
 SHOWN_CHARS = 300
@@ -85,8 +85,8 @@ def _position(text: str) -> Position:
 # --- a direction ------------------------------------------------------------------------------------------------------
 
 
-def _direction(source: Table, target: Table, *, as_json: bool) -> None:
-    steps = direction(source, target)
+def _direction(source: FieldTable, target: FieldTable, *, as_json: bool) -> None:
+    steps = map_fields(source, target)
     if as_json:
         rows = [step._asdict() | {"fate": step.fate.value} for step in steps]
         print_json({"source": source.system, "target": target.system, "fields": rows})
@@ -120,7 +120,7 @@ async def _read(chosen: Chosen, topic: str, partition: str | None, position: Pos
     raise ClusterError(f"topic {topic!r} of cluster {chosen.name!r} has no message there to explain", Failure.FATAL)
 
 
-def _message(source: Table, into: Adapter, place: Partition, message: Message, *, as_json: bool) -> None:
+def _message(source: FieldTable, into: Adapter, place: Partition, message: Message, *, as_json: bool) -> None:
     target = into.table
     after = into.preview(message, origin_prefix(place), time.time_ns() // 1_000_000)
     written = [(native, _row_of(target, native), value) for native, value in after]
@@ -136,7 +136,7 @@ def _message(source: Table, into: Adapter, place: Partition, message: Message, *
     print_table([target.title, "value", "message", "fate", "why"], shown)
 
 
-def _as_json(native: str, row: Row, value: str | bytes) -> dict[str, Any]:
+def _as_json(native: str, row: FieldRule, value: str | bytes) -> dict[str, Any]:
     said: dict[str, Any] = {"native": native, "field": row.field, "fate": row.fate.value, "why": row.why}
     text = _text(value)
     return said | (
@@ -144,19 +144,19 @@ def _as_json(native: str, row: Row, value: str | bytes) -> dict[str, Any]:
     )
 
 
-def _natives(table: Table, field: str) -> str:
-    return ", ".join(dict.fromkeys(row.native for row in table.of_field(field) if not row.native.startswith("mqbridge.")))
+def _natives(table: FieldTable, field: str) -> str:
+    return ", ".join(dict.fromkeys(row.native for row in table.rules_of(field) if not row.native.startswith("mqbridge.")))
 
 
-def _row_of(table: Table, native: str) -> Row:
+def _row_of(table: FieldTable, native: str) -> FieldRule:
     """The row that speaks of a native name; a name that no row has is a user's property."""
     name = next((native.removeprefix(prefix) for prefix in _PREFIXES if native.startswith(prefix)), native)
-    for row in table.rows:
+    for row in table.rules:
         if row.native in {native, name}:
             return row
         if row.native.endswith("*") and name.startswith(row.native.split("*")[0].removesuffix("N.")):
             return row
-    return Row(native, "properties", Fate.NATIVE, "as it is")
+    return FieldRule(native, "properties", Fate.NATIVE, "as it is")
 
 
 def _text(value: str | bytes) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mqbridge.adapter import load_adapters
-from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, Row, Table
+from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message
 
 PAGE = Path(__file__).parents[2] / "docs" / "mapping.md"
@@ -34,19 +34,19 @@ def generated() -> str:
     lines = ["## Fields of the message", "", *_overview(found)]
     for table in found:
         lines += ["", f"## {table.title}: every field", "", "| native | message | fate | |", "|---|---|---|---|"]
-        lines += [_line((_code(row.native), row.field or "", row.fate.value, row.why)) for row in table.rows]
+        lines += [_line((_code(row.native), row.field or "", row.fate.value, row.why)) for row in table.rules]
     return "\n".join(lines)
 
 
-def _overview(found: list[Table]) -> Iterator[str]:
+def _overview(found: list[FieldTable]) -> Iterator[str]:
     yield _line(("field", *(table.title for table in found)))
     yield "|---" * (len(found) + 1) + "|"
     assert set(_ORDER) == set(Message.__slots__)  # noqa: S101 - a new field has to be given its place
     for field in _ORDER:
-        yield _line((field, *(_cell(table.of_field(field)) for table in found)))
+        yield _line((field, *(_cell(table.rules_of(field)) for table in found)))
 
 
-def _cell(rows: list[Row]) -> str:
+def _cell(rows: list[FieldRule]) -> str:
     written = [row for row in rows if row.fate not in {RECOMPUTED, DROPPED}]
     if written:
         return ", ".join(dict.fromkeys(_code(row.native) for row in written))

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 
 from mqbridge.adapter import Bounds, Cluster, Start, Topic
 from mqbridge.cli.reach import operations_of
+from mqbridge.config.units import parse_duration
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Position, format_position, parse_position
-from mqbridge.units import parse_duration
 
 HELP = "earliest, latest, a position such as 12 or 12:3, or a time: now-15m, 2026-11-21T14:00, @MS"
 _ENDS = {

@@ -11,8 +11,9 @@ import typer
 from mqbridge.cli import exits, logs, loop
 from mqbridge.cli.console import command, debug, print_json, say
 from mqbridge.config.load import load
-from mqbridge.config.models import Config
-from mqbridge.gateway.run import Gateway, Outcome
+from mqbridge.config.options.config import Config
+from mqbridge.gateway.outcome import Outcome
+from mqbridge.gateway.run import Gateway
 
 
 @command

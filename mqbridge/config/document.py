@@ -1,8 +1,8 @@
-"""A YAML text as plain data that remembers the line of every key.
+"""A YAML text as plain data, with the line of every key.
 
-PyYAML composes the nodes, so every key and item has its line. Duplicate keys are refused, since the one that is lost is always
-the one that mattered. `${NAME}` and `${NAME:-default}` are replaced inside scalars after parsing, so a value from the environment
-can never change the structure, and what it becomes is always text.
+PyYAML composes the nodes, so every key and item has its line. Duplicate keys are refused, because one of their values would be
+lost without a word. `${NAME}` and `${NAME:-default}` are replaced inside scalars after parsing: a value from the environment is
+always text and never changes the structure.
 """
 
 import re
@@ -27,20 +27,20 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 
 
 class Document:
-    """The data of one configuration, and where each part of it stands."""
+    """The data of one configuration, and the line of each part of it."""
 
     def __init__(self, name: str, data: Any, lines: dict[Path, int], errors: list[ConfigError]) -> None:
         self.name, self.data, self.lines, self.errors = name, data, lines, errors
 
-    def place(self, path: Path) -> str:
-        """`file.yaml:12`, the line of the nearest part of the path that was written."""
+    def location(self, path: Path) -> str:
+        """`file.yaml:12`: the line of the path, or of the nearest part above it that is in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.name}:{self.lines[path]}" if path in self.lines else self.name
 
     def error(self, path: Path, problem: str, hint: str = "") -> ConfigError:
         """A problem at this path."""
-        return ConfigError(problem, place=self.place(path), path=format_path(path), hint=hint)
+        return ConfigError(problem, place=self.location(path), path=format_path(path), hint=hint)
 
 
 def format_path(path: Path) -> str:
@@ -49,14 +49,14 @@ def format_path(path: Path) -> str:
 
 
 def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
-    """Read a YAML text; problems other than broken syntax are gathered in `errors`. Raises ConfigError for broken syntax."""
+    """Read a YAML text; problems other than broken syntax are collected in `errors`. Raises ConfigError for broken syntax."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = ", ".join(part for part in (error.context, error.problem) if part)
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError(
-            f"this is not well-formed YAML: {said}",
+            f"this is not well-formed YAML: {reason}",
             place=f"{name}:{mark.line + 1}" if mark else name,
             hint="Check the indentation and the quotes at and above this line",
         ) from error
@@ -128,8 +128,8 @@ class _Reader:
         try:
             return self._scalars.construct_object(node)
         except (yaml.MarkedYAMLError, ValueError) as error:
-            said = error.problem if isinstance(error, yaml.MarkedYAMLError) else str(error)
-            self._problem(node, path, f"this value cannot be read: {said}", "Put quotes around it if it is text")
+            reason = error.problem if isinstance(error, yaml.MarkedYAMLError) else str(error)
+            self._problem(node, path, f"this value cannot be read: {reason}", "Put quotes around it if it is text")
             return None
 
     def _variable(self, found: re.Match[str], node: Node, path: Path) -> str:
@@ -149,5 +149,5 @@ class _Reader:
         return value or ""
 
     def _problem(self, node: Node, path: Path, problem: str, hint: str) -> None:
-        place = f"{self._document.name}:{node.start_mark.line + 1}"
-        self._document.errors.append(ConfigError(problem, place=place, path=format_path(path), hint=hint))
+        location = f"{self._document.name}:{node.start_mark.line + 1}"
+        self._document.errors.append(ConfigError(problem, place=location, path=format_path(path), hint=hint))

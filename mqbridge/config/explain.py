@@ -1,7 +1,7 @@
-"""What pydantic found wrong, as problems with a line, a path and the next step.
+"""Turns errors of pydantic into problems with a line, a path and the next step.
 
-Pydantic names a place by its own path, which also holds names of union members and the 0 of a value that stands for a list of
-one; only the parts that were written are shown. Which words would have been right comes from the model's JSON Schema.
+Pydantic's paths also hold the names of union members and the 0 of a single value that stands for a list; only the parts that are
+in the file are shown. The valid words come from the JSON Schema of the model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,20 +19,20 @@ Schema = Mapping[str, Any]
 
 
 def explain(document: Document, error: ValidationError, schema: Schema, under: Path = ()) -> list[ConfigError]:
-    """One problem per place and message; `schema` describes what stands at `under`, where `error`'s paths begin."""
+    """One problem per path and message. `error`'s paths begin at `under`; `schema` describes the value there."""
     found: dict[tuple[Path, str], ConfigError] = {}
     details = error.errors(include_url=False)
     for detail in details:
         loc = detail["loc"]
         if detail["type"] == "too_short" and any(other["loc"][: len(loc)] == loc != other["loc"] for other in details):
-            continue  # items that failed are not counted: the length is not what is wrong
-        path = _written(document, under, loc, missing=detail["type"] == "missing")
-        problem, hint = _say(detail, schema, loc)
+            continue  # pydantic does not count invalid items: the length itself is right
+        path = _path_in_file(document, under, loc, missing=detail["type"] == "missing")
+        problem, hint = _describe_error(detail, schema, loc)
         found.setdefault((path, problem), document.error(path, problem, hint))
     return list(found.values())
 
 
-def _written(document: Document, under: Path, loc: Path, *, missing: bool) -> Path:
+def _path_in_file(document: Document, under: Path, loc: Path, *, missing: bool) -> Path:
     path = under
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
@@ -41,18 +41,18 @@ def _written(document: Document, under: Path, loc: Path, *, missing: bool) -> Pa
     return path
 
 
-def _say(detail: ErrorDetails, schema: Schema, loc: Path) -> tuple[str, str]:
+def _describe_error(detail: ErrorDetails, schema: Schema, loc: Path) -> tuple[str, str]:
     kind, given = detail["type"], detail["input"]
     if kind == "missing":
-        return "is missing", _described(schema, loc)
+        return "is missing", _description(schema, loc)
     if kind == "extra_forbidden":
         return "there is no such key here", nearest(loc[-1], keys_at(schema, loc[:-1]))
     if kind in {"model_type", "dict_type"}:
         keys = ", ".join(sorted(keys_at(schema, loc)))
-        said = "must be a mapping" if isinstance(given, (list, tuple)) else f"must be a mapping, not {given!r}"
-        return said, f"It may hold {keys}" if keys else ""
+        problem = "must be a mapping" if isinstance(given, (list, tuple)) else f"must be a mapping, not {given!r}"
+        return problem, f"It may hold {keys}" if keys else ""
     if kind in {"string_too_short", "too_short"}:
-        return "must not be empty", _described(schema, loc)
+        return "must not be empty", _description(schema, loc)
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     context = detail.get("ctx", {})
     if kind in {"enum", "literal_error"}:
@@ -71,28 +71,28 @@ def _words(expected: str) -> list[str]:
 
 def keys_at(schema: Schema, loc: Path) -> set[str]:
     """The keys that may stand at this path."""
-    return {key for place in _places(schema, schema, loc) for key in place.get("properties", ())}
+    return {key for found in _schemas_at(schema, schema, loc) for key in found.get("properties", ())}
 
 
-def _described(schema: Schema, loc: Path) -> str:
-    for place in _places(schema, schema, loc):
-        if said := place.get("description"):
-            return str(said).removesuffix(".")
+def _description(schema: Schema, loc: Path) -> str:
+    for found in _schemas_at(schema, schema, loc):
+        if description := found.get("description"):
+            return str(description).removesuffix(".")
     return ""
 
 
-def _places(root: Schema, here: Schema, loc: Path) -> Iterator[Schema]:
+def _schemas_at(root: Schema, here: Schema, loc: Path) -> Iterator[Schema]:
     """Every schema that describes the path, through references and alternatives."""
     if "$ref" in here:
         name = here["$ref"].rpartition("/")[2]
-        yield from _places(root, {**root["$defs"][name], **{key: value for key, value in here.items() if key != "$ref"}}, loc)
+        yield from _schemas_at(root, {**root["$defs"][name], **{key: value for key, value in here.items() if key != "$ref"}}, loc)
         return
     for inner in (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ())):
-        yield from _places(root, inner, loc)
+        yield from _schemas_at(root, inner, loc)
     if not loc:
         yield here
         return
     part, rest = loc[0], loc[1:]
     under = here.get("items") if isinstance(part, int) else here.get("properties", {}).get(part, here.get("additionalProperties"))
     if isinstance(under, Mapping):
-        yield from _places(root, under, rest)
+        yield from _schemas_at(root, under, rest)

@@ -1,7 +1,7 @@
 """From a YAML file to a `Config`, or to every problem in it at once.
 
-Four passes over the same text, each reporting what it alone can see: YAML and variables, the systems' own models, the general
-models, and what must fit between parts. Every problem has its line, its path and, where there is one, the nearest right word.
+Four passes over the same text, each with problems of its own: YAML and variables, options of systems, options of the gateway,
+and checks between them. Every problem has its line, its path and, where there is one, the nearest valid word.
 """
 
 import os
@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from mqbridge.adapter import Adapter, load_adapters
-from mqbridge.config.bodies import Bodies
-from mqbridge.config.crosscheck import cross_check
+from mqbridge.config.cross_checks import cross_check
 from mqbridge.config.document import Document, compose
 from mqbridge.config.explain import explain
-from mqbridge.config.models import Config
+from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
+from mqbridge.config.system_options import SystemOptions
 from mqbridge.errors import ConfigError
 
 MAX_FILE_BYTES = 8 << 20
@@ -54,9 +54,9 @@ def from_dict(data: Mapping[str, Any], *, adapters: Mapping[str, Adapter] | None
 
 
 def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Config:
-    bodies = Bodies(document, load_adapters() if adapters is None else adapters)
-    data = bodies.filled()
-    errors = document.errors + bodies.errors + cross_check(document)
+    systems = SystemOptions(document, load_adapters() if adapters is None else adapters)
+    data = systems.filled()
+    errors = document.errors + systems.errors + cross_check(document)
     try:
         config = Config.model_validate(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the models, so that the reference cannot say anything else than the program.
+"""Writes docs/configuration.md from the models, so that the reference and the program agree.
 
 python -m mqbridge.config.reference --check     exits 1 when the file is not current
 python -m mqbridge.config.reference --write
@@ -83,34 +83,35 @@ reload: {watch: 5s}
 ```
 """
 
+GROUPS = (
+    ("routes[]", "Route"),
+    ("routes[].from", "Source"),
+    ("routes[].filter", "FilterRules"),
+    ("routes[].filter.include, exclude", "FilterRule"),
+    ("routes[].filter.include, exclude: msg_type, key, properties.NAME", "Condition"),
+    ("routes[].to", "Target"),
+    ("routes[].to.partitions", "PartitionRule"),
+    ("routes[].to.edit", "EditRules"),
+    ("routes[].delivery", "Delivery"),
+    ("routes[].delivery.retry", "Retry"),
+    ("routes[].delivery.dead_letter", "DeadLetter"),
+    ("http", "Http"),
+    ("reload", "Reload"),
+    ("log", "Log"),
+)
+"""The sections of the page: a heading, and the model of its group of options."""
+
 
 def page(adapters: Mapping[str, Adapter] | None = None) -> str:
     """The whole page."""
     found = load_adapters() if adapters is None else adapters
     schema = described(found)
     sections = [_section("##", "The file", schema, schema)]
-    for heading, name in _parts():
+    for heading, name in GROUPS:
         sections.append(_section("##", heading, schema["$defs"][name], schema))
     for system in sorted(found):
         sections.extend(_system(found[system], schema))
     return _BEGINNING + "\n" + "\n".join(sections)
-
-
-def _parts() -> Iterator[tuple[str, str]]:
-    yield "routes[]", "Route"
-    yield "routes[].from", "Source"
-    yield "routes[].filter", "FilterRules"
-    yield "routes[].filter.include, exclude", "FilterRule"
-    yield "routes[].filter.include, exclude: msg_type, key, properties.NAME", "Condition"
-    yield "routes[].to", "Target"
-    yield "routes[].to.partitions", "PartitionRule"
-    yield "routes[].to.edit", "EditRules"
-    yield "routes[].delivery", "Delivery"
-    yield "routes[].delivery.retry", "Retry"
-    yield "routes[].delivery.dead_letter", "DeadLetter"
-    yield "http", "Http"
-    yield "reload", "Reload"
-    yield "log", "Log"
 
 
 def _system(adapter: Adapter, schema: Schema) -> Iterator[str]:

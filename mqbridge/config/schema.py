@@ -12,14 +12,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from mqbridge.adapter import Adapter, load_adapters
-from mqbridge.config.models import Config
-from mqbridge.units import format_duration, format_size
+from mqbridge.config.base import ONE_OR_MORE
+from mqbridge.config.options.config import Config
+from mqbridge.config.units import format_duration, format_size
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 
 _FORMATS = {"duration": format_duration, "size": format_size}
-_SINGLE_OR_LIST = (("Route", "to"), ("FilterRules", "include"), ("FilterRules", "exclude"), ("PartitionRule", "key"))
 _VARIABLE = {"type": "string", "pattern": r"\$\{.+\}", "description": "A value from the environment."}
 
 
@@ -43,8 +43,6 @@ def described(adapters: Mapping[str, Adapter] | None = None) -> Schema:
     schema["properties"]["clusters"]["additionalProperties"] = {"oneOf": clusters}
     _options(defs["Source"], (names[adapter.inbound_options] for adapter in installed))
     _options(defs["Target"], (names[adapter.outbound_options] for adapter in installed))
-    for model, key in _SINGLE_OR_LIST:
-        _single_or_list(defs[model]["properties"][key])
     schema |= {"$schema": DIALECT, "title": "mqbridge configuration", "$defs": dict(sorted(defs.items()))}
     _tidy(schema)
     return schema
@@ -78,6 +76,7 @@ def _options(end: Schema, names: Iterable[str]) -> None:
 
 
 def _single_or_list(value: Schema) -> None:
+    del value[ONE_OR_MORE]
     array = {key: value.pop(key) for key in ("type", "items", "minItems") if key in value}
     value["anyOf"] = [array["items"], array]
 
@@ -87,7 +86,7 @@ def _ref(name: str) -> Schema:
 
 
 def _tidy(node: Schema) -> None:
-    """Write defaults in their unit, and leave out what pydantic says twice or in no standard word."""
+    """Write defaults in their unit, take one value where a model does, and remove what is redundant or not JSON Schema."""
     formats = [inner.get("format") for inner in (node, *node.get("anyOf", ()))]
     write = next((_FORMATS[one] for one in formats if one in _FORMATS), None)
     if write is not None and isinstance(node.get("default"), (int, float)):
@@ -96,14 +95,16 @@ def _tidy(node: Schema) -> None:
         node.pop(word, None)
     for value in node.get("properties", {}).values():
         value.pop("title", None)
+        if ONE_OR_MORE in value:
+            _single_or_list(value)
     _each(node, _tidy)
 
 
 def _or_variable(node: Schema) -> Schema:
     """The schema, or `${NAME}` wherever the value is not free text."""
     if node.get("type") in ("integer", "number", "boolean") or "enum" in node:
-        said: Schema = {key: node[key] for key in ("default", "description") if key in node}
-        return {"anyOf": [{key: value for key, value in node.items() if key not in said}, _ref("variable")], **said}
+        outside: Schema = {key: node[key] for key in ("default", "description") if key in node}
+        return {"anyOf": [{key: value for key, value in node.items() if key not in outside}, _ref("variable")], **outside}
     _each(node, _or_variable)
     return node
 

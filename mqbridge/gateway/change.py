@@ -7,8 +7,9 @@ it uses goes on; a route that stopped by an error is begun again.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mqbridge.config.models import ClusterConfig, Config
-from mqbridge.config.route import Route as RouteConfig
+from mqbridge.config.options.cluster import ClusterConfig
+from mqbridge.config.options.config import Config
+from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.gateway.route import Route
 
 

@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 from mqbridge.adapter import Adapter, Cluster, load_adapters
-from mqbridge.config.models import ClusterConfig, Config
+from mqbridge.config.options.cluster import ClusterConfig
+from mqbridge.config.options.config import Config
 from mqbridge.net.tasks import cancel, spawn
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from pydantic import BaseModel
 
 from mqbridge.adapter import Cluster, Outbound, OutboundSpec, Topic
-from mqbridge.config.route import Route as RouteConfig
-from mqbridge.config.route import Target as TargetConfig
+from mqbridge.config.options.route import Route as RouteConfig
+from mqbridge.config.options.target import Target as TargetConfig
+from mqbridge.config.patterns import is_pattern
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, ConfigError, Failure
@@ -21,7 +22,7 @@ from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner, advice, misplaced, partitions_needed, unplaced
-from mqbridge.routing.topics import Selected, is_pattern, render
+from mqbridge.routing.topics import Selected, render
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from mqbridge.adapter import Adapter
 from mqbridge.config.load import load
-from mqbridge.config.models import Config
+from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.change import Change, not_applied

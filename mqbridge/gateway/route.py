@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from mqbridge.adapter import Cluster
-from mqbridge.config.route import Route as RouteConfig
+from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.budget import Budget, RateLimit
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
@@ -221,12 +221,12 @@ class Route:
         return Ends(self.config, self._clusters, self._looped)
 
     def _lane_settings(self) -> LaneSettings:
-        delivery, source, chosen = self.config.delivery, self.config.source, self.config.filter
+        delivery, source = self.config.delivery, self.config.source
         limits = {"count": delivery.rate, "size": delivery.rate_bytes}
         return LaneSettings(
             budget=self.budget,
             counters=self.counters,
-            filter=make_filter(source.msg_types, chosen.include, chosen.exclude),
+            filter=make_filter(source.msg_types, self.config.filter),
             dead_letters=self._ends.dead_letters,
             skip_gaps=delivery.on_gap == "continue",
             rates=[(unit, RateLimit(limit)) for unit, limit in limits.items() if limit],

@@ -13,19 +13,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mqbridge.adapter import Adapter, Cluster
-from mqbridge.config.models import Config
-from mqbridge.config.route import Route as RouteConfig
+from mqbridge.config.options.config import Config
+from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.gateway.change import Change, compare
-from mqbridge.gateway.clusters import close, connect, connected
+from mqbridge.gateway.clusters import close, connect
 from mqbridge.gateway.http import StatusServer
-from mqbridge.gateway.outcome import Outcome, RouteOutcome, outcome_of
+from mqbridge.gateway.outcome import Outcome, outcome_of
 from mqbridge.gateway.reload import Reloader
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import cancel, spawn
-
-__all__ = ["Gateway", "Outcome", "RouteOutcome", "connected"]
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from mqbridge.adapter import Cluster
-from mqbridge.config.route import Route
+from mqbridge.config.options.route import Route
+from mqbridge.config.patterns import is_pattern
 from mqbridge.errors import ConfigError
-from mqbridge.routing.topics import Selected, is_pattern, select
+from mqbridge.routing.topics import Selected, select
 
 EXAMPLES = 3
 """Topics that an error names."""

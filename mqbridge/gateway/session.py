@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from mqbridge.adapter import CLOSE_S, Cluster, Inbound, InboundLane, InboundSpec
-from mqbridge.config.route import Route as RouteConfig
+from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery, LaneSettings
 from mqbridge.errors import GapError
 from mqbridge.gateway.ends import Ends

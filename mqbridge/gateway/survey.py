@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mqbridge.adapter import Cluster, Topic
-from mqbridge.config.route import Route, Target
+from mqbridge.config.options.route import Route
+from mqbridge.config.options.target import Target
 from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.selection import select_from
 from mqbridge.routing.partitions import advice, misplaced, partitions_needed

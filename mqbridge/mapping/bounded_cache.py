@@ -1,20 +1,54 @@
-"""Memos: what names and short texts mean, remembered because they repeat from message to message. All are bounded."""
+"""One bounded cache: a dict that is emptied when it is full.
 
-from typing import TypeVar
+Messages repeat few texts, or so many that no cache would help; so nothing keeps track of what was used last, and a hit costs what
+a dict lookup costs. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`.
+"""
+
+from collections.abc import Callable, Sequence, Sized
+from typing import Any, Generic, TypeVar
 
 ENTRIES = 16384
-"""A memo is emptied when it holds this many: messages repeat few texts, or so many that no memo would help."""
 LONGEST = 256
-"""Bytes or characters. What is longer seldom repeats (tokens, sentences) and is not kept."""
+"""Bytes or characters. A longer key seldom repeats (tokens, sentences) and is not kept."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-def remember(memo: dict[K, V], key: K, value: V, size: int = 0) -> V:
-    """Keep what a key means, if `size`, its length, is not beyond LONGEST; gives the value back."""
-    if size <= LONGEST:
-        if len(memo) >= ENTRIES:
-            memo.clear()
-        memo[key] = value
-    return value
+class BoundedCache(dict[K, V], Generic[K, V]):
+    """Values by key, made by `make` when first asked for (`cache[key]`), or stored by `keep`.
+
+    It holds up to `entries` values and is emptied when one more comes. A key whose `length` exceeds `longest` is not kept; None
+    keeps every key.
+    """
+
+    __slots__ = ("_entries", "_length", "_longest", "_make")
+
+    def __init__(
+        self,
+        make: Callable[[K], V] | None = None,
+        *,
+        entries: int = ENTRIES,
+        longest: int = LONGEST,
+        length: Callable[[Any], int] | None = len,
+    ) -> None:
+        super().__init__()
+        self._make, self._entries, self._longest, self._length = make, entries, longest, length
+
+    def __missing__(self, key: K) -> V:
+        if self._make is None:
+            raise KeyError(key)
+        return self.keep(key, self._make(key))
+
+    def keep(self, key: K, value: V) -> V:
+        """Store a value, unless its key is too long; gives the value back."""
+        if self._length is None or self._length(key) <= self._longest:
+            if len(self) >= self._entries:
+                self.clear()
+            self[key] = value
+        return value
+
+
+def total_length(parts: Sequence[Sized]) -> int:
+    """The length of a key of several texts."""
+    return sum(map(len, parts))

@@ -1,7 +1,7 @@
-"""What becomes of each field of a system's messages, as rows that code, tests, the command line and the published page share.
+"""What becomes of each field of a system's messages, as rules that code, tests, the command line and the published page share.
 
-A system's rows are in its `mapping.table`, and registered with its adapter. A row says which field of the one internal form a
-native field becomes, and what happens to that field when a message is written to the system:
+A system's rules are in its `mapping.table`, and registered with its adapter. A rule says which field of `Message` a native field
+becomes, and what happens to that field when a message is written to the system:
 
     native      a field of the system's own says it
     carried     it travels as a property or pair of the gateway's, and becomes native again in a system that can say it
@@ -26,7 +26,7 @@ class Fate(Enum):
 NATIVE, CARRIED, RECOMPUTED, DROPPED = Fate
 
 
-class Row(NamedTuple):
+class FieldRule(NamedTuple):
     """One native field (or property of the gateway's), the message field that it is, its fate, and why in one line.
 
     `own`: it stands for something of this system's alone; what other systems say in that field is not written to it.
@@ -39,29 +39,29 @@ class Row(NamedTuple):
     own: bool = False
 
 
-class Table(NamedTuple):
-    """All rows of a system. `title` is its name in print."""
+class FieldTable(NamedTuple):
+    """All rules of a system. `title` is its name in print."""
 
     system: str
     title: str
-    rows: tuple[Row, ...]
+    rules: tuple[FieldRule, ...]
 
-    def of_field(self, field: str) -> list[Row]:
-        """The rows that a message field is written to or read from."""
-        return [row for row in self.rows if row.field == field]
+    def rules_of(self, field: str) -> list[FieldRule]:
+        """The rules of a message field: where it is written to or read from."""
+        return [rule for rule in self.rules if rule.field == field]
 
     def carried_fields(self) -> tuple[str, ...]:
-        """The message fields that the system has no field of its own for, in the order of the rows."""
-        native = {row.field for row in self.rows if row.fate is NATIVE}
-        carried = (row.field for row in self.rows if row.fate is CARRIED)
+        """The message fields that the system has no field of its own for, in the order of the rules."""
+        native = {rule.field for rule in self.rules if rule.fate is NATIVE}
+        carried = (rule.field for rule in self.rules if rule.fate is CARRIED)
         return tuple(dict.fromkeys(field for field in carried if field is not None and field not in native))
 
-    def natives(self, *fates: Fate) -> frozenset[str]:
+    def native_names(self, *fates: Fate) -> frozenset[str]:
         """The native names that have one of these fates."""
-        return frozenset(row.native for row in self.rows if row.fate in fates)
+        return frozenset(rule.native for rule in self.rules if rule.fate in fates)
 
 
-class Step(NamedTuple):
+class MappedField(NamedTuple):
     """What becomes of one native field of a source in a target; `target` is empty where it ends."""
 
     source: str
@@ -71,19 +71,19 @@ class Step(NamedTuple):
     why: str
 
 
-def direction(source: Table, target: Table) -> list[Step]:
-    """Every field of the source and what it is in the target."""
-    return [step for row in source.rows for step in _steps(row, target)]
+def map_fields(source: FieldTable, target: FieldTable) -> list[MappedField]:
+    """Every native field of the source and what becomes of it in the target."""
+    return [mapped for rule in source.rules for mapped in _map_field(rule, target)]
 
 
-def _steps(row: Row, target: Table) -> Iterable[Step]:
-    if not row.native or (row.native.startswith("mqbridge.") and row.field is not None):
-        return  # what was carried is its own field again: the row of that field says what becomes of it
-    if row.field is None or row.fate is DROPPED:
-        yield Step(row.native, row.field, "", row.fate, row.why)
+def _map_field(rule: FieldRule, target: FieldTable) -> Iterable[MappedField]:
+    if not rule.native or (rule.native.startswith("mqbridge.") and rule.field is not None):
+        return  # what was carried is its own field again: the rule of that field says what becomes of it
+    if rule.field is None or rule.fate is DROPPED:
+        yield MappedField(rule.native, rule.field, "", rule.fate, rule.why)
         return
-    taken = [found for found in target.of_field(row.field) if not found.own]
+    taken = [found for found in target.rules_of(rule.field) if not found.own]
     written = [found for found in taken if found.fate in {NATIVE, CARRIED}]
     names = ", ".join(dict.fromkeys(found.native for found in written))
     best = min(taken, key=lambda found: list(Fate).index(found.fate))
-    yield Step(row.native, row.field, names, best.fate, row.why if row.why == best.why else f"{row.why}; {best.why}")
+    yield MappedField(rule.native, rule.field, names, best.fate, rule.why if rule.why == best.why else f"{rule.why}; {best.why}")

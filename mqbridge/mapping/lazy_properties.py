@@ -1,99 +1,94 @@
-"""Messages whose properties are still the bytes that they came as.
+"""Messages whose properties stay the bytes that they arrived as, until somebody asks for text.
 
-Names repeat from message to message and values mostly do not, so these are kept apart: the names are a `Layout`, of which there
-is one however many messages have it, and a message brings its values. What a target makes of the names it makes once per layout;
-the properties of a message are then one formatting of its values, and no value is looked up, remembered or decoded.
+Names repeat from message to message and values mostly do not, so they are kept apart: all messages with the same names share one
+`PropertyNames`, and a message holds only its values. Each target prepares once per `PropertyNames` what it needs to write them;
+writing a message's properties is then one formatting of its values, and no value is decoded, looked up or cached.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+from mqbridge.mapping.bounded_cache import BoundedCache, total_length
 from mqbridge.message import Message, Pair
 
-MAX_LAYOUTS, MAX_NAMES_BYTES = 4096, 4096
-"""What is remembered: so many at once, of names that are so long in all."""
-
-N = TypeVar("N", str, bytes)
-V = TypeVar("V")
-
-_layouts: dict[tuple[bytes, ...], "Layout"] = {}
+MAX_SETS, MAX_NAMES_BYTES = 4096, 4096
+"""How many sets of names are cached at once, and how long the names of one may be in all."""
 
 
-class Layout:
-    """Names of properties, in their order.
+class PropertyNames:
+    """The names of a message's properties, in order: `names` as bytes, `texts` as text."""
 
-    `plans` is for targets: what each of them, by its name, has made of these names.
-    """
-
-    __slots__ = ("names", "plans", "texts")
+    __slots__ = ("_targets", "names", "texts")
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
         self.names = names
         self.texts = tuple([name.decode() for name in names])
-        self.plans: dict[str, Any] = {}
+        self._targets: dict[str, Any] = {}
 
-    def plan(self, target: str, make: "Callable[[Layout], Any]") -> Any:
-        """What a target made of it, or makes now."""
+    def target_cache(self, target: str, make: "Callable[[PropertyNames], Any]") -> Any:
+        """What a target prepared for these names; made on its first call."""
         try:
-            return self.plans[target]
+            return self._targets[target]
         except KeyError:
-            plan = self.plans[target] = make(self)
-            return plan
+            prepared = self._targets[target] = make(self)
+            return prepared
 
 
-def keep(memo: dict[tuple[N, ...], V], names: tuple[N, ...], value: V) -> V:
-    """Remember what names mean; gives that back. They are forgotten all at once when they vary too much."""
-    if sum(map(len, names)) <= MAX_NAMES_BYTES:
-        if len(memo) >= MAX_LAYOUTS:
-            memo.clear()
-        memo[names] = value
-    return value
+def names_cache(make: Callable[[Any], Any] | None = None) -> BoundedCache[Any, Any]:
+    """A cache whose keys are tuples of property names."""
+    return BoundedCache(make, entries=MAX_SETS, longest=MAX_NAMES_BYTES, length=total_length)
 
 
-def layout_of(names: tuple[bytes, ...]) -> Layout:
-    """The layout of these names. Raises UnicodeDecodeError when one is not UTF-8."""
-    layout = _layouts.get(names)
-    if layout is None:
-        layout = keep(_layouts, names, Layout(names))
-    return layout
+_by_names: BoundedCache[tuple[bytes, ...], PropertyNames] = names_cache(PropertyNames)
 
 
-class RawMessage(Message):
-    """A message whose properties become text when somebody asks: `layout` has their names, `values` are UTF-8.
+def property_names(names: tuple[bytes, ...]) -> PropertyNames:
+    """The shared `PropertyNames` of these names. Raises UnicodeDecodeError when one is not UTF-8."""
+    return _by_names[names]
 
-    `lengths` are those of the values where whoever read it knew them. It has a payload of bytes; its key, if any, is text, and so
-    is its attribute string. What the ordinary message of a system does not have is a constant of its class, so that making one
-    sets few slots.
+
+class LazyMessage(Message):
+    """A message whose properties become text when somebody asks.
+
+    `property_names` and `values` (UTF-8) are its properties; `lengths` are those of the values where the decoder knows them. The
+    payload is bytes (no tombstone); key and attribute string, if any, are text. Fields that ordinary messages of a system do
+    not have are constants of the subclass, so that making a message sets few slots.
+
+    `from_attributes` is True where the attribute string alone says the properties, type and time.
     """
 
-    __slots__ = ("layout", "lengths", "values")
-    layout: Layout
+    __slots__ = ("lengths", "property_names", "values")
+    property_names: PropertyNames
+    values: tuple[bytes, ...]
+    lengths: tuple[int, ...] | None
 
     ordering_key = deliver_at = origin = defect = None
     hops = 0
+    from_attributes = False
 
     @property
     def properties(self) -> tuple[Pair, ...]:  # type: ignore[override]
         """Names and values as text."""
-        return tuple(zip(self.layout.texts, [value.decode() for value in self.values], strict=True))
+        return tuple(zip(self.property_names.texts, [value.decode() for value in self.values], strict=True))
 
 
-def lay_out(properties: Sequence[Pair]) -> tuple[Layout, tuple[bytes, ...]]:
-    """Layout and values of properties. Raises UnicodeEncodeError for lone surrogates."""
+def split_properties(properties: Sequence[Pair]) -> tuple[PropertyNames, tuple[bytes, ...]]:
+    """Names and UTF-8 values of properties. Raises UnicodeEncodeError for lone surrogates."""
     if not properties:
-        return EMPTY, ()
+        return NO_NAMES, ()
     names, values = zip(*properties, strict=True)
-    layout = _by_texts.get(names)
-    if layout is None:
-        layout = keep(_by_texts, names, layout_of(tuple([name.encode() for name in names])))
-    return layout, tuple([value.encode() for value in values])
+    return _by_texts[names], tuple([value.encode() for value in values])
 
 
-_by_texts: dict[tuple[str, ...], Layout] = {}
-EMPTY = Layout(())
+def _encode_names(texts: tuple[str, ...]) -> PropertyNames:
+    return property_names(tuple([text.encode() for text in texts]))
 
 
-def is_text(data: bytes) -> bool:
+_by_texts: BoundedCache[tuple[str, ...], PropertyNames] = names_cache(_encode_names)
+NO_NAMES = PropertyNames(())
+
+
+def is_utf8(data: bytes) -> bool:
     """Whether bytes are UTF-8."""
     if data.isascii():
         return True

@@ -1,8 +1,8 @@
-"""Bytes that are cut like others that came before.
+"""Parse templates: byte strings that split at the same offsets as an earlier one.
 
-Of one producer's messages most have the same properties, with values that differ but are as long as those before: the same bytes
-at the same places, but for the values. Such a message is cut by one `struct`, at less than half of what it takes to look for the
-separators. A shape is tried on all bytes of its length.
+Most messages of one producer have the same properties, with values of the same lengths: the same bytes at the same offsets, but
+for the values. One `struct` splits such a string in less than half of the time that a search for separators takes. A template is
+tried on every string of its length.
 """
 
 import struct
@@ -10,45 +10,45 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 MAX_BYTES = 2048
-"""One shape is remembered for each length up to here."""
-PRICE, MOST_CREDIT = 64, 64 * 64
-"""See `Shapes`."""
+"""One template is kept for each length up to this."""
+PRICE, MAX_CREDIT = 64, 64 * 64
+"""In messages, see `ParseTemplates`."""
 
 
-class Shape:
-    """Where values begin and end: `unpack` gives bytes that have to be `fixed` at even places, and values at odd ones."""
+class ParseTemplate:
+    """Fixed bytes and values in turn: `unpack` gives bytes that must equal `fixed` at even indexes, and values at odd ones."""
 
     __slots__ = ("fixed", "unpack")
 
     def __init__(self, data: bytes, lengths: Sequence[int]) -> None:
-        cut = struct.Struct("".join([f"{length}s" for length in lengths]))
-        self.unpack = cut.unpack_from
-        self.fixed = cut.unpack(data)[::2]
+        splitter = struct.Struct("".join([f"{length}s" for length in lengths]))
+        self.unpack = splitter.unpack_from
+        self.fixed = splitter.unpack(data)[::2]
 
 
-S = TypeVar("S")
+T = TypeVar("T")
 
 
-class Shapes(Generic[S]):
-    """The shapes that are remembered, `by_length` of what they fit.
+class ParseTemplates(Generic[T]):
+    """The templates in use, `by_length` of the strings that they fit.
 
-    Learning one takes as long as reading several messages, and is in vain where every message has another one. So it is paid for:
-    a message that was read brings one, of whatever shape, and a new shape costs PRICE.
+    Making a template takes as long as reading several messages, and is useless where no two messages are alike. So templates are
+    paid for: each message that was read earns one credit, and a new template costs PRICE.
     """
 
     __slots__ = ("_credit", "by_length")
 
     def __init__(self) -> None:
-        self.by_length: dict[int, S] = {}
-        self._credit = MOST_CREDIT
+        self.by_length: dict[int, T] = {}
+        self._credit = MAX_CREDIT
 
     def earn(self, messages: int) -> None:
-        """So many messages were read."""
-        self._credit = min(MOST_CREDIT, self._credit + messages)
+        """Add the credit of messages that were read."""
+        self._credit = min(MAX_CREDIT, self._credit + messages)
 
-    def learn(self, length: int, make: Callable[[], S | None]) -> None:
-        """Remember the shape of bytes of this length, if they have one and it can be paid."""
+    def learn(self, length: int, make: Callable[[], T | None]) -> None:
+        """Make the template of strings of this length if the credit suffices; `make` gives None for a string without one."""
         if self._credit >= PRICE and length <= MAX_BYTES:
             self._credit -= PRICE
-            if (shape := make()) is not None:
-                self.by_length[length] = shape
+            if (template := make()) is not None:
+                self.by_length[length] = template

@@ -1,6 +1,6 @@
-"""What a target cannot say natively travels as properties under `mqbridge.` and becomes native again where it can.
+"""Reserved properties: message fields that a system has no field for travel as properties under `mqbridge.`.
 
-Shared by every system's mapping. The names are part of the published mapping (`docs/mapping.md`):
+They become fields again when the message is read. The names are part of the published mapping (`docs/mapping.md`):
 
     mqbridge.key  .key.b64        routing key (text, or a binary one in base64)
     mqbridge.ordering_key         base64
@@ -14,7 +14,7 @@ Shared by every system's mapping. The names are part of the published mapping (`
     mqbridge.hops                 how many gateways it passed through, from 2 on; an origin alone means 1
     mqbridge.u.NAME               a user's property whose own name is one of these
 
-A name of ours with a value that none of our encoders writes was a user's; it stays a property.
+A reserved name with a value that no gateway writes is a user's; it stays a property.
 """
 
 import base64
@@ -32,31 +32,31 @@ KEYS = "mqbridge.keys"
 TYPE = "mqbridge.msg_type"
 EVENT_TIME = "mqbridge.event_time"
 WITHOUT = "mqbridge.without"
-NULL: Pair = ("mqbridge.null", "1")
-BUILT: Pair = ("mqbridge.v", "1")
-"""Says that a gateway wrote the message, where nothing else of ours would."""
+NULL_PAYLOAD: Pair = ("mqbridge.null", "1")
+GATEWAY_MARKER: Pair = ("mqbridge.v", "1")
+"""Says that a gateway wrote the message, where no other reserved property does."""
 USER_PREFIX = "mqbridge.u."
 
 _NAMES = ("key", "key.b64", "ordering_key", "keys", "msg_type", "attributes", "attributes.b64")
-CARRIED_KEYS = frozenset(
+CARRIED_NAMES = frozenset(
     RESERVED_PREFIX + name for name in (*_NAMES, "event_time", "deliver_at", "null", "without", "origin", "hops")
 )
-"""What `uncarry` reads."""
-RESERVED = CARRIED_KEYS | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
+"""The reserved names that carry fields: what `read_carried` reads."""
+RESERVED_NAMES = CARRIED_NAMES | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
 """The names that no user's property travels under, in any system."""
 _PREFIXED = {name: RESERVED_PREFIX + name for name in Message.__slots__}
 ABSENT = frozenset({"key", "msg_type"})
 """What `mqbridge.without` may name."""
 
 
-def carry(message: Message, fields: Iterable[str]) -> list[Pair]:
+def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
     """The pairs that carry these fields of the message; fields without a value give none, and `payload` only where it is None."""
     pairs: list[Pair] = []
     for field in fields:
         value = getattr(message, field)
         if field == "payload":
             if value is None:
-                pairs.append(NULL)
+                pairs.append(NULL_PAYLOAD)
         elif value.__class__ is str:
             pairs.append((_PREFIXED[field], value))
         elif value is not None and value != ():
@@ -64,8 +64,8 @@ def carry(message: Message, fields: Iterable[str]) -> list[Pair]:
     return pairs
 
 
-def stamps(message: Message, stamp: str | None) -> list[Pair]:
-    """Origin and hops. A stamp of ours counts one more hop; without one, or given its own, the message keeps what it has."""
+def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
+    """Origin and hops. A new stamp counts one more hop; without one, or with its own, the message keeps what it has."""
     passed_on = stamp is None or stamp is message.origin
     origin = message.origin if passed_on else stamp
     if origin is None:
@@ -77,7 +77,7 @@ def stamps(message: Message, stamp: str | None) -> list[Pair]:
 def _pair(field: str, value: Any) -> Pair:
     name = _PREFIXED[field]
     if field == "keys":
-        return name, keys_text(value)
+        return name, join_keys(value)
     if field == "ordering_key":
         return name, base64.b64encode(value).decode()
     if isinstance(value, bytes):
@@ -90,7 +90,7 @@ def _pair(field: str, value: Any) -> Pair:
     return name, str(value)
 
 
-def keys_text(keys: Sequence[str]) -> str:
+def join_keys(keys: Sequence[str]) -> str:
     """The value of `mqbridge.keys`."""
     return ",".join(map(_quoted, keys))
 
@@ -99,18 +99,18 @@ def _quoted(key: str) -> str:
     return key if key.isascii() and key.replace("-", "_").isidentifier() else quote(key, safe=" ")
 
 
-def escape_user(pair: Pair) -> Pair:
-    """A user's pair under a name that cannot be taken for one of ours."""
+def escape_user_property(pair: Pair) -> Pair:
+    """A user's pair, renamed where its name is reserved."""
     key, value = pair
-    return (USER_PREFIX + key, value) if key in RESERVED or key.startswith(USER_PREFIX) else pair
+    return (USER_PREFIX + key, value) if key in RESERVED_NAMES or key.startswith(USER_PREFIX) else pair
 
 
 def is_carried(pair: Pair, *, blank: bool) -> bool:
-    """Whether `uncarry` would read it."""
-    return pair[0] in CARRIED_KEYS and (pair[0] == HOPS or bool(uncarry((pair,), blank=blank)[1]))
+    """Whether `read_carried` would read it."""
+    return pair[0] in CARRIED_NAMES and (pair[0] == HOPS or bool(read_carried((pair,), blank=blank)[1]))
 
 
-def uncarry(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
+def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
     """Divide pairs into the user's own and the fields of the message that were carried.
 
     `blank` says that the payload is what a tombstone's would be; otherwise `mqbridge.null` is not believed. A tombstone has
@@ -124,7 +124,7 @@ def uncarry(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], di
             own.append(pair)
         elif key.startswith(USER_PREFIX):
             own.append((key[len(USER_PREFIX) :], value))
-        elif key not in CARRIED_KEYS or (key == NULL[0] and not blank):
+        elif key not in CARRIED_NAMES or (key == NULL_PAYLOAD[0] and not blank):
             own.append(pair)
         else:
             try:
@@ -155,7 +155,7 @@ def _read(name: str, text: str) -> dict[str, Any]:
                 raise ValueError(text)
             return {name: hops}
         case "null":
-            if text != NULL[1]:
+            if text != NULL_PAYLOAD[1]:
                 raise ValueError(text)
             return {"payload": None}
         case "without":

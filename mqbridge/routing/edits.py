@@ -6,14 +6,15 @@ the time changes with it.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from mqbridge.config.options.edit import Clearable, EditRules
+from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition, Share
 from mqbridge.routing.templates import Template
-from mqbridge.routing.topics import compile_pattern, is_pattern
 
-EMPTY: Mapping[str, Any] = {
+EMPTY: Mapping[Clearable, Any] = {
     "key": None,
     "ordering_key": None,
     "keys": (),
@@ -24,55 +25,19 @@ EMPTY: Mapping[str, Any] = {
 """What a cleared field becomes."""
 
 
-class Rules(Protocol):
-    """Edits as the configuration gives them."""
-
-    @property
-    def set(self) -> Mapping[str, str]:
-        """Properties by name, each a template."""
-
-    @property
-    def remove(self) -> Sequence[str]:
-        """Names of properties, or `~PATTERN`."""
-
-    @property
-    def rename(self) -> Mapping[str, str]:
-        """New names of properties by their old ones."""
-
-    @property
-    def clear(self) -> Sequence[str]:
-        """Fields to empty."""
-
-    @property
-    def msg_type(self) -> str | None:
-        """A template."""
-
-    @property
-    def key(self) -> str | None:
-        """A template."""
-
-    @property
-    def ordering_key(self) -> str | None:
-        """A template."""
-
-    @property
-    def keys(self) -> Sequence[str]:
-        """Templates, one for each index key."""
-
-
 class Edit:
     """The edits of one target; `words` are those that the source topic gives to templates."""
 
-    def __init__(self, rules: Rules, words: Mapping[str, str]) -> None:
+    def __init__(self, rules: EditRules, words: Mapping[str, str]) -> None:
         self._removed = frozenset(name for name in rules.remove if not is_pattern(name))
-        self._patterns = [compile_pattern(name) for name in rules.remove if is_pattern(name)]
+        self._patterns = [compile_name_pattern(name) for name in rules.remove if is_pattern(name)]
         self._renamed = dict(rules.rename)
         self._set = {name: Template(text, words) for name, text in rules.set.items()}
         self._on_properties = bool(rules.remove or rules.rename or rules.set)
         texts = {"msg_type": rules.msg_type, "key": rules.key, "ordering_key": rules.ordering_key}
         self._texts = {field: Template(text, words) for field, text in texts.items() if text is not None}
         self._keys = [Template(text, words) for text in rules.keys]
-        self._cleared = {field: EMPTY[field] for field in rules.clear}
+        self._cleared: dict[str, Any] = {field: EMPTY[field] for field in rules.clear}
 
     def apply(self, share: Share) -> Share:
         """The share as it is to be written; the same object when nothing changes."""

@@ -5,25 +5,15 @@
 
 from collections.abc import Callable, Sequence
 
-from mqbridge.errors import ConfigError
+from mqbridge.config.options.partition_rule import KEY_PROPERTY
 from mqbridge.message import Message
-
-PROPERTY = "property:"
-FIELDS = ("key", "ordering_key", "keys")
 
 Picker = Callable[[Message], bytes | None]
 
 
-def check_key(name: str) -> str:
-    """The name again. Raises ConfigError when it is no place to take a key from."""
-    if name not in FIELDS and not (name.startswith(PROPERTY) and len(name) > len(PROPERTY)):
-        raise ConfigError(f"{name!r} cannot stand as the key", hint=f"Write {', '.join(FIELDS)} or {PROPERTY}NAME")
-    return name
-
-
 def picker(names: Sequence[str]) -> Picker:
     """Finds the key of a message, None where it has none of these."""
-    picks = [_single(check_key(name)) for name in names]
+    picks = [_single(name) for name in names]
     if len(picks) == 1:
         return picks[0]
 
@@ -40,7 +30,7 @@ def _single(name: str) -> Picker:
         return lambda message: message.ordering_key
     if name == "keys":
         return lambda message: message.keys[0].encode() if message.keys else None
-    wanted = name.removeprefix(PROPERTY)
+    wanted = name.removeprefix(KEY_PROPERTY)
 
     def from_property(message: Message) -> bytes | None:
         value = message.property(wanted)

@@ -11,41 +11,23 @@ theirs. Every rule is a function of what the message says and of the target's nu
 batch: a target that grows is used at once.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping
 
 from mqbridge.adapter import Outbound, Topic
+from mqbridge.config.options.partition_rule import By, PartitionRule
 from mqbridge.message import Share
 from mqbridge.routing.keys import picker
-
-By = Literal["modulo", "identity", "table", "key", "round_robin"]
 
 Placed = tuple[int, Share]
 """A target partition and what goes to it."""
 
 
-class Rule(Protocol):
-    """A rule as the configuration gives it."""
-
-    @property
-    def by(self) -> By:
-        """The kind of rule."""
-
-    @property
-    def table(self) -> Mapping[str, int]:
-        """For `table`: source partition (name or index) to target index."""
-
-    @property
-    def key(self) -> Sequence[str]:
-        """For `key`: what stands as the key."""
-
-
-def partitions_needed(rule: Rule, source_partitions: int) -> int:
+def partitions_needed(rule: PartitionRule, source_partitions: int) -> int:
     """How many partitions a target is made with, or grown to."""
     return max([source_partitions, *(place + 1 for place in rule.table.values())])
 
 
-def unplaced(rule: Rule, name: str, index: int, count: int) -> str | None:
+def unplaced(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
     """Why a source partition has no place among `count` target partitions; None when it has one."""
     if rule.by == "identity" and index >= count:
         return f"by identity it goes to partition {index}, but there are {count} (0 to {count - 1})"
@@ -58,13 +40,13 @@ def unplaced(rule: Rule, name: str, index: int, count: int) -> str | None:
     return None
 
 
-def misplaced(rule: Rule, topic: Topic, count: int) -> dict[str, str]:
+def misplaced(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
     """The partitions of a source topic that have no place, by name, and why."""
     found = ((name, unplaced(rule, name, index, count)) for index, name in enumerate(topic.partitions))
     return {name: why for name, why in found if why is not None}
 
 
-def advice(rule: Rule, needed: int, names: Iterable[str], *, create: bool) -> str:
+def advice(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool) -> str:
     """What to do about partitions without a place."""
     if rule.by == "table" and (missing := [name for name in names if name not in rule.table]):
         return f"Add {', '.join(map(repr, missing))} to the table, or use `by: modulo`"
@@ -75,7 +57,7 @@ def advice(rule: Rule, needed: int, names: Iterable[str], *, create: bool) -> st
 class Partitioner:
     """Divides batches among the partitions of one outbound."""
 
-    def __init__(self, rule: Rule, outbound: Outbound) -> None:
+    def __init__(self, rule: PartitionRule, outbound: Outbound) -> None:
         self.rule = rule
         self._outbound = outbound
         self._turn = 0

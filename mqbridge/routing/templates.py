@@ -1,17 +1,11 @@
-"""Texts made from a message: what edits set.
-
-    {key} {msg_type} {event_time} {position}      what the message says; event time in ms since the epoch
-    {property:NAME}                               the first value of a property
-    {cluster} {topic} {partition}                 where it came from
-    {WORD}                                        a named group of the pattern that matched the source topic
+"""Texts made from a message by the templates of edits; `mqbridge.config.templates` has their grammar and their words.
 
 A word that a message has no value for makes the whole template say nothing: what it would have set stays as it is.
 """
 
-import string
 from collections.abc import Callable, Mapping
 
-from mqbridge.errors import ConfigError
+from mqbridge.config.templates import parse_message_template
 from mqbridge.message import Message, Partition, format_position
 
 Word = Callable[[Message, Partition], str | None]
@@ -32,29 +26,6 @@ _WORDS: dict[str, Word] = {
     "topic": lambda _, source: source.topic,
     "partition": lambda _, source: source.name,
 }
-WORDS = frozenset(_WORDS)
-_PROPERTY = "property"
-
-
-def words_of(template: str) -> set[str]:
-    """The words that a template uses, properties aside. Raises ConfigError when it is none."""
-    return {word for _, word, name in _parse(template) if word is not None and not name}
-
-
-def _parse(template: str) -> list[tuple[str, str | None, str]]:
-    """Literal text, the word after it and, for a property, its name."""
-    try:
-        parts = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise ConfigError(f"the template {template!r} is not well formed: {error}", hint="Write {{ and }} for braces") from error
-    found: list[tuple[str, str | None, str]] = []
-    for literal, word, name, conversion in parts:
-        if word == _PROPERTY and not name:
-            raise ConfigError(f"the template {template!r} does not say which property", hint="Write {property:NAME}")
-        if conversion or (name and (word != _PROPERTY or "{" in name)) or word == "":
-            raise ConfigError(f"the template {template!r} has a word that is none", hint="Write {WORD} or {property:NAME}")
-        found.append((literal, word, name or ""))
-    return found
 
 
 class Template:
@@ -62,7 +33,7 @@ class Template:
 
     def __init__(self, template: str, given: Mapping[str, str]) -> None:
         self._parts: list[str | Word] = []
-        for literal, word, name in _parse(template):
+        for literal, word, name in parse_message_template(template):
             if literal:
                 self._parts.append(literal)
             if word is not None:

@@ -3,6 +3,7 @@
 python -m tests.bench            codec, bridge and clients
 python -m tests.bench codec      seconds, needs no server
 python -m tests.bench clients    our clients beside the official ones
+python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
 python -m tests.bench --write    also renews what was measured in docs/benchmarks.md
 """
 
@@ -12,6 +13,7 @@ import argparse
 import os
 import platform
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -66,6 +68,22 @@ def codec_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def before_and_after(other: Path, rounds: int) -> str:
+    """This gateway beside that of another checkout (with a .venv of its own), in every direction."""
+    lines = [
+        f"## This checkout and {other}",
+        "",
+        "| direction | body | gateway | messages/s | MB/s | CPU-s per million | peak RSS, MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    runners = {"this": bridge.run_gateway, "the other": partial(bridge.run_gateway, checkout=other)}
+    for source, target, sizes in DIRECTIONS:
+        for size in sizes:
+            measured = bridge.measure(source, target, size, SIZES[size], rounds, runners)
+            lines += bridge_rows(f"{source} to {target}", size, {name: bridge.median(runs) for name, runs in measured.items()})
+    return "\n".join(lines) + "\n"
+
+
 def bridge_table(rounds: int) -> str:
     """Messages/s, MB/s, CPU and memory of every direction, beside the Java bridge."""
     lines = [
@@ -88,12 +106,12 @@ def bridge_table(rounds: int) -> str:
 
 
 def bridge_rows(direction: str, size: int, found: dict[str, bridge.Figures]) -> list[str]:
-    """The lines of one direction and size, the last one ours as a ratio of theirs."""
+    """The lines of one direction and size, the last one the first as a ratio of the second."""
     lines = []
     for name, figures in found.items():
         cells = f"{figures.rate:,.0f} | {figures.rate * size / 1e6:.0f} | {figures.cpu:.1f} | {figures.rss_mb:.0f}"
         lines.append(f"| {direction} | {size:,} B | {name} | {cells} |")
-    ours, theirs = found["mqbridge"], found["Java bridge"]
+    ours, theirs = found.values()
     rate, cpu, rss = ours.rate / theirs.rate, ours.cpu / theirs.cpu, ours.rss_mb / theirs.rss_mb
     return [*lines, f"| {direction} | {size:,} B | ratio | {rate:.2f} | {rate:.2f} | {cpu:.2f} | {rss:.2f} |"]
 
@@ -106,7 +124,11 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=list(CHAPTERS), help="codec, bridge, clients (default all)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
     parser.add_argument("--write", action="store_true", help="renew these chapters of docs/benchmarks.md")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="bridge: beside another checkout instead of the Java bridge")
     arguments = parser.parse_args()
+    if arguments.against is not None:
+        print(before_and_after(arguments.against.resolve(), arguments.rounds))
+        return
     measured: dict[str, str] = {}
     for what, measure in CHAPTERS.items():
         if what in arguments.what:

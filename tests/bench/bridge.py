@@ -12,7 +12,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,13 @@ def route(source: Side, target: Side, topic: str, into: str, group: str) -> dict
     }
 
 
-def run_gateway(source: Side, target: Side, topic: str, group: str, total: int) -> Figures:
-    """One run of this gateway."""
+def run_gateway(source: Side, target: Side, topic: str, group: str, total: int, checkout: Path | None = None) -> Figures:
+    """One run of this gateway, or of the one in another checkout."""
     settings = route(source, target, topic, take_topic(target), group)
-    with tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder, GatewayProcess(settings, Path(folder)) as gateway:
+    with (
+        tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder,
+        GatewayProcess(settings, Path(folder), checkout=checkout) as gateway,
+    ):
         pid = gateway.process.pid
         row = gateway.wait_stored(int(total * WARMUP), 600)
         began, began_cpu, before = time.monotonic(), cpu_seconds(pid), row["stored"]
@@ -94,19 +97,22 @@ def run_java(source: Side, target: Side, topic: str, group: str, total: int) -> 
     return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
 
 
-RUNNERS = {"mqbridge": run_gateway, "Java bridge": run_java}
+Runner = Callable[[Side, Side, str, str, int], Figures]
+RUNNERS: dict[str, Runner] = {"mqbridge": run_gateway, "Java bridge": run_java}
 
 
-def measure(source: str, target: str, size: int, total: int, rounds: int) -> dict[str, list[Figures]]:
+def measure(
+    source: str, target: str, size: int, total: int, rounds: int, runners: Mapping[str, Runner] = RUNNERS
+) -> dict[str, list[Figures]]:
     """Every runner, `rounds` times in turn, over `total` messages of `size` bytes."""
-    found: dict[str, list[Figures]] = {name: [] for name in RUNNERS}
+    found: dict[str, list[Figures]] = {name: [] for name in runners}
     total = total // PARTITIONS * PARTITIONS
-    with both(source, target, 2 * rounds + 1) as (here, there):
+    with both(source, target, len(runners) * rounds + 1) as (here, there):
         topic = take_topic(here)
         say(f"filling {source} with {total:,} messages of {size:,} bytes")
         fill_topic(here, topic, total, size)
         for number in range(rounds):
-            for name, runner in RUNNERS.items():
+            for name, runner in runners.items():
                 figures = runner(here, there, topic, f"g{number}_{name.split()[0].lower()}", total)
                 say(f"{name}: {figures.rate:,.0f} messages/s, {figures.cpu:.2f} CPU-s per million, {figures.rss_mb:.0f} MB")
                 found[name].append(figures)

@@ -26,7 +26,8 @@ from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.client.topic_producer import open_topic_producer
-from mqbridge.pulsar.mapping.request import Limits, decode, encode
+from mqbridge.pulsar.mapping.request import Limits, encode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.nameservers import parse_name_servers

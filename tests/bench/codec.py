@@ -10,17 +10,24 @@ from collections.abc import Callable
 
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import request as pulsar
+from mqbridge.pulsar.mapping import stored as pulsar_stored
+from mqbridge.pulsar.mapping.passthrough import encode_entries
+from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
-from mqbridge.rocketmq.mapping import stored as rocketmq
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.rocketmq.mapping import request as rocketmq_request
+from mqbridge.rocketmq.mapping import stored as rocketmq_stored
+from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record, decode_records, encode_record
-from mqbridge.tubemq.mapping import stored as tubemq
+from mqbridge.tubemq.mapping import request as tubemq_request
+from mqbridge.tubemq.mapping import stored as tubemq_stored
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
 from mqbridge.tubemq.wire.send import SendRequestEncoder
-from tests.bench.ends import BORN, native_pairs
+from tests.bench.ends import BORN, native_pairs, pairs
 from tests.kit.oracle import body, message
 
 COUNT = 500
@@ -42,7 +49,7 @@ def tubemq_pack(messages: list[Message]) -> bytes:
     """The frame of a Broker's answer to a get."""
     answer = GetMessageResponseB2C(success=True, errCode=200, currOffset=2800)
     for number, each in enumerate(messages):
-        encoded = tubemq.encode(each, None)
+        encoded = tubemq_request.encode(each, None)
         item = TransferedMessage(messageId=number, checkSum=checksum(encoded.data), payLoadData=encoded.data, flag=encoded.flag)
         answer.messages.append(item)
     return tube_frame.encode_frame(1, rpc.encode_response(rpc.GET, answer.SerializeToString()))
@@ -52,7 +59,7 @@ def decode_tubemq(frame: bytes) -> list[Message]:
     """From the frame to messages."""
     _, payload = tube_frame.split_frame(frame)
     _, data = rpc.decode_response(payload)
-    return tubemq.decode(GetMessageResponseB2C.FromString(data).messages, 2800)
+    return tubemq_stored.decode(GetMessageResponseB2C.FromString(data).messages, 2800)
 
 
 def encode_tubemq(messages: list[Message]) -> list[bytes]:
@@ -60,7 +67,7 @@ def encode_tubemq(messages: list[Message]) -> list[bytes]:
     encoder = SendRequestEncoder("c", "orders", 0, -1, 1)
     frames = []
     for number, each in enumerate(messages):
-        encoded = tubemq.encode(each, ORIGIN + "2800:1")
+        encoded = tubemq_request.encode(each, ORIGIN + "2800:1")
         request = encoder.encode(encoded.data, encoded.flag, encoded.msg_type, None)
         body = rpc.encode_request(rpc.WRITE, rpc.SEND, 10_000, request)
         frames.append(tube_frame.encode_frame(number, body))
@@ -87,7 +94,27 @@ def pulsar_entry(messages: list[Message]) -> bytes:
 def decode_pulsar(data: bytes) -> list[Message]:
     """From an entry to messages."""
     read = decode_entry(data)
-    return pulsar.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
+    return pulsar_stored.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
+
+
+def pulsar_batches(size: int) -> list[Entry]:
+    """Batches of 100 as their Java producers would have sent them."""
+    entries = []
+    for begin in range(0, COUNT, 100):
+        batch = []
+        for number in range(begin, begin + 100):
+            metadata = SingleMessageMetadata(partition_key=f"key {number % 50:02d}", event_time=BORN, sequence_id=number)
+            for name, value in pairs(0, number):
+                metadata.properties.add(key=name, value=value)
+            batch.append((metadata, body(0, number, size)))
+        head = MessageMetadata(producer_name="p", sequence_id=begin, publish_time=BORN, num_messages_in_batch=100)
+        entries.append(Entry(head, join_batch(batch), ledger=1, entry=begin))
+    return entries
+
+
+def decode_and_encode_pulsar(entries: list[Entry], limits: pulsar.Limits) -> object:
+    """From entries to entries through messages, as routes with rules do."""
+    return pulsar.encode([message for entry in entries for message in pulsar_stored.decode(entry)], ORIGIN, limits)
 
 
 def rocketmq_answer(size: int) -> bytes:
@@ -101,12 +128,12 @@ def rocketmq_answer(size: int) -> bytes:
 
 def decode_rocketmq(answer: bytes) -> list[Message]:
     """From an answer to messages."""
-    return rocketmq.decode(decode_records(answer))
+    return rocketmq_stored.decode(decode_records(answer))
 
 
-def encode_rocketmq(messages: list[Message], limits: rocketmq.Limits) -> list[bytes]:
+def encode_rocketmq(messages: list[Message], limits: RocketMQLimits) -> list[bytes]:
     """From messages to the bodies of send requests."""
-    sends, _ = rocketmq.encode(messages, ORIGIN, limits, BORN)
+    sends, _ = rocketmq_request.encode(messages, ORIGIN, limits, BORN)
     return [out.body for out in sends]
 
 
@@ -117,13 +144,16 @@ def measure(size: int) -> dict[str, float]:
     arrived = decode_tubemq(frame)
     answer = rocketmq_answer(size)
     pulled = decode_rocketmq(answer)
+    batches = pulsar_batches(size)
     encoder, limits = SendEncoder(0), pulsar.Limits()
     return {
         "TubeMQ decode": best(lambda: decode_tubemq(frame)),
         "TubeMQ encode": best(lambda: encode_tubemq(messages)),
         "Pulsar encode": best(lambda: encode_pulsar(arrived, encoder, limits)),
         "Pulsar decode": best(lambda: decode_pulsar(entry)),
-        "RocketMQ encode": best(lambda: encode_rocketmq(arrived, rocketmq.Limits())),
+        "RocketMQ encode": best(lambda: encode_rocketmq(arrived, RocketMQLimits())),
         "RocketMQ decode": best(lambda: decode_rocketmq(answer)),
         "RocketMQ to Pulsar": best(lambda: encode_pulsar(pulled, encoder, limits)),
+        "Pulsar to Pulsar": best(lambda: decode_and_encode_pulsar(batches, limits)),
+        "Pulsar copied": best(lambda: encode_entries(batches, ORIGIN, limits)),
     }

@@ -355,7 +355,7 @@ def test_the_quickstart_is_kept_and_can_be_gone_on_with(invoke: Invoke, tmp_path
 
 def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     from mqbridge.cli import demo
-    from mqbridge.gateway.run import connected
+    from mqbridge.gateway.clusters import connected
 
     bridge = demo._gateway
 

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from mqbridge.adapter import Adapter, Cluster
-from mqbridge.mapping.field_table import Table
+from mqbridge.mapping.field_table import FieldTable
 
 
 class FakeCluster(BaseModel):
@@ -45,7 +45,7 @@ ADAPTERS = {
         inbound_options=FakeInbound,
         outbound_options=FakeOutbound,
         make_cluster=no_cluster,
-        table=Table("fake", "Fake", ()),
+        table=FieldTable("fake", "Fake", ()),
         preview=lambda *_: [],
     )
 }

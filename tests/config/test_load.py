@@ -7,8 +7,9 @@ import pytest
 
 from mqbridge.adapter import Start, load_adapters
 from mqbridge.config import reference
+from mqbridge.config.base import ONE_OR_MORE
 from mqbridge.config.load import from_dict, load, parse
-from mqbridge.config.models import Config
+from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.schema import json_schema
 from mqbridge.errors import ConfigError
@@ -216,6 +217,18 @@ def test_the_schema_says_defaults_in_their_units() -> None:
     assert schema["$defs"]["cluster.fake"]["additionalProperties"] is False
 
 
+def test_the_schema_takes_one_value_for_a_list_of_one_wherever_the_models_do() -> None:
+    schema = json_schema()
+    single = {
+        f"{name}.{key}"
+        for name, body in schema["$defs"].items()
+        for key, value in body.get("properties", {}).items()
+        if any(choice.get("items") in value["anyOf"] for choice in value.get("anyOf", ()) if "items" in choice)
+    }
+    assert single == {"Route.to", "FilterRules.include", "FilterRules.exclude", "PartitionRule.key"}
+    assert ONE_OR_MORE not in json.dumps(schema)
+
+
 def test_every_key_is_described() -> None:
     schema = json_schema()
     undescribed = [
@@ -226,6 +239,12 @@ def test_every_key_is_described() -> None:
         and not schema["$defs"].get(value.get("$ref", "").rpartition("/")[2], {}).get("description")
     ]
     assert undescribed == []
+
+
+def test_the_reference_has_a_section_for_every_group_of_options() -> None:
+    groups = {name for name, body in json_schema(ADAPTERS)["$defs"].items() if "properties" in body}
+    systems = {"cluster.fake", *(model.__name__ for model in (FakeCluster, FakeInbound, FakeOutbound))}
+    assert {name for _, name in reference.GROUPS} == groups - systems
 
 
 def test_the_reference_is_current() -> None:

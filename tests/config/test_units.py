@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.units import format_duration, format_size, parse_duration, parse_size, split_address
+from mqbridge.config.units import format_duration, format_size, parse_duration, parse_size, split_address
 
 
 @pytest.mark.parametrize(

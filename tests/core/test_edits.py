@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from mqbridge.config.rules import EditRules
+from mqbridge.config.options.edit import EditRules
+from mqbridge.config.templates import MESSAGE_WORDS, message_template_words
 from mqbridge.errors import ConfigError
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.routing.edits import Edit
-from mqbridge.routing.templates import Template, words_of
+from mqbridge.routing.templates import Template
 from tests.core.world import World, end, put, route, run
 
 SOURCE = Partition("a", "orders_eu", "broker:1", 1)
@@ -135,12 +136,18 @@ def test_a_binary_key_in_a_template() -> None:
     assert edited(Message(b"x", key=b"ab"), set={"k": "{key}"}).properties == (("k", "ab"),)
 
 
+def test_every_word_of_message_templates_has_a_value() -> None:
+    message = Message(b"x", key="k", msg_type="m", event_time=5, position=(1,))
+    rendered = {word: Template(f"{{{word}}}", {}).render(message, SOURCE) for word in MESSAGE_WORDS}
+    assert all(rendered.values()), rendered
+
+
 def test_words_of_templates() -> None:
-    assert words_of("{property:a.b}{{}} {key}-{region}") == {"key", "region"}
+    assert message_template_words("{property:a.b}{{}} {key}-{region}") == {"key", "region"}
     assert Template("{property:a: b}", {}).render(Message(b"", (("a: b", "v"),)), SOURCE) == "v"
     for wrong in ("{", "{}", "{property}", "{key!r}", "{key:x}", "{property:a{b}}"):
         with pytest.raises(ConfigError):
-            words_of(wrong)
+            message_template_words(wrong)
 
 
 async def test_in_a_route_each_target_has_its_own(world: World) -> None:

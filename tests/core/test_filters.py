@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.config.rules import FilterRules
+from mqbridge.config.options.filter import FilterRules
 from mqbridge.message import Batch, Message
 from mqbridge.routing.filters import Filter, make_filter
 from tests.core.world import World, committed, end, everything, put, route, run
@@ -19,8 +19,7 @@ ALL = [PLAIN, PAID, OPEN, BINARY, DAMAGED]
 
 def kept(msg_types: set[str] | None = None, **rules: Any) -> list[str]:
     """The payloads of what is kept, apart from the damaged one, which always is."""
-    read = FilterRules.model_validate(rules)
-    made = make_filter(frozenset(msg_types or ()), read.include, read.exclude)
+    made = make_filter(frozenset(msg_types or ()), FilterRules.model_validate(rules))
     assert made is not None
     found = made.keep(Batch.of(ALL)).messages
     assert found[-1] is DAMAGED
@@ -75,7 +74,7 @@ def test_types_of_the_source_and_rules_must_both_hold() -> None:
 
 
 def test_nothing_to_filter_is_no_filter() -> None:
-    assert make_filter(frozenset(), (), ()) is None
+    assert make_filter(frozenset(), FilterRules()) is None
 
 
 async def test_in_a_route(world: World) -> None:
@@ -94,4 +93,4 @@ async def test_in_a_route(world: World) -> None:
 
 
 def test_a_filter_gives_the_messages_themselves() -> None:
-    assert Filter(frozenset({"paid"}), (), ()).keep(Batch.of(ALL)).messages[0] is PAID
+    assert Filter(frozenset({"paid"}), FilterRules()).keep(Batch.of(ALL)).messages[0] is PAID

@@ -13,7 +13,8 @@ import pytest
 from mqbridge.adapter import InboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.gateway.run import Gateway, Outcome
+from mqbridge.gateway.outcome import Outcome
+from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.cluster import ADAPTER
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message, split_origin

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.config.options.filter import FilterRules
 from mqbridge.delivery.budget import Budget
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery, LaneSettings
@@ -114,7 +115,7 @@ async def test_nothing_is_decoded_that_nobody_asks_for() -> None:
 async def test_messages_are_let_go_once_they_are_encoded() -> None:
     decoded: list[int] = []
     lane, outbound = FakeLane(batch := keyed(0, 5, decoded)), FakeOutbound()
-    made = delivery(lane, outbound, filter=Filter(frozenset(), (), ()))
+    made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules()))
     task = spawn(made.run(), "delivery")
     await until(lambda: outbound.sent)
     assert decoded == [0]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.adapter import Outbound, Receipt, Topic
-from mqbridge.config.rules import PartitionRule
+from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import ConfigError
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.routing.partitions import Partitioner, misplaced, partitions_needed

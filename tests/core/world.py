@@ -3,19 +3,22 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqbridge.config.load import from_dict
+from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.route import Route
-from mqbridge.gateway.run import Gateway, Outcome
+from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message
+from tests.kit import conversation
 
 ADAPTERS = {"memory": ADAPTER}
 CLUSTERS = ("a", "b", "c")
@@ -94,10 +97,7 @@ def committed(made: Broker, group: str) -> int:
     return sum(progress.committed for (of, _, _), progress in made.progress.items() if of == group)
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
+until = partial(conversation.until, patience_s=PATIENCE_S, pause_s=0.005)
 
 
 @contextlib.asynccontextmanager

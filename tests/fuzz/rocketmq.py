@@ -1,6 +1,5 @@
 """RocketMQ: frames, headers, bodies, small texts, records, and the mapping of records."""
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,18 +9,29 @@ from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.client.pop import make_receipts
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.route import read_route
-from mqbridge.rocketmq.mapping.reading import read as read_plainly
 from mqbridge.rocketmq.mapping.stored import decode as decode_messages
-from mqbridge.rocketmq.wire import batch, bodies, headers, ids, lenient, properties, receipts, tags
+from mqbridge.rocketmq.mapping.stored import read as read_plain
+from mqbridge.rocketmq.wire import batch, ids, lenient, properties, receipts, tags
 from mqbridge.rocketmq.wire import record as record_module
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
+from mqbridge.rocketmq.wire.bodies.connections import ConsumerConnections, ProducerConnections
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat
+from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
+from mqbridge.rocketmq.wire.bodies.offsets import ConsumerOffsets, ConsumeStats, ResetOffsets, TopicStats
+from mqbridge.rocketmq.wire.bodies.pops import AssignmentQuery, Assignments, BatchAcks
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.routes import ClusterInfo, Route, Table, TopicList
+from mqbridge.rocketmq.wire.bodies.running import DirectResult, RunningInfo
 from mqbridge.rocketmq.wire.command import decode, encode, measure
 from mqbridge.rocketmq.wire.compression import ZSTD, compress, decompress
-from mqbridge.rocketmq.wire.headers import Header, PopResult
+from mqbridge.rocketmq.wire.headers.base import Header
+from mqbridge.rocketmq.wire.headers.pops import PopResult
 from mqbridge.rocketmq.wire.record import Record, Sys, decode_records, encode_record
 from mqbridge.wire.cutter import FrameCutter
 from tests.fuzz.target import Choice, Target, check_message, halves, must_equal, text_reader
 from tests.rocketmq.wire import vectors
+from tests.rocketmq.wire.kinds import BODIES as BODY_KINDS
+from tests.rocketmq.wire.kinds import HEADERS
 
 # --- frames ---------------------------------------------------------------------------------------------------------------
 
@@ -54,9 +64,6 @@ def header_reader(kind: type[Header]):
     return read
 
 
-HEADERS = [
-    value for value in vars(headers).values() if inspect.isclass(value) and issubclass(value, Header) and value is not Header
-]
 header_choice = Choice([header_reader(kind) for kind in HEADERS])
 SAMPLES = {int: 7, bool: True, str: "x"}
 
@@ -80,35 +87,33 @@ def read_any_route(data: bytes) -> object:
 
 
 BODIES = [
-    (bodies.decode_heartbeat, vectors.JAVA_HEARTBEAT),
-    (bodies.decode_route, vectors.JAVA_ROUTE_STANDARD),
+    (Heartbeat.decode, vectors.JAVA_HEARTBEAT),
+    (Route.decode, vectors.JAVA_ROUTE_STANDARD),
     (read_any_route, vectors.JAVA_ROUTE_LEGACY),
-    (bodies.decode_cluster_info, vectors.JAVA_CLUSTER),
-    (bodies.decode_topic_stats, vectors.JAVA_TOPIC_STATS),
-    (bodies.decode_consume_stats, vectors.JAVA_CONSUME_STATS),
-    (bodies.decode_reset_offsets, vectors.JAVA_RESET),
-    (bodies.decode_reset_offsets, vectors.JAVA_RESET_C),
-    (bodies.decode_lock, vectors.JAVA_LOCK),
-    (bodies.decode_locked, vectors.JAVA_LOCKED),
-    (bodies.decode_batch_acks, vectors.JAVA_BATCH_ACK),
-    (bodies.decode_running_info, vectors.JAVA_RUNNING),
-    (bodies.decode_topic_config, vectors.JAVA_TOPIC_CONFIG),
-    (bodies.decode_group_config, vectors.JAVA_GROUP_CONFIG),
-    (bodies.decode_assignments, vectors.JAVA_ASSIGNMENTS),
-    (bodies.decode_assignment_query, vectors.JAVA_ASSIGNMENT_QUERY),
-    (bodies.decode_direct_result, vectors.JAVA_DIRECT),
-    (bodies.decode_consumer_connections, vectors.JAVA_CONNECTIONS),
-    (bodies.decode_producer_connections, vectors.JAVA_CONNECTIONS),
-    (bodies.decode_consumer_list, bodies.encode_consumer_list(["10.0.0.1@1#2"])),
-    (bodies.decode_topic_list, b'{"topicList":["T","%RETRY%G"]}'),
-    (bodies.decode_table, b'{"table":{"a":"1"}}'),
-    (bodies.decode_consumer_offsets, b'{"offsetTable":{"T@G":{0:5,1:7}}}'),
+    (ClusterInfo.decode, vectors.JAVA_CLUSTER),
+    (TopicStats.decode, vectors.JAVA_TOPIC_STATS),
+    (ConsumeStats.decode, vectors.JAVA_CONSUME_STATS),
+    (ResetOffsets.decode, vectors.JAVA_RESET),
+    (ResetOffsets.decode, vectors.JAVA_RESET_C),
+    (LockRequest.decode, vectors.JAVA_LOCK),
+    (LockedQueues.decode, vectors.JAVA_LOCKED),
+    (BatchAcks.decode, vectors.JAVA_BATCH_ACK),
+    (RunningInfo.decode, vectors.JAVA_RUNNING),
+    (TopicConfig.decode, vectors.JAVA_TOPIC_CONFIG),
+    (GroupConfig.decode, vectors.JAVA_GROUP_CONFIG),
+    (Assignments.decode, vectors.JAVA_ASSIGNMENTS),
+    (AssignmentQuery.decode, vectors.JAVA_ASSIGNMENT_QUERY),
+    (DirectResult.decode, vectors.JAVA_DIRECT),
+    (ConsumerConnections.decode, vectors.JAVA_CONNECTIONS),
+    (ProducerConnections.decode, vectors.JAVA_CONNECTIONS),
+    (ConsumerList.decode, ConsumerList(("10.0.0.1@1#2",)).encode()),
+    (TopicList.decode, b'{"topicList":["T","%RETRY%G"]}'),
+    (Table.decode, b'{"table":{"a":"1"}}'),
+    (ConsumerOffsets.decode, b'{"offsetTable":{"T@G":{0:5,1:7}}}'),
     (lenient.loads, b'{a:1,{"b":[1,2]}:"\\u00fc"}'.replace(b"a", b"0")),
 ]
 """Readers of bodies, each with one that Java wrote, or could have written."""
-BODY_READERS = list(dict.fromkeys([reader for reader, _ in BODIES] + [
-    value for name, value in sorted(vars(bodies).items()) if name.startswith("decode_")
-]))  # fmt: skip
+BODY_READERS = list(dict.fromkeys([*(reader for reader, _ in BODIES), *(kind.decode for kind in BODY_KINDS)]))
 body_choice = Choice(BODY_READERS)
 
 text_choice = Choice(
@@ -168,7 +173,7 @@ def read_messages(data: bytes) -> None:
     records = decode_records(data)
     for record, message in zip(records, decode_messages(records), strict=True):
         check_message(message)
-        must_equal(message.as_dict(), read_plainly(record).as_dict())
+        must_equal(message.as_dict(), read_plain(record).as_dict())
 
 
 BOMB = Record("T", compress(ZSTD, bytes(1 << 20)), sys_flag=Sys.COMPRESSED | ZSTD, queue_id=3, queue_offset=5)

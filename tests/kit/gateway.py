@@ -23,10 +23,15 @@ POLL_S = 0.05
 
 
 class GatewayProcess:
-    """`mqbridge run`, with its log in a file. As a context manager it is killed at the end if it still runs."""
+    """`mqbridge run`, of this checkout or another one, with its log in a file. As a context manager it is killed at the end."""
 
     def __init__(
-        self, config: Path | Mapping[str, Any], folder: Path, *options: str, env: Mapping[str, str] | None = None
+        self,
+        config: Path | Mapping[str, Any],
+        folder: Path,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        checkout: Path | None = None,
     ) -> None:
         (self.port,) = free_ports(1)
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,9 +44,15 @@ class GatewayProcess:
         environment = {**os.environ, "LISTEN": f"127.0.0.1:{self.port}", "STATE": str(folder / "state.db"), **(env or {})}
         self._began = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
-            argv = [sys.executable, "-m", "mqbridge", "run", str(path), *options]
+            python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
             self.process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                [python, "-m", "mqbridge", "run", str(path), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=checkout,
+                start_new_session=True,
             )
         guard().process(self.process.pid)
 

@@ -12,12 +12,13 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tests.kit.guard import guard
 from tests.kit.maven import cached, copy_dependencies, java
 from tests.kit.process import HOST, ClusterError, JavaProcess, accepts, free_ports
 from tests.kit.pulsar_settings import LOG4J, MAIN, VERSION, jvm, standalone_conf
+from tests.kit.started import Started
 from tests.kit.web import call
 
 # The exclusion keeps Maven from resolving what is in the archive already (and, in part, not published).
@@ -51,7 +52,7 @@ SEND_TRIES = 3
 """A REST send right after a kill was once seen to get no answer in 30 s on a busy machine."""
 
 
-class Pulsar:
+class Pulsar(Started):
     """One standalone server; `start()` and `stop()`, or `with`. `server` is its JavaProcess.
 
     `settings` go over those of tests/kit/pulsar_settings.py (names of standalone.conf).
@@ -105,17 +106,6 @@ class Pulsar:
     def restart(self) -> None:
         """Stop in order and start again on the same ports and data."""
         self.server.restart()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
     def create_topic(self, name: str, partitions: int = 0, *, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Create a topic, partitioned if `partitions` is not 0; its full name."""

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
 
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.guard import guard
@@ -31,6 +30,7 @@ from tests.kit.rocketmq_settings import (
     name_server_conf,
     server_jars,
 )
+from tests.kit.started import Started
 
 # The broker opens this many below its own for a second listener, which clients call the fast or VIP port.
 FAST_PORT_DISTANCE = 2
@@ -41,7 +41,7 @@ LESS_COMPILING = ["-XX:TieredStopAtLevel=1"]
 PROBE_TOPIC = "BenchmarkTest"
 
 
-class RocketMQ:
+class RocketMQ(Started):
     """Name servers and brokers; `start()` and `stop()`, or `with`.
 
     `broker` (the first of `brokers`) and `name_server_process` (the first of `name_server_processes`) are JavaProcess objects:
@@ -129,17 +129,6 @@ class RocketMQ:
     def restart_broker(self, number: int = 0) -> None:
         """Start one broker again, after a stop in order if it still runs, and wait until it serves."""
         self.brokers[number].restart()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
     def create_topic(self, name: str, queues: int = 4, *, attributes: str = "") -> str:
         """Create a topic with so many queues on each broker, or change it, and wait until every name server shows it; its name.

@@ -13,11 +13,12 @@ import tempfile
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tests.kit.guard import guard
 from tests.kit.maven import java
 from tests.kit.process import HOST, JavaProcess, accepts
+from tests.kit.started import Started
 from tests.kit.tubemq_admin import STORE_SETTINGS, Admin
 from tests.kit.tubemq_jars import server_jars
 from tests.kit.tubemq_settings import Settings
@@ -36,7 +37,7 @@ STORED_TIMEOUT_S = 60.0
 INDEX_ENTRY_BYTES = 28
 
 
-class TubeMQ:
+class TubeMQ(Started):
     """Master and Broker; `start()` and `stop()`, or `with`.
 
     `master` and `broker` are JavaProcess objects: start, stop, kill, freeze and restart each by itself.
@@ -124,17 +125,6 @@ class TubeMQ:
         self.broker.stop()
         self.master.restart()
         self.broker.start()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
     def add_topic(self, name: str, partitions: int = 1) -> None:
         """Add a topic and wait until it serves."""

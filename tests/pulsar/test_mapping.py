@@ -7,17 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.mapping.parse_templates import Shapes
+from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
 from mqbridge.pulsar.adapter.lane import cost
-from mqbridge.pulsar.mapping import head
-from mqbridge.pulsar.mapping.request import Limits, decode, encode
-from mqbridge.pulsar.mapping.stored import read as read_plainly
+from mqbridge.pulsar.mapping import fast
+from mqbridge.pulsar.mapping.fast.encode import PropertyTemplates
+from mqbridge.pulsar.mapping.properties import write_fields
+from mqbridge.pulsar.mapping.request import Limits, encode
+from mqbridge.pulsar.mapping.stored import decode, decode_batch
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.tubemq.mapping import stored as tubemq
-from tests.strategies import Changes, changes, messages, pulsar_natives, said
+from mqbridge.tubemq.mapping.request import encode as encode_tubemq
+from tests.strategies import Changes, attribute_strings, changes, messages, pulsar_natives, said
 from tests.tubemq.test_mapping import native, read
 
 ORIGIN = "c|t|1:0|"
@@ -64,13 +67,13 @@ def test_tubemq_to_pulsar_and_back_is_byte_for_byte(attributes: bytes, body: byt
         return  # what only a gateway writes
     original = native(attributes, body)
     [message] = through(tubemq.decode([original], 0))
-    assert tubemq.encode(message, None).data == original.payLoadData
+    assert encode_tubemq(message, None).data == original.payLoadData
 
 
 @given(message=messages())
 def test_pulsar_to_tubemq_and_back(message: Message) -> None:
     [first] = through([message])
-    [again] = through([read(tubemq.encode(first, None))])
+    [again] = through([read(encode_tubemq(first, None))])
     assert said(again) == said(first)
 
 
@@ -78,7 +81,7 @@ def test_pulsar_to_tubemq_and_back(message: Message) -> None:
     attributes=st.one_of(st.binary(max_size=30), st.lists(st.sampled_from(ITEMS)).map(b",".join)),
     origin=st.sampled_from([None, ORIGIN]),
 )
-def test_the_short_way_writes_the_same_bytes(attributes: bytes, origin: str | None) -> None:
+def test_lazy_and_plain_messages_are_written_alike(attributes: bytes, origin: str | None) -> None:
     messages_ = tubemq.decode([native(attributes), native(b"")], 280)
     short, _ = encode(messages_, origin, Limits())
     long, _ = encode([message.replace() for message in messages_], origin, Limits())
@@ -86,44 +89,58 @@ def test_the_short_way_writes_the_same_bytes(attributes: bytes, origin: str | No
     assert b"".join(entry.payload for entry in short) == b"".join(entry.payload for entry in long)
 
 
+@given(
+    sent=st.lists(messages(attributes=st.none() | attribute_strings, msg_type=st.none() | st.just("t")), min_size=1, max_size=4),
+    origin=st.sampled_from([None, ORIGIN]),
+)
+def test_the_fast_encoder_writes_what_the_plain_code_writes(sent: list[Message], origin: str | None) -> None:
+    for number, message in enumerate(sent):
+        message.position, message.deliver_at = (28, number), None
+        message.origin, message.hops = (None, 0) if number % 2 else ("earlier", number)
+    entry = batch_entry(len(sent))
+    singles = []
+    for message in sent:
+        single = SingleMessageMetadata()
+        write_fields(single, message, origin)
+        singles.append((single, message.payload or b""))
+    entry.payload = join_batch(singles)
+    plain = decode_batch(entry)
+    entry.payload = b"".join(fast.encode_batch(sent, 0, None if origin is None else origin.encode(), 1 << 20, 10)[0])
+    assert [message.as_dict() for message in decode_batch(entry)] == [message.as_dict() for message in plain]
+
+
 @settings(max_examples=500)
 @given(entry=pulsar_natives(), ack_set=st.sampled_from([(), (5,)]))
-def test_by_hand_is_read_what_is_read_plainly(entry: Entry, ack_set: tuple[int, ...]) -> None:
+def test_the_fast_decoder_reads_what_the_plain_code_reads(entry: Entry, ack_set: tuple[int, ...]) -> None:
     if not entry.is_batch:
         return
     entry.ack_set = ack_set
-    plain = [
-        read_plainly(single, payload, entry, index)
-        for index, (single, payload) in enumerate(split_batch(entry.payload, entry.count))
-        if not single.compacted_out and (not ack_set or index in {0, 2})
-    ]
-    assert [message.as_dict() for message in decode(entry)] == [message.as_dict() for message in plain]
+    assert [message.as_dict() for message in decode(entry)] == [message.as_dict() for message in decode_batch(entry)]
 
 
 @settings(max_examples=500)
 @given(entry=pulsar_natives(), changes=changes(b"\x0a\x12\x18\x28\x40\x80\x01\x02a"))
-def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(entry: Entry, changes: Changes) -> None:
-    """The first one leaves its shape, which is tried on the others."""
+def test_what_is_as_long_as_one_before_is_read_message_or_alike(entry: Entry, changes: Changes) -> None:
+    """The first message leaves its template, which is tried on the others."""
     if not entry.is_batch or entry.metadata.HasField("deliver_at_time"):
         return
     [(single, payload), *_] = split_batch(entry.payload, entry.count)
-    head = single.SerializeToString()
+    metadata = single.SerializeToString()
     entry = batch_entry(4)
-    entry.payload = b"".join(len(head).to_bytes(4, "big") + one + payload for one in (head, changes(head)) * 2)
+    entry.payload = b"".join(len(metadata).to_bytes(4, "big") + one + payload for one in (metadata, changes(metadata)) * 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.pulsar.mapping.stored._shapes", Shapes())
+        patch.setattr("mqbridge.pulsar.mapping.fast.decode._templates", ParseTemplates())
         got = decode(entry)
     try:
-        singles = split_batch(entry.payload, 4)
+        plain = decode_batch(entry)
     except RemoteProtocolError:
         assert [message.defect is None for message in got] == [False]
         return
-    plain = [read_plainly(*one, entry, index) for index, one in enumerate(singles) if not one[0].compacted_out]
     assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
 
 
 @given(single=st.binary(max_size=40), payload=st.binary(max_size=5))
-def test_damage_is_a_defect_whichever_way_it_is_read(single: bytes, payload: bytes) -> None:
+def test_damage_is_a_defect_for_every_decoder(single: bytes, payload: bytes) -> None:
     entry = batch_entry(1)
     entry.payload = len(single).to_bytes(4, "big") + single + payload
     [message] = decode(entry) or [Message(None)]
@@ -244,16 +261,16 @@ def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
     assert cost(batch_entry(3)) == len(batch_entry(3).payload)
 
 
-def test_what_layouts_are_written_by_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of messages without properties is empty, and was made again for each of them."""
+def test_a_property_template_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The template of messages without properties is empty, and was made again for each of them."""
     made: list[tuple[int, ...]] = []
-    make = head.Plan.template
+    make = PropertyTemplates.make
 
-    def counted(plan: head.Plan, lengths: tuple[int, ...]) -> bytes:
+    def counted(templates: PropertyTemplates, lengths: tuple[int, ...]) -> bytes:
         made.append(lengths)
-        return make(plan, lengths)
+        return make(templates, lengths)
 
-    monkeypatch.setattr(head.Plan, "template", counted)
+    monkeypatch.setattr(PropertyTemplates, "make", counted)
     for properties in ((), (("of this test", "1"),)):
         made.clear()
         encode([Message(b"x", properties=properties)] * 10, None, Limits())

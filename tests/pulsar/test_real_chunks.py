@@ -8,7 +8,7 @@ import pytest
 
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.subscription import Types
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunks import ChunkLimits
 from mqbridge.pulsar.wire.compression import NAMES

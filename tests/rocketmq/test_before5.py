@@ -20,8 +20,8 @@ from mqbridge.rocketmq.client.before5 import LEVELS, delay_levels
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.pop import Popper
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.mapping.request import Limits
-from mqbridge.rocketmq.mapping.stored import encode
+from mqbridge.rocketmq.mapping.limits import Limits
+from mqbridge.rocketmq.mapping.request import encode
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.kit.rocketmq import RocketMQ

@@ -5,16 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import Failure
-from mqbridge.mapping.lazy_properties import is_text
-from mqbridge.mapping.parse_templates import Shapes
+from mqbridge.mapping.lazy_properties import is_utf8
+from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
+from mqbridge.rocketmq.mapping import fast
 from mqbridge.rocketmq.mapping import table as fields
-from mqbridge.rocketmq.mapping.properties import write
-from mqbridge.rocketmq.mapping.reading import PLACEHOLDER, read
-from mqbridge.rocketmq.mapping.request import BROKER_BYTES, MAX_PROPERTIES_BYTES
-from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, decode, encode
+from mqbridge.rocketmq.mapping.limits import BROKER_BYTES, MAX_PROPERTIES_BYTES, Limits
+from mqbridge.rocketmq.mapping.properties import PLACEHOLDER, write_block
+from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
+from mqbridge.rocketmq.mapping.stored import decode, read
 from mqbridge.rocketmq.wire.batch import decode_batch
-from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name
+from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name, join
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
 from tests.strategies import Changes, any_messages, changes, property_string, rocketmq_natives, said
@@ -27,7 +28,7 @@ def record(*pairs: tuple[str, str], body: bytes = b"body", **fields: int) -> Rec
     return Record("T", body, property_string(list(pairs)), **fields)  # type: ignore[arg-type]
 
 
-def sends(*messages: Message, origin: str | None = None, limits: Limits | None = None) -> list[Outgoing]:
+def sends(*messages: Message, origin: str | None = None, limits: Limits | None = None) -> list[EncodedRequest]:
     made, failures = encode(messages, origin, limits or Limits(), NOW)
     assert failures == []
     return made
@@ -76,11 +77,11 @@ def test_the_fast_way_reads_what_the_plain_way_reads(native: Record) -> None:
 def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(native: Record, changes: Changes) -> None:
     """The first one leaves its shape, which is tried on the others."""
     string = changes(native.properties)
-    if not is_text(string):
+    if not is_utf8(string):
         return
     changed = Record("T", b"body", string, queue_offset=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.rocketmq.mapping.fast._shapes", Shapes())
+        patch.setattr(fast._parser, "templates", ParseTemplates())
         got = decode([native, changed, native, changed])
     assert [message.as_dict() for message in got] == 2 * [read(native).as_dict(), read(changed).as_dict()]
 
@@ -128,9 +129,9 @@ def test_the_fast_way_writes_what_the_plain_way_writes(message: Message, prefix:
     message.origin, message.hops = ("o", hops) if hops else (None, 0)
     message.position = (1,)
     message.deliver_at = None if message.deliver_at is None or message.deliver_at > NOW else message.deliver_at
-    plain = write(message, None if prefix is None else prefix + "1", alone=False)
+    pairs, flag = write_block(message, None if prefix is None else prefix + "1", alone=False)
     [outgoing] = sends(message, origin=prefix)
-    assert decode_batch(outgoing.body) == [(plain.flag, message.payload or PLACEHOLDER, plain.encoded())]
+    assert decode_batch(outgoing.body) == [(flag, message.payload or PLACEHOLDER, join(pairs))]
 
 
 def test_what_a_rocketmq_consumer_sees() -> None:

@@ -5,7 +5,9 @@ import time
 import pytest
 
 from mqbridge.message import Message
-from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, decode, encode
+from mqbridge.rocketmq.mapping.limits import Limits
+from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
+from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from tests.kit import rocketmq_remoting as remoting
@@ -20,7 +22,7 @@ PATIENCE_S = 20.0
 ORIGIN = "c|t|1:0|"
 
 
-def send(broker: str, topic: str, outgoing: Outgoing) -> None:
+def send(broker: str, topic: str, outgoing: EncodedRequest) -> None:
     fields = {
         "a": "mapping", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": outgoing.sys_flag, "g": outgoing.born, "h": outgoing.flag,
         "i": outgoing.properties.decode(), "j": 0, "k": False, "m": outgoing.is_batch,

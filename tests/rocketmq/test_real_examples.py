@@ -12,7 +12,7 @@ import pytest
 
 from mqbridge.rocketmq.client.client import RocketmqClient
 from tests.kit.rocketmq import RocketMQ
-from tests.rocketmq.client.places import PATIENCE_S, Place
+from tests.rocketmq.client.places import PATIENCE_S, Place, until
 from tests.rocketmq.client.test_java_members import JavaMember
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
@@ -90,12 +90,6 @@ async def send_until(place: Place, reader: Process) -> set[bytes]:
             sent.add(body)
         await asyncio.sleep(0.02)
     return sent
-
-
-async def until(condition):
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_what_a_member_sends_back_comes_again(rocketmq: RocketMQ) -> None:

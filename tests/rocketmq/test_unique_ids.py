@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.message import Message
-from mqbridge.rocketmq.mapping.request import IDS, MAX_PROPERTIES_BYTES, Reserve
-from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, decode, encode
+from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits
+from mqbridge.rocketmq.mapping.request import IDS, EncodedRequest, Reserve, encode
+from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.ids import MOST, UniqueIds
 from mqbridge.rocketmq.wire.properties import Name
@@ -19,7 +20,7 @@ from tests.strategies import any_messages, said
 NOW = 1_800_000_000_000
 
 
-def stored(sends: list[Outgoing]) -> list[Record]:
+def stored(sends: list[EncodedRequest]) -> list[Record]:
     """As a broker stores them."""
     return [
         Record("T", body, string, flag=flag)

@@ -15,7 +15,7 @@ from mqbridge.pulsar.client.batching import Batching
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.client.topic_consumer import TopicConsumer, open_topic_consumer
 from mqbridge.pulsar.client.topic_producer import TopicProducer, open_topic_producer
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from tests.kit import java
 from tests.kit.java import JavaProgram
 from tests.kit.pulsar import Pulsar

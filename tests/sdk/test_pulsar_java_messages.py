@@ -17,7 +17,7 @@ from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.client.topic_producer import open_topic_producer
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata

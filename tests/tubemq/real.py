@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from mqbridge.tubemq.client.producer import Producer, Sender
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.session import Sessions
 from mqbridge.tubemq.wire.payload import checksum
+from tests.kit import conversation
 from tests.kit.tubemq import TubeMQ
 
 PATIENCE_S = 60.0
@@ -81,10 +83,7 @@ class Reading:
         return sum(map(len, self.got.values()))
 
 
-async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    async with asyncio.timeout(patience_s):
-        while not condition():
-            await asyncio.sleep(0.02)
+until = partial(conversation.until, patience_s=PATIENCE_S, pause_s=0.02)
 
 
 def fresh_group() -> str:

@@ -4,16 +4,19 @@ import struct
 from datetime import UTC
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import MappingError
-from mqbridge.mapping.parse_templates import Shapes
+from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
-from mqbridge.tubemq.mapping.stored import Encoded, decode, encode
+from mqbridge.tubemq.mapping import fast, properties, stored
+from mqbridge.tubemq.mapping.request import EncodedRequest, encode
+from mqbridge.tubemq.mapping.stored import decode
+from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
-from tests.strategies import Changes, any_messages, attribute_strings, changes, messages, said
+from tests.strategies import Changes, any_messages, attribute_strings, changes, messages, said, tubemq_natives
 
 STAMP = "c|t|1:0|28:3"
 
@@ -22,7 +25,7 @@ def transferred(data: bytes, flag: int) -> TransferedMessage:
     return TransferedMessage(messageId=1, checkSum=checksum(data), payLoadData=data, flag=flag)
 
 
-def read(encoded: Encoded) -> Message:
+def read(encoded: EncodedRequest) -> Message:
     return decode([transferred(encoded.data, encoded.flag)], 0)[0]
 
 
@@ -76,21 +79,31 @@ def test_a_native_message_keeps_its_attribute_string(attributes: bytes, body: by
     assert again.origin == (STAMP if stamped else None)
 
 
+@settings(max_examples=500)
 @given(
     attributes=st.one_of(attribute_strings, st.lists(st.sampled_from([b"$msgType$=t", b"ab=12", b"c=\xc3\xbc"])).map(b",".join)),
     changes=changes(b"=,a1\xc3"),
 )
+@example(attributes=b"ab=12,c=3", changes=lambda string: string.replace(b"12", b",2"))
+@example(attributes=b"ab=12,c=3", changes=lambda string: string.replace(b"12", b"1="))
 @example(attributes=b"a=1,%6dqbridge.key=123456789", changes=lambda string: string.replace(b"123456789", b"mqbridge."))
 def test_what_is_as_long_as_one_before_is_read_alike(attributes: bytes, changes: Changes) -> None:
     """The first one leaves its shape, which is tried on the others, unless a name may be ours: those would be the user's then."""
     both = [native(attributes), native(changes(attributes))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.tubemq.mapping.fast._shapes", Shapes())
+        patch.setattr(fast._parser, "templates", ParseTemplates())
         got = decode(both * 2, 0)
-        patch.setattr("mqbridge.tubemq.mapping.fast._cut", lambda _: None)  # pair by pair
-        patch.setattr("mqbridge.tubemq.mapping.fast._shapes", Shapes())
-        plain = decode(both * 2, 0)
+    plain = [stored.read(item, (0, index), minutes_of(UTC)) for index, item in enumerate(both * 2)]
     assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
+
+
+@settings(max_examples=300)
+@given(items=st.lists(tubemq_natives(), max_size=4), damaged=st.booleans())
+def test_the_fast_way_reads_what_the_plain_way_reads(items: list[TransferedMessage], damaged: bool) -> None:
+    if items and damaged:
+        items[0].checkSum ^= 1
+    plain = [stored.read(item, (7, index), minutes_of(UTC)) for index, item in enumerate(items)]
+    assert [message.as_dict() for message in decode(items, 7)] == [message.as_dict() for message in plain]
 
 
 @given(message=messages(msg_type=st.one_of(st.none(), st.text("ab,=%", min_size=1, max_size=4))), stamped=st.booleans())
@@ -167,11 +180,10 @@ def test_hops(origin: str | None, hops: int, stamp: str, then: int, attributes: 
 @given(message=any_messages(), stamp=st.sampled_from([None, STAMP]), hops=st.integers(0, 3))
 def test_the_fast_way_builds_what_the_plain_way_builds(message: Message, stamp: str | None, hops: int) -> None:
     message.origin, message.hops = ("o", hops) if hops else (None, 0)
-    fast = encode(message, stamp)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.tubemq.mapping.request._build_ordinary", lambda *_: None)
-        plain = encode(message, stamp)
-    assert (fast.data, fast.flag) == (plain.data, plain.flag)
+    time = None if message.event_time is None else minute_texts_of(UTC)[message.event_time // 1000]
+    block = fast.write_block(message, stamp, time)
+    event("fast" if block is not None else "plain")
+    assert block in {None, properties.write_block(message, stamp, time, minutes_of(UTC))}
 
 
 def test_lone_surrogates_are_refused() -> None:

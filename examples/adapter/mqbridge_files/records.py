@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from mqbridge.errors import MappingError
-from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, Row, Table
+from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message, Position, format_position
 
 MAX_LINE_BYTES = 16 << 20
@@ -19,8 +19,8 @@ _NOT_STORED = {
     "defect": (DROPPED, "a message that could not be read is refused"),
 }
 
-TABLE = Table(
-    "files", "files", tuple(Row(name, name, *_NOT_STORED.get(name, (NATIVE, "as it is"))) for name in Message.__slots__)
+TABLE = FieldTable(
+    "files", "files", tuple(FieldRule(name, name, *_NOT_STORED.get(name, (NATIVE, "as it is"))) for name in Message.__slots__)
 )
 
 

@@ -1,6 +1,6 @@
 """What becomes of the fields of a message in the embedded log, which says all of them natively."""
 
-from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, Row, Table
+from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message
 
 _OTHERS = {
@@ -11,6 +11,6 @@ _OTHERS = {
     "defect": (DROPPED, "what could not be read is never delivered"),
 }
 
-TABLE = Table(
-    "log", "embedded log", tuple(Row(slot, slot, *_OTHERS.get(slot, (NATIVE, "as it is"))) for slot in Message.__slots__)
+TABLE = FieldTable(
+    "log", "embedded log", tuple(FieldRule(slot, slot, *_OTHERS.get(slot, (NATIVE, "as it is"))) for slot in Message.__slots__)
 )

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from mqbridge.adapter import ClusterModel
-from mqbridge.units import Duration, Size
+from mqbridge.config.units import Duration, Size
 
 
 class LogSettings(ClusterModel):

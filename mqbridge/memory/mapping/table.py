@@ -1,6 +1,6 @@
 """What becomes of the fields of a message in memory: the object itself is kept."""
 
-from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, Row, Table
+from mqbridge.mapping.field_table import DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message
 
 _OTHERS = {
@@ -9,4 +9,6 @@ _OTHERS = {
     "defect": (DROPPED, "what could not be read is never delivered"),
 }
 
-TABLE = Table("memory", "memory", tuple(Row(slot, slot, *_OTHERS.get(slot, (NATIVE, "as it is"))) for slot in Message.__slots__))
+TABLE = FieldTable(
+    "memory", "memory", tuple(FieldRule(slot, slot, *_OTHERS.get(slot, (NATIVE, "as it is"))) for slot in Message.__slots__)
+)

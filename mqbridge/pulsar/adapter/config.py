@@ -6,9 +6,9 @@ from urllib.parse import parse_qs
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter import ClusterModel
+from mqbridge.config.units import Duration, Size
 from mqbridge.pulsar.client.pool import TLS_SCHEME, parse_service_url
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
-from mqbridge.units import Duration, Size
 
 ADMIN_PORT = 8080
 

@@ -12,7 +12,7 @@ from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.pulsar.client.consumer import Consumer
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.codes import is_missing
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words

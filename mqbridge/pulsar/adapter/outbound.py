@@ -15,7 +15,7 @@ from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.sending import SendReceipt
 from mqbridge.pulsar.client.subscription import reader
-from mqbridge.pulsar.mapping.request import Limits, Outgoing, encode
+from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.ids import LATEST
@@ -102,5 +102,5 @@ def _java_hash(key: bytes) -> int:
         return java_string_hash(base64.b64encode(key).decode())
 
 
-def _positions(out: Outgoing, receipt: SendReceipt) -> list[Position]:
+def _positions(out: EncodedEntry, receipt: SendReceipt) -> list[Position]:
     return [(receipt.ledger, receipt.entry, index) for index in range(out.count)]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from mqbridge.pulsar.client.producer import Producer
 from mqbridge.pulsar.client.sending import SendReceipt
-from mqbridge.pulsar.wire.batch import PLAIN_HEADS, frame_head
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from mqbridge.pulsar.wire.single_metadata import PLAIN_PREFIXES, encode_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class OutgoingMessage:
     def head(self) -> bytes:
         """What stands before the payload in a batch."""
         if self.key is self.ordering_key is None and self.payload is not None and not (self.properties or self.event_time):
-            return PLAIN_HEADS[len(self.payload)]
+            return PLAIN_PREFIXES[len(self.payload)]
         key, is_binary = self.key, False
         if isinstance(key, bytes):
             key, is_binary = base64.b64encode(key).decode(), True
-        return frame_head(
+        return encode_prefix(
             -1 if self.payload is None else len(self.payload), self.properties, key, is_binary, self.ordering_key, self.event_time
         )
 
@@ -121,7 +121,7 @@ class Batcher:
 
     def put_plain(self, payload: bytes) -> "asyncio.Future[MessageId]":
         """The same for a payload of which nothing else is said. Most fit into a batch that has begun and does not end by them."""
-        head = PLAIN_HEADS[len(payload)]
+        head = PLAIN_PREFIXES[len(payload)]
         size = self._bytes + len(head) + len(payload)
         batch = self._batches.get(None)
         if batch is None or size >= self._batching.max_bytes or self._messages + 1 >= self._batching.max_messages:
@@ -141,7 +141,7 @@ class Batcher:
             self.flush()
             self._send_alone(message, payload, future)
             return future
-        head = message.head() if payload is None or message is not PLAIN else PLAIN_HEADS[len(payload)]
+        head = message.head() if payload is None or message is not PLAIN else PLAIN_PREFIXES[len(payload)]
         payload = payload or b""
         size = len(head) + len(payload)
         if self._messages and self._bytes + size > batching.max_bytes:

@@ -19,8 +19,8 @@ def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str
     payload = entry.payload
     if entry.metadata.HasField("num_messages_in_batch"):
         [(metadata, payload)] = split_batch(entry.payload, 1)
-    said: list[tuple[str, str | bytes]] = [("payload", payload)]
+    fields: list[tuple[str, str | bytes]] = [("payload", payload)]
     for field, value in metadata.ListFields():
         if field.name not in _FRAMING:
-            said.append((f"{metadata.DESCRIPTOR.name}.{field.name}", value if isinstance(value, bytes) else str(value)))
-    return said + [(f"property {pair.key}", pair.value) for pair in metadata.properties]
+            fields.append((f"{metadata.DESCRIPTOR.name}.{field.name}", value if isinstance(value, bytes) else str(value)))
+    return fields + [(f"property {pair.key}", pair.value) for pair in metadata.properties]

@@ -32,10 +32,10 @@ def cut(metadata: MessageMetadata, payload: bytes, chunk_bytes: int) -> Iterator
     total = -(-len(payload) // chunk_bytes)
     uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
     for number in range(total):
-        said = MessageMetadata()
-        said.CopyFrom(metadata)
-        said.uuid, said.chunk_id, said.num_chunks_from_msg, said.total_chunk_msg_size = uuid, number, total, len(payload)
-        yield said, payload[number * chunk_bytes : (number + 1) * chunk_bytes]
+        chunk = MessageMetadata()
+        chunk.CopyFrom(metadata)
+        chunk.uuid, chunk.chunk_id, chunk.num_chunks_from_msg, chunk.total_chunk_msg_size = uuid, number, total, len(payload)
+        yield chunk, payload[number * chunk_bytes : (number + 1) * chunk_bytes]
 
 
 def chunk_room(metadata: MessageMetadata, max_message_size: int) -> int:

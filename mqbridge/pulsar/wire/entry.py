@@ -64,6 +64,11 @@ class Entry:
         """Presence decides: C++ and Go frame a single message as a batch of one, Java does not."""
         return self.metadata.HasField("num_messages_in_batch")
 
+    def is_due(self, index: int) -> bool:
+        """Whether a message of the batch is to be delivered: it is not acknowledged yet."""
+        word, bit = divmod(index, 64)
+        return not self.ack_set or (word < len(self.ack_set) and bool(self.ack_set[word] >> bit & 1))
+
     @property
     def place(self) -> tuple[int, int]:
         """Ledger and entry."""

@@ -5,14 +5,13 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter import ClusterModel
+from mqbridge.config.units import Duration, Size
 from mqbridge.net.dial import split_address
-from mqbridge.units import Duration, Size
+from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT
+from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES
 
-DEFAULT_PORT = 9876
 BATCH_BYTES = 1 << 20
 """A batch larger than this gains nothing; Brokers take up to 4 MiB."""
-MAX_MESSAGE_BYTES = 4 << 20
-"""What Brokers take by default (`maxMessageSize`)."""
 
 
 class RocketMQCluster(ClusterModel):

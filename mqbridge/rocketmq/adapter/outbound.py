@@ -14,7 +14,8 @@ from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.client.producer import Producer
 from mqbridge.rocketmq.client.route import TopicRoute, shown
 from mqbridge.rocketmq.client.sending import SendResult
-from mqbridge.rocketmq.mapping.stored import Limits, Outgoing, encode
+from mqbridge.rocketmq.mapping.limits import Limits
+from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
 from mqbridge.rocketmq.wire.bodies import Queue
 from mqbridge.wire.javahash import java_string_hash
 
@@ -89,7 +90,7 @@ class RocketMQOutbound:
             receipt.wait_for(self._hand_over(self._queues[partition], out), out.indexes, partial(_positions, out))
         return receipt.sent()
 
-    def _hand_over(self, queue: Queue, out: Outgoing) -> "asyncio.Future[SendResult]":
+    def _hand_over(self, queue: Queue, out: EncodedRequest) -> "asyncio.Future[SendResult]":
         if out.is_batch:
             return self._producer.send_batch(queue, out.body, out.count, out.born)
         return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
@@ -124,5 +125,5 @@ def _select(key: bytes) -> int:
     return abs(java_string_hash(key.decode(errors="replace")))
 
 
-def _positions(out: Outgoing, result: SendResult) -> list[Position]:
+def _positions(out: EncodedRequest, result: SendResult) -> list[Position]:
     return [() if out.delayed else (result.offset + index,) for index in range(out.count)]

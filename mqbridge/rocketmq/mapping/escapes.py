@@ -18,11 +18,11 @@ _NOTHING = "%"
 
 def escape(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs as the property string can hold them, each under a name of its own."""
-    last = {name: place for place, (name, value) in enumerate(pairs) if is_plain(name) and fault(name, value) is None}
+    last = {name: index for index, (name, value) in enumerate(pairs) if is_plain(name) and fault(name, value) is None}
     escaped: list[Pair] = []
     count = 0
-    for place, (name, value) in enumerate(pairs):
-        if last.get(name) == place:
+    for index, (name, value) in enumerate(pairs):
+        if last.get(name) == index:
             escaped.append((name, value))
         else:
             escaped.append((f"{ESCAPE_PREFIX}{count}.{_escaped(name)}", _escaped(value)))

@@ -1,36 +1,40 @@
-r"""Reading and writing the ordinary message fast; `reading` and `writing` are the plain ways, and the reference in tests.
+"""Fast code for ordinary RocketMQ messages, both directions; anything unusual falls back to the plain code.
 
-A property string (`name \x01 value \x02` ...) is cut into names and values at once, and what the names mean is remembered by all
-of them together. A string that is anything out of the ordinary, or of a gateway, is left to the plain ways.
+`read_records` and `write_run` are all that others use. They give what `stored.read` and `properties.write_block` give.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
-from mqbridge.mapping.bounded_cache import remember
-from mqbridge.mapping.lazy_properties import Layout, RawMessage, is_text, keep, layout_of
-from mqbridge.mapping.parse_templates import Shape, Shapes
-from mqbridge.mapping.reserved_properties import ATTRIBUTES, BUILT, EVENT_TIME, ORIGIN
-from mqbridge.message import RESERVED_PREFIX, Message
-from mqbridge.rocketmq.mapping.reading import PLACEHOLDER, first_key, read
+from mqbridge.mapping.bounded_cache import BoundedCache, total_length
+from mqbridge.mapping.lazy_properties import LazyMessage, PropertyNames, is_utf8, property_names, split_properties
+from mqbridge.mapping.property_string import PropertyStringParser, StringForm, string_format
+from mqbridge.mapping.reserved_properties import ATTRIBUTES, EVENT_TIME, GATEWAY_MARKER, HOPS, ORIGIN, origin_properties
+from mqbridge.message import RESERVED_PREFIX, Message, format_position
+from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES
+from mqbridge.rocketmq.mapping.properties import PLACEHOLDER, first_key
 from mqbridge.rocketmq.mapping.table import IGNORED_NAMES, SHARDED, is_plain
-from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, fault
+from mqbridge.rocketmq.wire.properties import NAME_END, TRANSIENT_PREFIX, VALUE_END, Name, fault, join, opening
 from mqbridge.rocketmq.wire.record import Record
+
+_SEPARATOR, _END = NAME_END.encode(), VALUE_END.encode()
+_EMPTY_VALUE = _SEPARATOR + _END
+
+# --- records -> messages ----------------------------------------------------------------------------------------------
 
 _TAGS, _KEYS, _UNIQUE, _SHARDING, _TIMER = (
     name.encode() for name in (Name.TAGS, Name.KEYS, Name.UNIQ_KEY, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS)
 )
 _FIELDS = frozenset({_TAGS, _KEYS, _SHARDING})
-_ORIGIN, _ATTRIBUTES, _TIME, _BUILT = ORIGIN.encode(), ATTRIBUTES.encode(), EVENT_TIME.encode(), BUILT[0].encode()
+_ORIGIN, _ATTRIBUTES, _TIME, _MARKER = ORIGIN.encode(), ATTRIBUTES.encode(), EVENT_TIME.encode(), GATEWAY_MARKER[0].encode()
 _OURS = RESERVED_PREFIX.encode()
-_CARRIED = frozenset({_ORIGIN, _ATTRIBUTES, _TIME, _BUILT})
-"""What most messages of a gateway have, and nothing else."""
+_CARRIED = frozenset({_ORIGIN, _ATTRIBUTES, _TIME, _MARKER})
+"""The gateway's properties that most messages of a gateway have; a string with any other is left to the plain code."""
 
 Picker = Callable[[Sequence[bytes]], tuple[bytes, ...]]
 
 
-class RecordMessage(RawMessage):
+class RecordMessage(LazyMessage):
     """A message of a record that no gateway wrote."""
 
     __slots__ = ()
@@ -38,61 +42,60 @@ class RecordMessage(RawMessage):
     attributes: bytes | None = None
 
 
-# --- in ---------------------------------------------------------------------------------------------------------------
-
-
-class _CarriedMessage(RecordMessage):
+class _GatewayMessage(RecordMessage):
     """A message that a gateway wrote."""
 
     __slots__ = ("attributes", "hops", "origin")
-    origin: str | None  # type: ignore[assignment]  # not the constant that other raw messages have
+    origin: str | None  # type: ignore[assignment]  # not the constant that other lazy messages have
 
 
-class _Form:
-    """What a property string with these names says: where among its values the user's are, tag and keys, -1 for none.
+class _Form(StringForm):
+    """A property string with these names: which of its values are the user's, the tag and the keys; -1 for none.
 
-    `text` is the string but for the values, `rest` is for what not all messages have.
+    `rest` is for what not all messages have.
     """
 
-    __slots__ = ("count", "keys_at", "kind", "layout", "names", "pick", "rest", "tag_at", "text")
+    __slots__ = ("keys_at", "kind", "pick", "property_names", "rest", "tag_at")
 
     def __init__(self, names: tuple[bytes, ...], users: Sequence[int]) -> None:
-        self.names = names
+        super().__init__(names)
         carried = not _CARRIED.isdisjoint(names)
-        self.kind = _CarriedMessage if carried else RecordMessage
+        self.kind = _GatewayMessage if carried else RecordMessage
         self.rest = _Rest(names, users, carried=carried) if carried or _SHARDING in names else None
-        self.count = len(names)
-        self.layout = layout_of(tuple([names[place] for place in users]))
-        self.pick = picker(users)
-        self.tag_at, self.keys_at = _place(names, _TAGS), _place(names, _KEYS)
-        self.text = b"".join([name.replace(b"%", b"%%") + b"\x01%b\x02" for name in names])
+        self.property_names = property_names(tuple([names[index] for index in users]))
+        self.pick = _picker(users)
+        self.tag_at, self.keys_at = _index(names, _TAGS), _index(names, _KEYS)
+
+    def lengths(self, values: Sequence[bytes]) -> tuple[int, ...]:
+        """The lengths of the user's values."""
+        return tuple(map(len, self.pick(values)))
 
 
 class _Rest:
-    """What a message has that was carried, or has a key of its own."""
+    """Fills in the carried fields, and a key of its own."""
 
-    __slots__ = ("_attributes_at", "_built_at", "_carried", "_key_at", "_origin_at", "_sharded", "_time_at")
+    __slots__ = ("_attributes_at", "_carried", "_key_at", "_marker_at", "_origin_at", "_sharded", "_time_at")
 
     def __init__(self, names: tuple[bytes, ...], users: Sequence[int], *, carried: bool) -> None:
         self._carried = carried
-        self._key_at, self._origin_at, self._attributes_at, self._time_at, self._built_at = (
-            _place(names, name) for name in (_SHARDING, _ORIGIN, _ATTRIBUTES, _TIME, _BUILT)
+        self._key_at, self._origin_at, self._attributes_at, self._time_at, self._marker_at = (
+            _index(names, name) for name in (_SHARDING, _ORIGIN, _ATTRIBUTES, _TIME, _MARKER)
         )
-        self._sharded = layout_of((*(names[place] for place in users), SHARDED.encode()))
+        self._sharded = property_names((*(names[index] for index in users), SHARDED.encode()))
 
     def fill(self, message: RecordMessage, values: tuple[bytes, ...]) -> bool:
-        """Fill that in; False when some of it is to be read plainly."""
-        if self._carried and not (isinstance(message, _CarriedMessage) and self._fill_carried(message, values)):
+        """Set the fields; False when the plain code has to read the record."""
+        if self._carried and not (isinstance(message, _GatewayMessage) and self._fill_carried(message, values)):
             return False
         if self._key_at >= 0:
             key = values[self._key_at].decode()
             if key == message.key:  # KEYS say it too
-                message.layout, message.lengths, message.values = self._sharded, None, (*message.values, b"1")
+                message.property_names, message.lengths, message.values = self._sharded, None, (*message.values, b"1")
             message.key = key
         return True
 
-    def _fill_carried(self, message: "_CarriedMessage", values: tuple[bytes, ...]) -> bool:
-        if message.payload == PLACEHOLDER or (self._built_at >= 0 and values[self._built_at] != b"1"):
+    def _fill_carried(self, message: _GatewayMessage, values: tuple[bytes, ...]) -> bool:
+        if message.payload == PLACEHOLDER or (self._marker_at >= 0 and values[self._marker_at] != b"1"):
             return False
         message.event_time = None
         if self._time_at >= 0:
@@ -105,105 +108,17 @@ class _Rest:
         return True
 
 
-class _StringShape(Shape):
-    """The shape of a property string."""
-
-    __slots__ = ("form", "lengths")
-
-    def __init__(self, data: bytes, form: _Form, values: tuple[bytes, ...]) -> None:
-        self.form = form
-        self.lengths = tuple(map(len, form.pick(values)))
-        # A name with the separator behind it, and from the second on with the one before it.
-        cuts = [cut for name, value in zip(form.names, values, strict=True) for cut in (len(name) + 2, len(value))]
-        super().__init__(data, [cuts[0] - 1, *cuts[1:], 1])
-
-
-_forms: dict[tuple[bytes, ...], _Form | None] = {}
-"""By the names of a string, and the nothing behind its last separator; None for strings that are to be read plainly."""
-_shapes = Shapes[_StringShape]()
-_keys: dict[bytes, tuple[tuple[str, ...], str | None]] = {}
-"""Index keys and key by the value of KEYS."""
-_tags: dict[bytes, str] = {}
-
-
-def read_all(records: Sequence[Record]) -> list[Message]:
-    """The messages of records."""
-    messages: list[Message] = []
-    append, shapes, keys_of, tags, new = messages.append, _shapes.by_length, _keys, _tags, RecordMessage.__new__
-    for record in records:
-        data = record.properties
-        if record.flag or record.defect is not None:
-            append(read(record))
-            continue
-        shape = shapes.get(len(data))
-        if (
-            shape is not None
-            and (fields := shape.unpack(data))[::2] == shape.fixed
-            # All separators are in the fixed bytes: there is no other way to cut it.
-            and data.count(b"\x01") == shape.form.count
-            and data.count(b"\x02") == shape.form.count
-        ):
-            form, values, lengths = shape.form, fields[1::2], shape.lengths
-        elif (cut := _cut(data)) is not None:
-            form, values = cut
-            lengths = None
-        else:
-            append(read(record))
-            continue
-        message = new(form.kind)
-        message.payload = record.body
-        message.position = (record.queue_offset,)
-        message.event_time = record.born_timestamp
-        message.publish_time = record.store_timestamp
-        message.delivery_count = record.reconsume_times
-        message.layout, message.lengths, message.values = form.layout, lengths, form.pick(values)
-        if (at := form.tag_at) >= 0:
-            value = values[at]
-            message.msg_type = tags.get(value) or _tag(value)
-        else:
-            message.msg_type = None
-        if (at := form.keys_at) >= 0:
-            value = values[at]
-            message.keys, message.key = keys_of.get(value) or _keys_of(value)
-        else:
-            message.keys, message.key = (), None
-        append(message if form.rest is None or form.rest.fill(message, values) else read(record))
-    _shapes.earn(len(records))
-    return messages
-
-
-def _cut(data: bytes) -> tuple[_Form, tuple[bytes, ...]] | None:
-    """Form and values of a string; None for one that is to be read plainly."""
-    parts = data.replace(b"\x01", b"\x02").split(b"\x02")
-    names, values = tuple(parts[::2]), tuple(parts[1::2])
-    try:
-        form = _forms[names]
-    except KeyError:
-        form = _learn(names)
-    # Written again it is the same: then the separators take turns, and no value holds one.
-    if form is None or len(values) != form.count or form.text % values != data or b"\x01\x02" in data:
-        return None
-    _shapes.learn(len(data), partial(_StringShape, data, form, values))
-    return form, values
-
-
-def _learn(names: tuple[bytes, ...]) -> _Form | None:
-    """What these names mean."""
-    form = _form_of(names[:-1]) if len(names) > 1 and names[-1] == b"" else None
-    return keep(_forms, names, form)
-
-
 def _form_of(names: tuple[bytes, ...]) -> _Form | None:
-    """None for names out of the ordinary: repeats, escapes, what only some gateways write."""
+    """None for unusual names: repeats, escapes, the gateway's less common properties."""
     users: list[int] = []
     carried = False
-    for place, name in enumerate(names):
-        if not name or not is_text(name) or name == _TIMER:
+    for index, name in enumerate(names):
+        if not name or not is_utf8(name) or name == _TIMER:
             return None
-        again = name in names[:place]
+        again = name in names[:index]
         if name == _UNIQUE:
             if not again and not carried:  # the others were made by a broker
-                users.append(place)
+                users.append(index)
         elif again:
             return None
         elif name.startswith(_OURS):
@@ -211,68 +126,202 @@ def _form_of(names: tuple[bytes, ...]) -> _Form | None:
                 return None
             carried = True
         elif not (name in _FIELDS or (text := name.decode()) in IGNORED_NAMES or text.startswith(TRANSIENT_PREFIX)):
-            users.append(place)
+            users.append(index)
     return _Form(names, users)
 
 
-def _place(names: tuple[bytes, ...], name: bytes) -> int:
+def _index(names: tuple[bytes, ...], name: bytes) -> int:
     return names.index(name) if name in names else -1
 
 
-def picker(places: Sequence[int]) -> Picker:
-    """Takes what is at these places."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: tuple([values[place] for place in places])
+def _picker(indexes: Sequence[int]) -> Picker:
+    """Takes the values at these indexes."""
+    if len(indexes) > 1:
+        return itemgetter(*indexes)
+    return lambda values: tuple([values[index] for index in indexes])
 
 
-def _tag(value: bytes) -> str:
-    return remember(_tags, value, value.decode(), len(value))
-
-
-def _keys_of(value: bytes) -> tuple[tuple[str, ...], str | None]:
+def _read_keys(value: bytes) -> tuple[tuple[str, ...], str | None]:
     keys = tuple(value.decode().split(" "))
-    return remember(_keys, value, (keys, first_key(keys)), len(value))
+    return keys, first_key(keys)
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
+_parser = PropertyStringParser(_SEPARATOR, _END, _form_of, terminated=True, empty_values=False)
+_keys = BoundedCache(_read_keys)
+"""Index keys and key by the value of KEYS."""
+_tags: BoundedCache[bytes, str] = BoundedCache(bytes.decode)
 
 
-class Plan:
-    """How properties of these names stand in a property string, if they may stand there as they are.
+def read_records(records: Sequence[Record], read_plain: Callable[[Record], Message]) -> list[Message]:
+    """The messages of records."""
+    messages: list[Message] = []
+    templates = _parser.templates
+    append, by_length, split, new = messages.append, templates.by_length, _parser.split, RecordMessage.__new__
+    keys_of, tag_of, separator, end = _keys.get, _tags.get, _SEPARATOR, _END
+    for record in records:
+        block = record.properties
+        if record.flag or record.defect is not None:
+            append(read_plain(record))
+            continue
+        template = by_length.get(len(block))
+        if (
+            template is not None
+            and (fields := template.unpack(block))[::2] == template.fixed
+            and block.count(separator) == template.separators
+            and block.count(end) == template.ends
+        ):
+            form, values, lengths = template.form, fields[1::2], template.lengths
+        elif (found := split(block)) is not None:
+            form, values = found
+            lengths = None
+        else:
+            append(read_plain(record))
+            continue
+        message = new(form.kind)
+        message.payload = record.body
+        message.position = (record.queue_offset,)
+        message.event_time = record.born_timestamp
+        message.publish_time = record.store_timestamp
+        message.delivery_count = record.reconsume_times
+        message.property_names, message.lengths, message.values = form.property_names, lengths, form.pick(values)
+        if (at := form.tag_at) >= 0:
+            value = values[at]
+            message.msg_type = tag_of(value) or _tags[value]
+        else:
+            message.msg_type = None
+        if (at := form.keys_at) >= 0:
+            value = values[at]
+            message.keys, message.key = keys_of(value) or _keys[value]
+        else:
+            message.keys, message.key = (), None
+        append(message if form.rest is None or form.rest.fill(message, values) else read_plain(record))
+    templates.earn(len(records))
+    return messages
 
-    `text` takes their values, `count` is how many there are.
-    """
+
+# --- messages -> blocks -----------------------------------------------------------------------------------------------
+
+Put = Callable[[int, Message, bytes, bytes, int], None]
+"""Takes index, message, body, property string and flag."""
+
+
+class _Prepared:
+    """How properties of these names are written: `text` takes their values, `count` is their number."""
 
     __slots__ = ("count", "has_id", "text")
 
-    def __init__(self, layout: Layout) -> None:
-        self.text = b"".join([name.replace(b"%", b"%%") + b"\x01%b\x02" for name in layout.names])
-        self.count = len(layout.names)
-        self.has_id = Name.UNIQ_KEY in layout.texts
+    def __init__(self, names: PropertyNames) -> None:
+        self.text = string_format(names.names, _SEPARATOR, _END, terminated=True)
+        self.count = len(names.names)
+        self.has_id = Name.UNIQ_KEY in names.texts
 
 
-def plan_of(layout: Layout) -> Plan | None:
-    """The plan of these names; None when one is to be escaped, or may mean something to `writing`."""
-    texts = layout.texts
+def _prepare(names: PropertyNames) -> _Prepared | None:
+    """None for names that are to be escaped, or that may mean something to the plain code."""
+    texts = names.texts
     ordinary = all(is_plain(text) and fault(text, "x") is None and not text.startswith(RESERVED_PREFIX) for text in texts)
-    return Plan(layout) if ordinary and len(set(texts)) == len(texts) else None
+    return _Prepared(names) if ordinary and len(set(texts)) == len(texts) else None
 
 
-written_tags: dict[str, bytes] = {}
-written_keys: dict[tuple[str, ...], tuple[bytes, str]] = {}
-"""KEYS and the first key by the keys."""
-NO_KEYS = b"", ""
+def _write_tag(tag: str) -> bytes:
+    return join([(Name.TAGS, tag)])
 
 
-def write_tag(tag: str) -> bytes:
-    """TAGS."""
-    return remember(written_tags, tag, f"{Name.TAGS}\x01{tag}\x02".encode(), len(tag))
-
-
-def write_keys(keys: tuple[str, ...]) -> tuple[bytes, str]:
-    """KEYS, and the first of the keys; NO_KEYS where they cannot be taken apart again."""
+def _write_keys(keys: tuple[str, ...]) -> tuple[bytes, str]:
+    """KEYS, and the first of the keys; nothing where a reader could not split them again."""
     joined = " ".join(keys)
     ordinary = keys[0] and ((len(keys) == 1 and " " not in joined) or tuple(joined.split(" ")) == keys)
-    found = (f"{Name.KEYS}\x01{joined}\x02".encode(), keys[0]) if ordinary else NO_KEYS
-    return remember(written_keys, keys, found, len(joined))
+    return (join([(Name.KEYS, joined)]), keys[0]) if ordinary else (b"", "")
+
+
+_written_tags = BoundedCache(_write_tag)
+_written_keys = BoundedCache(_write_keys, length=total_length)
+_KEY_FORMAT = opening(Name.SHARDING_KEY).decode() + "{}" + VALUE_END
+_ATTRIBUTES_FORMAT = opening(ATTRIBUTES) + b"%b" + _END
+_TIME_FORMAT, _HOPS_FORMAT = opening(EVENT_TIME) + b"%d" + _END, opening(HOPS) + b"%d" + _END
+_LAST_NUMBER_FORMAT = b"%b%d" + _END
+_MARKER_PAIR = join([GATEWAY_MARKER])
+
+
+def write_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
+    messages: Sequence[Message], start: int, origin: str | None, ids: Iterator[bytes] | None, room: int, put: Put
+) -> int:
+    """`put` messages from `start` up to the first that is not ordinary, whose index it returns.
+
+    The bytes are those of `properties.write_block`, with the next of `ids` behind them where the message has none. Every stamp
+    begins with `origin`; `room` is what body and property string may take.
+    """
+    tag_of, keys_of, concat = _written_tags.get, _written_keys.get, b"".join
+    stem, stem_of = b"", None
+    known, prepared = None, None
+    kind, lazy = None, False
+    index = start
+    try:
+        for index in range(start, len(messages)):
+            message = messages[index]
+            body = message.payload
+            if message.__class__ is not kind:
+                kind = message.__class__
+                lazy = issubclass(kind, LazyMessage)
+            if lazy:
+                names, values = message.property_names, message.values  # type: ignore[attr-defined]
+            elif _is_ordinary(message):
+                names, values = split_properties(message.properties)
+            else:
+                return index
+            if names is not known:
+                known, prepared = names, names.target_cache("rocketmq", _prepare)
+            if prepared is None or not body:
+                return index
+            pieces = [prepared.text % values]
+            if (tag := message.msg_type) is not None:
+                pieces.append(tag_of(tag) or _written_tags[tag])
+            first = None
+            if keys := message.keys:
+                piece, first = keys_of(keys) or _written_keys[keys]
+                pieces.append(piece)
+            if (key := message.key) != first:
+                if not isinstance(key, str):
+                    return index
+                pieces.append(_KEY_FORMAT.format(key).encode())
+            native = len(pieces)
+            if (attributes := message.attributes) is not None:
+                pieces.append(_ATTRIBUTES_FORMAT % attributes)
+            if (time := message.event_time) is not None:
+                pieces.append(_TIME_FORMAT % time)
+            if origin is not None:
+                position = message.position
+                if position[:-1] != stem_of:  # those of an entry or a pack differ in the last number only
+                    stem_of = position[:-1]
+                    stem = opening(ORIGIN) + (origin + (f"{format_position(stem_of)}:" if stem_of else "")).encode()
+                pieces.append(_LAST_NUMBER_FORMAT % (stem, position[-1]))
+                if message.hops:
+                    pieces.append(_HOPS_FORMAT % (message.hops + 1))
+            elif message.origin is not None:
+                pieces += [join([pair]) for pair in origin_properties(message, None)]
+            if len(pieces) == native:
+                pieces.append(_MARKER_PAIR)
+            block = concat(pieces)
+            # A separator inside a text shows in the counts, an empty text by two side by side.
+            count = prepared.count + len(pieces) - 1
+            if block.count(_SEPARATOR) != count or block.count(_END) != count or _EMPTY_VALUE in block:
+                return index
+            if ids is not None and not prepared.has_id:
+                block += next(ids)
+            if len(body) + len(block) > room or len(block) > MAX_PROPERTIES_BYTES:
+                return index
+            put(index, message, body, block, 0)
+    except UnicodeEncodeError:
+        return index
+    return len(messages)
+
+
+def _is_ordinary(message: Message) -> bool:
+    """Whether a message that is not lazy has nothing that only the plain code writes."""
+    return (
+        message.deliver_at is None
+        and message.ordering_key is None
+        and message.defect is None
+        and message.position != ()
+        and (message.attributes is None or is_utf8(message.attributes))
+    )

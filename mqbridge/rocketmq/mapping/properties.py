@@ -1,54 +1,167 @@
-"""`Message` -> property string, the plain way: every message.
+"""The property string, plain: of every record, whoever wrote it, and of every message. The reference for `fast`.
 
-    user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] what is carried ... origin, hops [mqbridge.order]
+A gateway writes
 
-At least one pair is a gateway's, and all of the gateway's stand behind the user's: see `reading`.
+    user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
+
+with at least one pair that only gateways write, and all such pairs behind the user's. A string with such a pair is a gateway's:
+then the record's born timestamp is no event time, and a UNIQ_KEY behind that pair was made by a broker for a message that had
+none, because brokers append.
 """
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from mqbridge.mapping.reserved_properties import BUILT, WITHOUT, carry, escape_user, read_number, stamps
+from mqbridge.mapping.reserved_properties import (
+    GATEWAY_MARKER,
+    WITHOUT,
+    carry_fields,
+    escape_user_property,
+    is_carried,
+    origin_properties,
+    read_carried,
+    read_number,
+)
 from mqbridge.message import Message, Pair
-from mqbridge.rocketmq.mapping.escapes import escape
-from mqbridge.rocketmq.mapping.reading import first_key, order_of
-from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, ORDER, SHARDED, TABLE
-from mqbridge.rocketmq.wire.properties import Name, fault
-
-_INT32 = range(-(1 << 31), 1 << 31)
-
+from mqbridge.rocketmq.mapping.broker_order import read_order, restore_order, write_order
+from mqbridge.rocketmq.mapping.escapes import escape, unescape
+from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, IGNORED_NAMES, ORDER, SHARDED, TABLE
+from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, decode, fault
 
 ALWAYS_CARRIED = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
-"""The fields that nothing native says; `stamps` writes the other two."""
+"""The fields that no property of the system says; `origin_properties` writes the other two."""
+PLACEHOLDER = b"\x00"
+"""The body of a message without one: brokers refuse an empty body."""
+_FIELD_NAMES = frozenset({Name.TAGS, Name.KEYS, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS})
+_INT32 = range(-(1 << 31), 1 << 31)
+
+# --- block -> message -------------------------------------------------------------------------------------------------
 
 
-class Written:
-    """What a message is in RocketMQ besides its body."""
+class ReadBlock(NamedTuple):
+    """Properties and message fields of a property string; `payload` is among the fields of a message without a body.
 
-    __slots__ = ("flag", "pairs")
+    `from_gateway`: a gateway wrote it.
+    """
 
-    def __init__(self, pairs: list[Pair], flag: int) -> None:
-        self.pairs, self.flag = pairs, flag
-
-    def encoded(self) -> bytes:
-        """The property string. Raises UnicodeEncodeError for lone surrogates."""
-        return "".join([f"{name}\x01{value}\x02" for name, value in self.pairs]).encode()
+    properties: tuple[Pair, ...]
+    fields: dict[str, Any]
+    from_gateway: bool
 
 
-def write(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> Written:
-    """The property string's pairs. `alone`: sent by itself, so its broker puts them in its own order; `delay`: has it hold it."""
+def read_block(block: bytes, *, flag: int, blank: bool) -> ReadBlock:
+    """Read a property string. `flag` is the record's; `blank`: its body is PLACEHOLDER. Raises RemoteProtocolError."""
+    parts = _Parts(block, blank=blank)
+    own, carried = read_carried(parts.users + parts.ours, blank=blank)
+    fields = _system_fields(parts.system) | carried
+    fields.setdefault("key", first_key(fields.get("keys", ())))
+    if EMPTY in parts.markers:
+        fields.setdefault("payload", b"")
+    return ReadBlock(own + _synthetic(flag, parts.system, fields, own), fields, bool(parts.ours or parts.markers))
+
+
+def _system_fields(system: dict[str, str]) -> dict[str, Any]:
+    """The message fields that the system's own properties say."""
+    fields: dict[str, Any] = {}
+    if (tag := system.get(Name.TAGS)) is not None:
+        fields["msg_type"] = tag
+    if (keys := system.get(Name.KEYS)) is not None:
+        fields["keys"] = tuple(keys.split(" "))
+    if (key := system.get(Name.SHARDING_KEY)) is not None:
+        fields["key"] = key
+    time = system.get(Name.TIMER_DELIVER_MS, "")
+    if time.isascii() and time.isdigit():
+        fields["deliver_at"] = int(time)
+    return fields
+
+
+def first_key(keys: tuple[str, ...]) -> str | None:
+    """The key of a message without __SHARDINGKEY: its first index key. KEYS with blanks side by side has empty ones."""
+    return next(filter(None, keys), None)
+
+
+def _synthetic(flag: int, system: dict[str, str], fields: dict[str, Any], own: tuple[Pair, ...]) -> tuple[Pair, ...]:
+    """Properties for what no field says, except where the message has a property of that name."""
+    found = []
+    sharding_key = system.get(Name.SHARDING_KEY)
+    if sharding_key is not None and sharding_key == first_key(fields.get("keys", ())):
+        found.append((SHARDED, "1"))
+    if flag:
+        found.append((FLAG, str(flag)))
+    names = {name for name, _ in own}
+    return tuple(pair for pair in found if pair[0] not in names)
+
+
+class _Parts:
+    """A property string taken apart.
+
+    users     the user's pairs, in order, still under `mqbridge.u.`
+    ours      the pairs that carry message fields
+    markers   what a gateway says about the record itself: GATEWAY_MARKER, EMPTY, ORDER
+    system    the values of the system's own properties that are message fields
+    """
+
+    __slots__ = ("markers", "ours", "system", "users")
+
+    def __init__(self, block: bytes, *, blank: bool) -> None:
+        self.users: list[Pair] = []
+        self.ours: list[Pair] = []
+        self.markers: dict[str, str] = {}
+        self.system: dict[str, str] = {}
+        names: list[str] = []
+        made_by_broker = False  # the UNIQ_KEY, if a gateway wrote the rest
+        for name, value in decode(block):
+            if name in _FIELD_NAMES:
+                self.system[name] = value
+            elif name in IGNORED_NAMES or name.startswith(TRANSIENT_PREFIX):
+                continue
+            elif _is_marker(pair := unescape((name, value)), blank=blank):
+                self.markers[pair[0]] = value
+            elif is_carried(pair, blank=blank):
+                self.ours.append(pair)
+            elif name != Name.UNIQ_KEY:
+                self._add(pair, name, names)
+            elif Name.UNIQ_KEY not in names:
+                made_by_broker = bool(self.ours or self.markers)
+                self._add(pair, name, names)
+        if ORDER in self.markers:
+            self.users = restore_order(self.markers[ORDER], names, self.users)
+        elif made_by_broker:
+            del self.users[names.index(Name.UNIQ_KEY)]
+
+    def _add(self, pair: Pair, name: str, names: list[str]) -> None:
+        self.users.append(pair)
+        names.append(name)
+
+
+def _is_marker(pair: Pair, *, blank: bool) -> bool:
+    name, value = pair
+    if name == ORDER:
+        return read_order(value) is not None
+    return pair == GATEWAY_MARKER or (name == EMPTY and value == "1" and blank)
+
+
+# --- message -> block -------------------------------------------------------------------------------------------------
+
+
+def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> tuple[list[Pair], int]:
+    """The pairs of a message's property string, and its flag.
+
+    `alone`: it is sent by itself, so its broker reorders the properties; `delay`: the pair that makes the broker hold it.
+    """
     properties, flag, sharded = _take_synthetic(message)
-    users = [escape_user(pair) for pair in properties]
+    users = [escape_user_property(pair) for pair in properties]
     timed = delay is not None and delay[0] == Name.TIMER_DELIVER_MS
-    ours = [*_carried(message, timed=timed), *stamps(message, stamp)] or [BUILT]
+    ours = [*_carried(message, timed=timed), *origin_properties(message, stamp)] or [GATEWAY_MARKER]
     escaped = escape([*users, *ours])
     pairs = [*escaped[: len(users)], *_native(message, delay, sharded=sharded), *escaped[len(users) :]]
     if alone:
-        pairs.append((ORDER, order_of([name for name, _ in escaped[: len(users)]])))
-    return Written(pairs, flag)
+        pairs.append((ORDER, write_order([name for name, _ in escaped[: len(users)]])))
+    return pairs, flag
 
 
 def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
-    """The properties without those that `reading` makes again of the record, and what these say."""
+    """The properties without those that `read_block` adds again; the flag, and whether __SHARDINGKEY stands beside KEYS."""
     properties = message.properties
     flag, sharded = 0, False
     if _ends_with(properties, FLAG) and (flag := _flag(properties[-1][1])):
@@ -60,7 +173,7 @@ def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
 
 def _ends_with(properties: Sequence[Pair], name: str) -> bool:
     """Whether the last property and no other has this name."""
-    return bool(properties) and [place for place, pair in enumerate(properties, 1) if pair[0] == name] == [len(properties)]
+    return bool(properties) and [number for number, pair in enumerate(properties, 1) if pair[0] == name] == [len(properties)]
 
 
 def _flag(text: str) -> int:
@@ -83,16 +196,16 @@ def _is_writable(text: str | bytes | None) -> bool:
 def _native(message: Message, delay: Pair | None, *, sharded: bool) -> list[Pair]:
     """The system's own properties."""
     pairs = [] if delay is None else [delay]
-    said = (
+    values = (
         (Name.TAGS, message.msg_type),
         (Name.KEYS, " ".join(message.keys) or None),
         (Name.SHARDING_KEY, None if _is_derived(message) and not sharded else message.key),
     )
-    return pairs + [(name, value) for name, value in said if isinstance(value, str) and _is_writable(value)]
+    return pairs + [(name, value) for name, value in values if isinstance(value, str) and _is_writable(value)]
 
 
 def _carried(message: Message, *, timed: bool) -> list[Pair]:
-    """What is not said natively, or not exactly: a level is no time."""
+    """The fields that no property of the system says, or not exactly: a delay level is no time."""
     fields = [*ALWAYS_CARRIED, "event_time", "payload"]
     joined = " ".join(message.keys)
     if message.msg_type is not None and not _is_writable(message.msg_type):
@@ -103,7 +216,7 @@ def _carried(message: Message, *, timed: bool) -> list[Pair]:
         fields.append("key")
     if not timed:
         fields.append("deliver_at")
-    pairs = carry(message, fields)
+    pairs = carry_fields(message, fields)
     if message.payload == b"":
         pairs.append((EMPTY, "1"))
     if message.key is None and not _is_derived(message):

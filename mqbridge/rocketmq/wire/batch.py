@@ -6,14 +6,16 @@ Nobody fills in or looks at magic and crc: they are 0.
 """
 
 import struct
+from collections.abc import Iterable
 
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 from mqbridge.rocketmq.wire.properties import MAX_BYTES
 
 _HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
-pack_head, pack_length = _HEAD.pack, _U16.pack
-"""For who writes elements into a batch piece by piece: what stands before the body, and before the properties."""
+
+Element = tuple[int, bytes, bytes]
+"""Flag, body and properties of a message."""
 
 OVERHEAD_BYTES = _HEAD.size + _U16.size
 """What a message takes besides its body and its properties."""
@@ -25,17 +27,27 @@ def encode_element(body: bytes, properties: bytes, flag: int = 0) -> bytes:
     if size > MAX_BYTES:
         raise LocalProtocolError(f"{size} bytes of properties; a message carries up to {MAX_BYTES}")
     try:
-        return pack_head(22 + len(body) + size, 0, 0, flag, len(body)) + body + pack_length(size) + properties
+        return _HEAD.pack(OVERHEAD_BYTES + len(body) + size, 0, 0, flag, len(body)) + body + _U16.pack(size) + properties
     except struct.error as error:
         raise LocalProtocolError(f"a message of {len(body)} bytes with the flag {flag} does not fit a batch: {error}") from error
 
 
-def decode_batch(data: bytes, most: int | None = None) -> list[tuple[int, bytes, bytes]]:
+def encode_batch(elements: Iterable[Element]) -> bytes:
+    """The batch of messages that are known to fit: up to MAX_BYTES of properties, a flag of 32 bits."""
+    pieces: list[bytes] = []
+    pack_head, pack_length = _HEAD.pack, _U16.pack
+    for flag, body, properties in elements:
+        length, size = len(body), len(properties)
+        pieces += (pack_head(OVERHEAD_BYTES + length + size, 0, 0, flag, length), body, pack_length(size), properties)
+    return b"".join(pieces)
+
+
+def decode_batch(data: bytes, most: int | None = None) -> list[Element]:
     """Flag, body and properties of each message.
 
     Raises RemoteProtocolError for bytes that cannot be cut, and for more than `most` messages.
     """
-    elements: list[tuple[int, bytes, bytes]] = []
+    elements: list[Element] = []
     at, end = 0, len(data)
     while at < end:
         if end - at < OVERHEAD_BYTES:

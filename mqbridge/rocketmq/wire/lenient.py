@@ -95,35 +95,31 @@ def _expect(text: str, at: int, mark: str) -> int:
     return _skip(text, at + 1)
 
 
-# --- reading what a body says -------------------------------------------------------------------------------------------
-# As fastjson reads: unknown members are ignored, missing ones and null mean the default, numbers may be quoted.
+# --- values of members ------------------------------------------------------------------------------------------------------
+# As fastjson reads: numbers and flags may be quoted. Each raises TypeError, ValueError or OverflowError.
 
 
 def read(what: str, body: bytes, build: Callable[[dict[str, Any]], T]) -> T:
     """What `build` makes of a body that is an object. Raises RemoteProtocolError, which names `what`."""
-    said = loads(body)
-    if not isinstance(said, dict):
-        raise RemoteProtocolError(f"the body of {what} is a {type(said).__name__} and not an object: {body[:200]!r}")
+    members = loads(body)
+    if not isinstance(members, dict):
+        raise RemoteProtocolError(f"the body of {what} is a {type(members).__name__} and not an object: {body[:200]!r}")
     try:
-        return build(said)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        return build(members)
+    except (TypeError, ValueError, OverflowError) as error:
         raise RemoteProtocolError(f"the body of {what} makes no sense ({error}): {body[:200]!r}") from error
 
 
-def text_of(said: dict[str, Any], name: str, default: str = "") -> str:
-    """A member that is text."""
-    value = said.get(name)
-    if value is None:
-        return default
+def text(value: Any) -> str:
+    """Text; nothing else is read as text."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {str(value)[:40]!r} and not text")
+        raise TypeError(f"{str(value)[:40]!r} is not text")
     return value
 
 
-def number_of(said: dict[str, Any], name: str, default: int = 0) -> int:
-    """A member that is a whole number."""
-    value = said.get(name)
-    return default if value is None else whole(value)
+def loose_text(value: Any) -> str:
+    """Text in a list or map: a number or flag there is read as its text."""
+    return value if isinstance(value, str) else str(value)
 
 
 def whole(value: Any) -> int:
@@ -134,34 +130,26 @@ def whole(value: Any) -> int:
     return number
 
 
-def flag_of(said: dict[str, Any], name: str, default: bool = False) -> bool:
-    """A member that is true or false."""
-    value = said.get(name)
-    return default if value is None else value is True or str(value).lower() == "true"
+def flag(value: Any) -> bool:
+    """True or false; everything that is not true is false, as in Java."""
+    return value is True or str(value).lower() == "true"
 
 
-def list_of(said: dict[str, Any], name: str) -> list[Any]:
-    """A member that is a list; an absent one is empty."""
-    value = said.get(name)
-    if value is None:
-        return []
+def items(value: Any) -> list[Any]:
+    """A list."""
     if not isinstance(value, list):
-        raise TypeError(f"{name} is not a list")
+        raise TypeError(f"{str(value)[:40]} is not a list")
     return value
 
 
-def map_of(said: dict[str, Any], name: str) -> dict[str, Any]:
-    """A member that is an object; an absent one is empty."""
-    value = said.get(name)
-    if value is None:
-        return {}
+def members_of(value: Any) -> dict[str, Any]:
+    """An object without its members that are null, which count as missing."""
     if not isinstance(value, dict):
-        raise TypeError(f"{name} is not an object")
-    return value
+        raise TypeError(f"{str(value)[:40]} is not an object")
+    return {name: member for name, member in value.items() if member is not None}
 
 
-def texts_of(said: dict[str, Any], name: str) -> dict[str, str]:
-    """A member that is an object of texts; nulls are left out."""
-    return {
-        key: value if isinstance(value, str) else str(value) for key, value in map_of(said, name).items() if value is not None
-    }
+def list_of(members: dict[str, Any], name: str) -> list[Any]:
+    """A member that is a list; an absent one is empty."""
+    value = members.get(name)
+    return [] if value is None else items(value)

@@ -112,6 +112,16 @@ def encode(pairs: Iterable[tuple[str, str]]) -> bytes:
     return data
 
 
+def join(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """The property string of pairs that are known to be writable. Raises UnicodeEncodeError for lone surrogates."""
+    return "".join([f"{name}\x01{value}\x02" for name, value in pairs]).encode()
+
+
+def opening(name: str) -> bytes:
+    """What stands before the value of a property."""
+    return name.encode() + b"\x01"
+
+
 def fault(name: str, value: str) -> str | None:
     """Why a property cannot be written, None when it can."""
     if not name:

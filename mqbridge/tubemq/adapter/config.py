@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from mqbridge.adapter import ClusterModel
+from mqbridge.config.units import Duration
 from mqbridge.net.dial import split_address
 from mqbridge.tubemq.client.master import DEFAULT_PORT
-from mqbridge.units import Duration
 
 URL_HEARTBEAT = "2s"
 

@@ -11,7 +11,8 @@ from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingEr
 from mqbridge.message import Partition, Position, Share, format_position
 from mqbridge.tubemq.client.producer import Sender, SendResult
 from mqbridge.tubemq.client.tail import newest
-from mqbridge.tubemq.mapping.stored import decode, encode
+from mqbridge.tubemq.mapping.request import encode
+from mqbridge.tubemq.mapping.stored import decode
 
 CLOSE_TIMEOUT_S = 30.0
 """Above the request timeout and a retry or two."""

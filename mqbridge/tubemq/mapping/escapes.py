@@ -1,22 +1,22 @@
-"""What an attribute string that a gateway writes is made of.
+"""Escapes in the attribute strings that a gateway writes.
 
-Everything in it is percent-encoded where it holds `%`, `,` or `=`, because native readers split on these, and where it is blank,
-because they fail on that.
+Keys and values are percent-encoded where they hold `%`, `,` or `=`, because native readers split on these, and where they are
+blank, because native readers fail on that.
 """
 
 from urllib.parse import quote, unquote
 
-from mqbridge.mapping.attribute_string import read_pair
-from mqbridge.mapping.reserved_properties import BUILT, CARRIED_KEYS, is_carried
+from mqbridge.mapping.reserved_properties import CARRIED_NAMES, GATEWAY_MARKER, is_carried
 from mqbridge.message import MSG_TIME, MSG_TYPE, RESERVED_PREFIX, Pair
+from mqbridge.tubemq.wire.attributes import read_pair
 
 OURS = RESERVED_PREFIX.encode()
-MARKER_TEXT = f"{BUILT[0]}={BUILT[1]}"
+MARKER_TEXT = f"{GATEWAY_MARKER[0]}={GATEWAY_MARKER[1]}"
 MARKER = MARKER_TEXT.encode()
 """The item that says that the string was built here."""
 
 _ESCAPES = str.maketrans({"%": "%25", ",": "%2C", "=": "%3D"})
-_PLAIN_KEYS = CARRIED_KEYS | {BUILT[0], MSG_TYPE, MSG_TIME}
+_PLAIN_KEYS = CARRIED_NAMES | {GATEWAY_MARKER[0], MSG_TYPE, MSG_TIME}
 
 
 def escape(pair: Pair) -> str:

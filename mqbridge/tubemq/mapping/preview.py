@@ -1,8 +1,8 @@
 """What a message would be in TubeMQ, for people."""
 
-from mqbridge.mapping.attribute_string import read_pairs
 from mqbridge.message import Message, format_position
-from mqbridge.tubemq.mapping.stored import encode
+from mqbridge.tubemq.mapping.properties import read_pairs
+from mqbridge.tubemq.mapping.request import encode
 from mqbridge.tubemq.wire.payload import split_payload
 
 
@@ -10,12 +10,12 @@ def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str
     """The body, the attribute string and its pairs, and the request's own fields. Raises MappingError."""
     encoded = encode(message, message.origin if origin is None else origin + format_position(message.position))
     attributes, body = split_payload(encoded.data, encoded.flag)
-    said: list[tuple[str, str | bytes]] = [("TransferedMessage.payLoadData", body)]
+    shown: list[tuple[str, str | bytes]] = [("TransferedMessage.payLoadData", body)]
     if attributes is not None:
-        said.append(("attribute string", attributes))
-        said += [(f"attribute {key}", value) for key, value in read_pairs(attributes)]
+        shown.append(("attribute string", attributes))
+        shown += [(f"attribute {key}", value) for key, value in read_pairs(attributes)]
     if encoded.msg_type is not None:
-        said.append(("SendMessageRequestP2B.msgType", encoded.msg_type))
+        shown.append(("SendMessageRequestP2B.msgType", encoded.msg_type))
     if encoded.msg_time is not None:
-        said.append(("SendMessageRequestP2B.msgTime", encoded.msg_time))
-    return said
+        shown.append(("SendMessageRequestP2B.msgTime", encoded.msg_time))
+    return shown

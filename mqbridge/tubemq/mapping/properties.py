@@ -1,60 +1,72 @@
-"""Attribute strings -> `Message`, the plain way: every string, whoever wrote it.
+"""The attribute string, plain: every string, whoever wrote it, and the string of every message. The reference for `fast`.
 
-A string that a gateway built has the marker; to any other one a gateway may have appended pairs. What is left is the user's, and
-`$msgType$` and `$msgTime$` are the system's own pairs among those.
+A native string is `key=value` pairs joined by commas; its pairs become properties of the same names, `$msgType$` and `$msgTime$`
+among them, and the string itself is kept byte for byte. A gateway writes one of two kinds:
+
+    appended    the user's string as it was , mqbridge.… = …
+    built       user pairs , mqbridge.v=1 , $msgType$=… , $msgTime$=… , mqbridge.… = …
+
+It appends where the message still has its attribute string and that still says the same. Keys and values of a built string are
+escaped (see `escapes`), and `mqbridge.v=1` says so.
 """
 
 from typing import Any
 
-from mqbridge.mapping.attribute_string import read_pairs
-from mqbridge.mapping.lazy_properties import RawMessage, is_text, lay_out
-from mqbridge.mapping.reserved_properties import USER_PREFIX, uncarry
-from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Position
-from mqbridge.tubemq.mapping.escapes import MARKER, OURS, is_appended, unescape
+from mqbridge.mapping.bounded_cache import BoundedCache
+from mqbridge.mapping.reserved_properties import (
+    GATEWAY_MARKER,
+    USER_PREFIX,
+    WITHOUT,
+    carry_fields,
+    escape_user_property,
+    origin_properties,
+    read_carried,
+)
+from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair
+from mqbridge.tubemq.mapping.escapes import MARKER, OURS, escape, is_appended, unescape
+from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.mapping.times import Minutes
+from mqbridge.tubemq.wire.attributes import PAIR_END, read_pair
+
+ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "payload")
+"""The fields that no native pair says, a missing payload among them; `origin_properties` writes the other two."""
+
+# --- block -> message -------------------------------------------------------------------------------------------------
 
 
-class NativeMessage(RawMessage):
-    """A message as it came from a TubeMQ producer: its attribute string, which is text, says all there is besides the body."""
-
-    __slots__ = ()
-
-    only_attributes = True
-    key = publish_time = None
-    keys: tuple[str, ...] = ()
-    delivery_count = 0
-
-
-def read(body: bytes, attributes: bytes, position: Position, minutes: Minutes) -> Message:
-    """The message of a body and an attribute string."""
+def read_block(attributes: bytes, minutes: Minutes, *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
+    """Properties and fields of an attribute string; `payload` is among the fields of a tombstone. `blank`: the body is empty."""
     if OURS not in attributes:
-        return _read_native(body, attributes, position, minutes)
-    items = attributes.split(b",")
+        return _read_native(attributes, minutes)
+    items = attributes.split(PAIR_END)
     if MARKER in items:
-        properties, fields = _read_built(items, minutes, blank=not body)
-    else:
-        properties, fields = _read_appended(items, minutes, blank=not body)
-    return Message(fields.pop("payload", body), properties, position=position, **fields)
+        return _read_built(items, minutes, blank=blank)
+    return _read_appended(items, minutes, blank=blank)
 
 
-def _read_native(body: bytes, attributes: bytes, position: Position, minutes: Minutes) -> Message:
-    """Whatever the string is: items that are no pairs, values with equals signs, bytes that are no text."""
+def read_pairs(attributes: bytes) -> tuple[Pair, ...]:
+    """The pairs of an attribute string in order."""
+    pairs, known = [], _pairs.get
+    for item in attributes.split(PAIR_END):
+        pair = known(item) or _pairs[item]
+        if pair is not None:
+            pairs.append(pair)
+    return tuple(pairs)
+
+
+_pairs: BoundedCache[bytes, Pair | None] = BoundedCache(read_pair)
+
+
+def _read_native(attributes: bytes, minutes: Minutes) -> tuple[tuple[Pair, ...], dict[str, Any]]:
     properties = read_pairs(attributes)
     msg_type, event_time = system_fields(properties, minutes)
-    if not is_text(attributes):
-        return Message(body, properties, attributes=attributes, msg_type=msg_type, event_time=event_time, position=position)
-    message = NativeMessage.__new__(NativeMessage)
-    message.payload, message.attributes, message.position = body, attributes, position
-    message.layout, message.values = lay_out(properties)
-    message.lengths = None
-    message.msg_type, message.event_time = msg_type, event_time
-    return message
+    return properties, {"attributes": attributes, "msg_type": msg_type, "event_time": event_time}
 
 
 def _read_built(items: list[bytes], minutes: Minutes, *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
     at = items.index(MARKER)
-    own = [_without_prefix(unescape(pair)) for pair in read_pairs(b",".join(items[:at]))]
-    rest, fields = uncarry([unescape(pair) for pair in read_pairs(b",".join(items[at + 1 :]))], blank=blank)
+    own = [_without_prefix(unescape(pair)) for pair in read_pairs(PAIR_END.join(items[:at]))]
+    rest, fields = read_carried([unescape(pair) for pair in read_pairs(PAIR_END.join(items[at + 1 :]))], blank=blank)
     # What somebody else appended is the user's; the system's own pairs stand there because no property says the same.
     properties = (*own, *(pair for pair in rest if pair[0] not in {MSG_TYPE, MSG_TIME}))
     msg_type = dict(rest).get(MSG_TYPE, system_fields(properties, minutes)[0])
@@ -65,13 +77,11 @@ def _read_appended(items: list[bytes], minutes: Minutes, *, blank: bool) -> tupl
     at = len(items)
     while at and is_appended(items[at - 1], blank=blank):
         at -= 1
-    rest, fields = uncarry([unescape(pair) for pair in read_pairs(b",".join(items[at:]))], blank=blank)
+    rest, fields = read_carried([unescape(pair) for pair in read_pairs(PAIR_END.join(items[at:]))], blank=blank)
     if rest:
         at, fields = len(items), {}
-    attributes = b",".join(items[:at])
-    properties = read_pairs(attributes)
-    msg_type, event_time = system_fields(properties, minutes)
-    return properties, {"attributes": attributes, "msg_type": msg_type, "event_time": event_time} | fields
+    properties, native = _read_native(PAIR_END.join(items[:at]), minutes)
+    return properties, native | fields
 
 
 def _without_prefix(pair: Pair) -> Pair:
@@ -79,7 +89,7 @@ def _without_prefix(pair: Pair) -> Pair:
 
 
 def system_fields(properties: tuple[Pair, ...], minutes: Minutes) -> tuple[str | None, int | None]:
-    """Type and time: the first of each, as native readers take them. SDKs write them first, so the rest is seldom looked at."""
+    """Type and time: the first pair of each, as native readers take them. SDKs write them first, so few pairs are looked at."""
     msg_type = minute = None
     for key, value in properties:
         if key == MSG_TYPE:
@@ -91,3 +101,62 @@ def system_fields(properties: tuple[Pair, ...], minutes: Minutes) -> tuple[str |
         if msg_type is not None and minute is not None:
             break
     return msg_type, None if minute is None else minutes[minute.encode()]
+
+
+# --- message -> block -------------------------------------------------------------------------------------------------
+
+
+def write_block(message: Message, stamp: str | None, time: str | None, minutes: Minutes) -> bytes | None:
+    """The attribute string of a message, None for a message without one; `time` is its `$msgTime$`, `stamp` its origin.
+
+    A stamp that is the message's own origin counts no further hop. Raises UnicodeEncodeError for lone surrogates.
+    """
+    if message.attributes is not None and _is_unchanged(message, message.attributes, minutes):
+        return append(message.attributes, _unsaid(message, minutes) + origin_properties(message, stamp))
+    text, ours = _build(message, time)
+    ours += origin_properties(message, stamp)
+    # The broker refuses a message of no bytes at all; the marker alone makes an empty body one with bytes.
+    if not (text or ours) and message.payload:
+        return None
+    return append(text, [GATEWAY_MARKER, *ours])
+
+
+def append(text: bytes, pairs: list[Pair]) -> bytes:
+    """An attribute string with escaped pairs behind it."""
+    tail = ",".join(map(escape, pairs)).encode()
+    return text + PAIR_END + tail if text and tail else text or tail
+
+
+def _is_unchanged(message: Message, attributes: bytes, minutes: Minutes) -> bool:
+    """Whether the attribute string still says what the message says, and would be read as the user's.
+
+    A route may have edited properties or type.
+    """
+    if OURS in attributes:
+        items = attributes.split(PAIR_END)
+        if MARKER in items or is_appended(items[-1], blank=not message.payload):
+            return False
+    pairs = read_pairs(attributes)
+    return pairs == message.properties and system_fields(pairs, minutes)[0] == message.msg_type
+
+
+def _unsaid(message: Message, minutes: Minutes) -> list[Pair]:
+    """The fields that the attribute string does not say. A time that it alone says is the message's, exact as it is."""
+    minute = system_fields(message.properties, minutes)[1]
+    return carry_fields(message, ALWAYS_CARRIED if message.event_time in {None, minute} else (*ALWAYS_CARRIED, "event_time"))
+
+
+def _build(message: Message, time: str | None) -> tuple[bytes, list[Pair]]:
+    """The user's pairs as text, and the pairs that follow the marker."""
+    properties = message.properties
+    names = dict(properties)
+    system: list[Pair] = []
+    if message.msg_type is None:
+        if MSG_TYPE in names:
+            system.append((WITHOUT, "msg_type"))
+    elif MSG_TYPE not in names or message.property(MSG_TYPE) != message.msg_type:
+        system.append((MSG_TYPE, message.msg_type))
+    if time is not None and MSG_TIME not in names:
+        system.append((MSG_TIME, time))
+    text = ",".join([escape(escape_user_property(pair)) for pair in properties])
+    return text.encode(), system + carry_fields(message, (*ALWAYS_CARRIED, "event_time", "attributes"))

@@ -1,21 +1,31 @@
-"""TubeMQ message <-> `Message`.
-
-A TubeMQ message is a body and one attribute string of `key=value` pairs joined by commas. Coming in, the string is kept in
-`attributes` byte for byte and its pairs become properties of the same names, `$msgType$` and `$msgTime$` among them: fast in
-`native`, in the plain way in `reading`. What goes out is in `writing`, what becomes of which field in `fields`.
-"""
+"""A TubeMQ message as consumers get it: checksum, attribute string, body -> `Message`."""
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
 
-from mqbridge.message import Message
-from mqbridge.tubemq.mapping.fast import read_all
-from mqbridge.tubemq.mapping.request import Encoded, encode
+from mqbridge.message import Message, Position
+from mqbridge.tubemq.mapping.fast import read_pack
+from mqbridge.tubemq.mapping.properties import read_block
+from mqbridge.tubemq.mapping.times import Minutes, minutes_of
+from mqbridge.tubemq.wire.payload import DAMAGED, checksum, split_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
-
-__all__ = ["Encoded", "decode", "encode"]
 
 
 def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC) -> list[Message]:
-    """The messages of one fetch that began at `offset`. One that is damaged becomes a Message with its `defect`."""
-    return read_all(pack, offset, zone)
+    """The messages of one fetch that began at `offset`. A damaged message becomes a Message with its `defect`."""
+    return read_pack(pack, offset, minutes_of(zone), read_attributes)
+
+
+def read(item: TransferedMessage, position: Position, minutes: Minutes) -> Message:
+    """One message, plain."""
+    data = item.payLoadData
+    if checksum(data) != item.checkSum:
+        return Message(data, position=position, defect=DAMAGED)
+    attributes, body = split_payload(data, item.flag)
+    return Message(body, position=position) if attributes is None else read_attributes(body, attributes, position, minutes)
+
+
+def read_attributes(body: bytes, attributes: bytes, position: Position, minutes: Minutes) -> Message:
+    """The message of a body and an attribute string, plain."""
+    properties, fields = read_block(attributes, minutes, blank=not body)
+    return Message(fields.pop("payload", body), properties, position=position, **fields)

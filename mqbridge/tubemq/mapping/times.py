@@ -1,59 +1,43 @@
-"""`$msgTime$`: minutes as twelve digits, in the cluster's zone. All memos here are bounded like every other."""
+"""`$msgTime$`: minutes as twelve digits, in the cluster's zone."""
 
 from datetime import datetime, tzinfo
+from functools import cache, partial
 
-from mqbridge.mapping.bounded_cache import remember
+from mqbridge.mapping.bounded_cache import BoundedCache
 
 DIGITS = 12
 
-
-class Minutes(dict[bytes, int | None]):
-    """Times (ms since the epoch) by the values of `$msgTime$`, in one zone; None for what is no time."""
-
-    def __init__(self, zone: tzinfo) -> None:
-        super().__init__()
-        self._zone = zone
-
-    def __missing__(self, value: bytes) -> int | None:
-        return remember(self, value, self._read(value.decode()), len(value))
-
-    def _read(self, text: str) -> int | None:
-        if len(text) != DIGITS or not (text.isascii() and text.isdigit()):
-            return None
-        try:
-            # strptime would take "2026112 3 4" apart as well; fixed places do not.
-            parts = (int(text[:4]), int(text[4:6]), int(text[6:8]), int(text[8:10]), int(text[10:]))
-            return int(datetime(*parts, tzinfo=self._zone).timestamp()) * 1000
-        except (ValueError, OverflowError):
-            return None
+Minutes = BoundedCache[bytes, int | None]
+"""Times (ms since the epoch) by the values of `$msgTime$`, in one zone; None for a value that is no time."""
+MinuteTexts = BoundedCache[int, str | None]
+"""`$msgTime$` by seconds since the epoch, in one zone; None for a time that it cannot express."""
 
 
-class MinuteTexts(dict[int, str | None]):
-    """`$msgTime$` by seconds since the epoch, in one zone; None for times that it cannot say."""
-
-    def __init__(self, zone: tzinfo) -> None:
-        super().__init__()
-        self._zone = zone
-
-    def __missing__(self, second: int) -> str | None:
-        return remember(self, second, self._write(second))
-
-    def _write(self, second: int) -> str | None:
-        try:
-            return datetime.fromtimestamp(second, self._zone).strftime("%Y%m%d%H%M").zfill(DIGITS)
-        except (ValueError, OverflowError, OSError):
-            return None
-
-
-_minutes: dict[tzinfo, Minutes] = {}
-_texts: dict[tzinfo, MinuteTexts] = {}
-
-
+@cache
 def minutes_of(zone: tzinfo) -> Minutes:
-    """The memo of a zone, for reading."""
-    return _minutes.get(zone) or _minutes.setdefault(zone, Minutes(zone))
+    """The cache of a zone, for reading."""
+    return BoundedCache(partial(_read, zone))
 
 
-def texts_of(zone: tzinfo) -> MinuteTexts:
-    """The memo of a zone, for writing."""
-    return _texts.get(zone) or _texts.setdefault(zone, MinuteTexts(zone))
+@cache
+def minute_texts_of(zone: tzinfo) -> MinuteTexts:
+    """The cache of a zone, for writing."""
+    return BoundedCache(partial(_write, zone), length=None)
+
+
+def _read(zone: tzinfo, value: bytes) -> int | None:
+    if len(value) != DIGITS or not value.isdigit():
+        return None
+    try:
+        # strptime would take "2026112 3 4" apart as well; fixed offsets do not.
+        parts = (int(value[:4]), int(value[4:6]), int(value[6:8]), int(value[8:10]), int(value[10:]))
+        return int(datetime(*parts, tzinfo=zone).timestamp()) * 1000
+    except (ValueError, OverflowError):
+        return None
+
+
+def _write(zone: tzinfo, second: int) -> str | None:
+    try:
+        return datetime.fromtimestamp(second, zone).strftime("%Y%m%d%H%M").zfill(DIGITS)
+    except (ValueError, OverflowError, OSError):
+        return None

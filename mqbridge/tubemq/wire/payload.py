@@ -14,7 +14,12 @@ HAS_ATTRIBUTES = 1
 CHECKSUM_MASK = 0x7FFFFFFF
 """Checksums are CRC-32 without the sign bit."""
 
+DAMAGED = "its checksum does not match its content"
+
 _LENGTH = Struct(">i")
+LENGTH_BYTES = _LENGTH.size
+read_length = _LENGTH.unpack_from
+"""For loops over messages that cannot afford `split_payload`: the length of the attributes, as a tuple of one."""
 
 
 def checksum(data: bytes) -> int:

@@ -1,6 +1,5 @@
 """A broker without sockets: what a client writes is read as frames and answered by a table that each test may change."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -17,44 +16,27 @@ from mqbridge.pulsar.wire.entry import encode_entry_head
 from mqbridge.pulsar.wire.frame import Frame, FrameMeter, encode_command, encode_head, parse_frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from mqbridge.wire.cutter import FrameCutter
+from tests.kit.conversation import ServerLink, in_turn, silent, until  # noqa: F401 - tests take the last three from here
 
 Answer = Callable[["Link", Frame], None]
 URL = "pulsar://broker:6650"
 
 
-class Link(asyncio.Transport):
+class Link(ServerLink):
     """One connection, seen from the broker."""
 
     def __init__(self, broker: "Broker", address: str, endpoint: Endpoint) -> None:
-        super().__init__()
-        self.broker, self.address, self.endpoint = broker, address, endpoint
-        self.cutter = FrameCutter(FrameMeter(100 << 20).measure)
-        self.loop = asyncio.get_running_loop()
-        self.open = True
+        super().__init__(endpoint, FrameMeter(100 << 20).measure, peername=(address, 6650))
+        self.broker, self.address = broker, address
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return (self.address, 6650) if name == "peername" else default
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def write(self, data: Any) -> None:
-        for frame in self.cutter.feed(bytes(data)):
-            self.loop.call_soon(self.broker.receive, self, parse_frame(frame))
-
-    def writelines(self, pieces: Any) -> None:
-        self.write(b"".join(pieces))
+    def received(self, frame: bytes) -> None:
+        self.loop.call_soon(self.broker.receive, self, parse_frame(frame))
 
     def send(self, **command: Any) -> None:
         """Say a command: `link.send(success=pb.CommandSuccess(...))`."""
         ((name, body),) = command.items()
         number = BaseCommand.DESCRIPTOR.fields_by_name[name].number
         self.send_bytes(encode_command(BaseCommand(type=number, **{name: body})))
-
-    def send_bytes(self, data: bytes) -> None:
-        if self.open:
-            self.endpoint.data_received(data)
 
     def error(self, request_id: int, code: int, message: str = "no") -> None:
         self.send(error=pb.CommandError(request_id=request_id, error=code, message=message))
@@ -65,17 +47,6 @@ class Link(asyncio.Transport):
         said = pb.CommandMessage(consumer_id=consumer_id, message_id=ids.message_id(ledger, entry), **more)
         command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
         self.send_bytes(encode_head(command, len(head) + len(payload)) + head + payload)
-
-    def close(self) -> None:
-        self.drop()
-
-    def abort(self) -> None:
-        self.drop()
-
-    def drop(self, error: Exception | None = None) -> None:
-        if self.open:
-            self.open = False
-            self.loop.call_soon(self.endpoint.connection_lost, error)
 
 
 class Broker:
@@ -149,21 +120,6 @@ def found(link: Link, frame: Frame, url: str, **more: Any) -> None:
     link.send(lookupTopicResponse=answer)
 
 
-def silent(link: Link, frame: Frame) -> None:
-    """No answer."""
-
-
-def in_turn(*answers: Answer) -> Answer:
-    """A different answer each time; the last one for ever."""
-    left = list(answers)
-
-    def answer(link: Link, frame: Frame) -> None:
-        chosen = left.pop(0) if len(left) > 1 else left[0]
-        chosen(link, frame)
-
-    return answer
-
-
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
@@ -173,10 +129,3 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 def scripted_client(url: str = URL, **timing: float) -> PulsarClient:
     return PulsarClient(parse_service_url(url, tls=False), timing=Timing(**{"operation": 3.0, "request": 2.0, **timing}))
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until something has become so."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)

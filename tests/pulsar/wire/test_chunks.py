@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.pulsar.mapping.request import decode
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, chunk_room, cut
 from mqbridge.pulsar.wire.compression import NAMES, compress
 from mqbridge.pulsar.wire.entry import Entry

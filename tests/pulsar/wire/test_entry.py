@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.pulsar.wire.batch import frame_message, join_batch, property_bytes, split_batch
+from mqbridge.pulsar.wire.batch import frame_message, join_batch, split_batch
 from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES, NAMES, compress, decompress
 from mqbridge.pulsar.wire.entry import (
     MAGIC_BROKER_METADATA,
@@ -22,6 +22,7 @@ from mqbridge.pulsar.wire.entry import (
 from mqbridge.pulsar.wire.frame import parse_frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
+from mqbridge.pulsar.wire.single_metadata import encode_property
 from tests.pulsar.wire import vectors
 
 
@@ -128,11 +129,11 @@ def test_batches_survive_the_round_trip(messages):
 
 
 @given(st.lists(st.tuples(st.text(max_size=200), st.text(max_size=300)), max_size=5))
-def test_property_bytes_are_what_protobuf_writes(pairs):
+def test_an_encoded_property_is_what_protobuf_writes(pairs):
     single = SingleMessageMetadata(payload_size=0)
     for key, value in pairs:
         single.properties.add(key=key, value=value)
-    by_hand = b"".join(property_bytes(key, value.encode()) for key, value in pairs)
+    by_hand = b"".join(encode_property(key, value.encode()) for key, value in pairs)
     assert SingleMessageMetadata.FromString(by_hand + b"\x18\x00") == single
 
 

@@ -15,7 +15,7 @@ from mqbridge.rocketmq.client.client import RocketmqClient, Timing
 from mqbridge.rocketmq.wire import batch, headers
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command, decode, encode, measure
-from mqbridge.wire.cutter import FrameCutter
+from tests.kit.conversation import ServerLink, in_turn, silent, until  # noqa: F401 - tests take the last three from here
 
 NS, NS2 = "ns:9876", "ns2:9876"
 A, B = "a:10911", "b:10911"
@@ -25,53 +25,25 @@ TOPIC = "T"
 Answer = Callable[["Link", Command], None]
 
 
-class Link(asyncio.Transport):
+class Link(ServerLink):
     """One connection, seen from the server at `address`."""
 
     def __init__(self, cluster: "Cluster", address: str, endpoint: Endpoint) -> None:
-        super().__init__()
-        self.cluster, self.address, self.endpoint = cluster, address, endpoint
-        self.cutter = FrameCutter(measure)
-        self.loop = asyncio.get_running_loop()
-        self.open = True
+        super().__init__(endpoint, measure, peername=(address, 0), sockname=("10.1.2.3", 40000))
+        self.cluster, self.address = cluster, address
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": (self.address, 0), "sockname": ("10.1.2.3", 40000)}.get(name, default)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def write(self, data: Any) -> None:
-        for frame in self.cutter.feed(bytes(data)):
-            self.loop.call_soon(self.cluster.receive, self, decode(frame))
-
-    def writelines(self, pieces: Any) -> None:
-        self.write(b"".join(pieces))
+    def received(self, frame: bytes) -> None:
+        self.loop.call_soon(self.cluster.receive, self, decode(frame))
 
     def send(self, command: Command) -> None:
         """Say a command: a request of the server's own, or an answer."""
         self.send_bytes(encode(command))
-
-    def send_bytes(self, data: bytes) -> None:
-        if self.open:
-            self.endpoint.data_received(data)
 
     def answer(
         self, request: Command, code: int = 0, ext: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None
     ) -> None:
         if not request.is_oneway:
             self.send(request.answer(code, ext, body, remark))
-
-    def close(self) -> None:
-        self.drop()
-
-    def abort(self) -> None:
-        self.drop()
-
-    def drop(self, error: Exception | None = None) -> None:
-        if self.open:
-            self.open = False
-            self.loop.call_soon(self.endpoint.connection_lost, error)
 
 
 class Cluster:
@@ -198,23 +170,8 @@ def stored_with(code: int) -> Answer:
     return lambda link, request: store(link, request, code)
 
 
-def silent(link: Link, request: Command) -> None:
-    """No answer."""
-
-
 def hangs_up(link: Link, request: Command) -> None:
     link.drop()
-
-
-def in_turn(*answers: Answer) -> Answer:
-    """A different answer each time; the last one for ever."""
-    left = list(answers)
-
-    def answer(link: Link, request: Command) -> None:
-        chosen = left.pop(0) if len(left) > 1 else left[0]
-        chosen(link, request)
-
-    return answer
 
 
 @pytest.fixture
@@ -227,10 +184,3 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def scripted_client(*name_servers: str, **timing: float) -> RocketmqClient:
     """Not connected yet."""
     return RocketmqClient(name_servers or [NS], timing=Timing(**{"request": 2.0, **timing}))
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until something has become so."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)

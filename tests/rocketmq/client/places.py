@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -15,17 +16,13 @@ from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.bodies import Queue
+from tests.kit import conversation
 from tests.kit.rocketmq import RocketMQ
 
 PATIENCE_S = 90.0
 """A broker keeps a queue's lock for 60 s when it was not given back, as with a member that died."""
 BROKER = "broker-a"
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
+until = partial(conversation.until, patience_s=PATIENCE_S, pause_s=0.01)
 
 
 class Reading:

@@ -15,7 +15,7 @@ from mqbridge.rocketmq.client.pop import Popper, batch_acks, make_receipts, popp
 from mqbridge.rocketmq.client.spec import From
 from mqbridge.rocketmq.client.subscription import everything, tagged
 from mqbridge.rocketmq.wire import bodies, properties
-from mqbridge.rocketmq.wire.bodies import Assignment, BatchAck, Queue
+from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck, Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
@@ -174,7 +174,7 @@ async def test_assignments_of_the_broker(cluster: Cluster, client: RocketmqClien
     popper = Popper(client, "G", everything("T"))
     assert await popper.assignments() == found
     query = bodies.decode_assignment_query(cluster.asked[Code.QUERY_ASSIGNMENT][0].body)
-    assert query == ("T", "G", client.client_id, "AVG", "CLUSTERING")
+    assert query == AssignmentQuery("T", "G", client.client_id, "AVG", "CLUSTERING")
 
 
 async def test_no_assignment_is_an_error(cluster: Cluster, client: RocketmqClient) -> None:

@@ -13,8 +13,7 @@ from mqbridge.rocketmq.wire import headers
 from mqbridge.rocketmq.wire.command import decode
 from mqbridge.rocketmq.wire.headers import Header, PullHeader, SendHeader
 from tests.rocketmq.wire import vectors
-
-ALL = [one for one in vars(headers).values() if isinstance(one, type) and issubclass(one, Header) and one is not Header]
+from tests.rocketmq.wire.kinds import HEADERS as ALL
 
 VALUES = {str: st.text(max_size=10), int: st.integers(-(1 << 63), (1 << 63) - 1), bool: st.booleans()}
 

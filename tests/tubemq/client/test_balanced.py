@@ -14,6 +14,7 @@ from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.tubemq.wire.text import Key
+from tests.kit.conversation import until
 from tests.tubemq.client.model import EVERY_CODE, STEP, Model
 from tests.tubemq.client.quick import hurry
 
@@ -49,12 +50,6 @@ async def join(model: Model) -> AsyncIterator[Callable[..., Any]]:
 
 def key(partition: int, topic: str = "demo") -> Key:
     return Key(1, topic, partition)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def test_all_partitions_and_the_share_of_each(join: Any, model: Model) -> None:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from mqbridge.rocketmq.wire.lenient import loads, number_of, text_of
+from mqbridge.rocketmq.wire.lenient import loads, members_of, text, whole
 
 
 class Queue(NamedTuple):
@@ -21,11 +21,12 @@ def queue_body(queue: tuple[str, str, int]) -> dict[str, Any]:
     return {"brokerName": broker, "queueId": number, "topic": topic}
 
 
-def queue_of(said: Any) -> Queue:
+def queue_of(value: Any) -> Queue:
     """The queue that an object stands for."""
-    if not isinstance(said, dict) or "topic" not in said:
-        raise TypeError(f"{str(said)[:80]} is not a queue")
-    return Queue(text_of(said, "topic"), text_of(said, "brokerName"), number_of(said, "queueId"))
+    members = members_of(value)
+    if "topic" not in value:
+        raise TypeError(f"{str(value)[:80]} is not a queue")
+    return Queue(text(members.get("topic", "")), text(members.get("brokerName", "")), whole(members.get("queueId", 0)))
 
 
 def queue_key(queue: tuple[str, str, int]) -> str:

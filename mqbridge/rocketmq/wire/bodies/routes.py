@@ -4,12 +4,14 @@ A NameServer writes broker ids as bare numbers to clients below version 401, and
 that text apart by hand, at commas and colons: no blanks may stand in it.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
-from mqbridge.rocketmq.wire.lenient import list_of, map_of, number_of, read, text_of, texts_of
+from mqbridge.rocketmq.wire.bodies.base import Body, Codec, member
+from mqbridge.rocketmq.wire.lenient import members_of
 
 
 class Perm:
@@ -23,88 +25,57 @@ class Perm:
     PRIORITY = 8
 
 
-class QueueData(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueueData(Body):
     """The queues of a topic at one broker: ids count from 0."""
 
-    broker: str
-    read_queues: int
-    write_queues: int
-    perm: int = Perm.READ_WRITE
-    sys_flag: int = 0
+    broker: str = member("brokerName")
+    read_queues: int = member("readQueueNums")
+    write_queues: int = member("writeQueueNums")
+    perm: int = member("perm", Perm.READ_WRITE, absent=0)
+    sys_flag: int = member("topicSysFlag", 0)
 
 
-class BrokerData(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BrokerData(Body):
     """A broker; in `addresses` 0 is the master and the others are slaves."""
 
-    name: str
-    cluster: str
-    addresses: Mapping[int, str]
+    name: str = member("brokerName")
+    cluster: str = member("cluster")
+    addresses: Mapping[int, str] = member("brokerAddrs")
+
+    def _also_written(self) -> dict[str, Any]:
+        return {"enableActingMaster": False}
 
 
-class Route(NamedTuple):
-    """Where a topic is. With `is_static` its queues are logical ones, which need a map that we do not read."""
-
-    queues: tuple[QueueData, ...]
-    brokers: tuple[BrokerData, ...]
-    order_conf: str = ""
-    is_static: bool = False
+_STATIC = Codec(lambda _: None, lambda value: bool(members_of(value)), {})
+"""Only read: whether there is a map of logical queues."""
 
 
-def decode_route(body: bytes) -> Route:
-    """Answer to GET_ROUTEINFO_BY_TOPIC, standard or not. Raises RemoteProtocolError."""
-    return read("a route", body, _route)
+@dataclass(frozen=True, slots=True)
+class Route(Body):
+    """Answer to GET_ROUTEINFO_BY_TOPIC, standard or not.
 
+    With `is_static` its queues are logical ones, which need a map that we do not read.
+    """
 
-def _route(said: dict[str, Any]) -> Route:
-    queues = tuple(
-        QueueData(
-            text_of(one, "brokerName"),
-            number_of(one, "readQueueNums"),
-            number_of(one, "writeQueueNums"),
-            number_of(one, "perm"),
-            number_of(one, "topicSysFlag"),
-        )
-        for one in list_of(said, "queueDatas")
-    )
-    brokers = tuple(_broker(one) for one in list_of(said, "brokerDatas"))
-    return Route(queues, brokers, text_of(said, "orderTopicConf"), bool(map_of(said, "topicQueueMappingByBroker")))
+    queues: tuple[QueueData, ...] = member("queueDatas")
+    brokers: tuple[BrokerData, ...] = member("brokerDatas")
+    order_conf: str = member("orderTopicConf", "", sparse=True)
+    is_static: bool = member("topicQueueMappingByBroker", False, codec=_STATIC)
 
+    def _also_written(self) -> dict[str, Any]:
+        return {"filterServerTable": {}}
 
-def _broker(said: dict[str, Any]) -> BrokerData:
-    addresses = {int(number): address for number, address in texts_of(said, "brokerAddrs").items()}
-    return BrokerData(text_of(said, "brokerName"), text_of(said, "cluster"), addresses)
-
-
-def encode_route(route: Route, *, standard: bool = True) -> bytes:
-    """The route for a client that reads standard JSON, or for one below version 401 that did not ask for it."""
-    said: dict[str, Any] = {
-        "brokerDatas": [_broker_body(broker) for broker in route.brokers],
-        "filterServerTable": {},
-    }
-    if route.order_conf:
-        said["orderTopicConf"] = route.order_conf
-    said["queueDatas"] = [
-        {
-            "brokerName": queue.broker,
-            "perm": queue.perm,
-            "readQueueNums": queue.read_queues,
-            "topicSysFlag": queue.sys_flag,
-            "writeQueueNums": queue.write_queues,
-        }
-        for queue in route.queues
-    ]
-    return orjson.dumps(said) if standard else _bare(said)
-
-
-def _broker_body(broker: BrokerData) -> dict[str, Any]:
-    addresses = {str(number): address for number, address in sorted(broker.addresses.items())}
-    return {"brokerAddrs": addresses, "brokerName": broker.name, "cluster": broker.cluster, "enableActingMaster": False}
+    def encode(self, *, standard: bool = True) -> bytes:
+        """The route for a client that reads standard JSON, or for one below version 401 that did not ask for it."""
+        return orjson.dumps(self.to_json()) if standard else _bare(self.to_json())
 
 
 def _bare(value: Any) -> bytes:
     """JSON with the quotes left away from keys that are numbers, and a body without any such key unchanged."""
     if isinstance(value, dict):
-        return b"{" + b",".join(_bare_key(key) + b":" + _bare(member) for key, member in value.items()) + b"}"
+        return b"{" + b",".join(_bare_key(key) + b":" + _bare(one) for key, one in value.items()) + b"}"
     if isinstance(value, list):
         return b"[" + b",".join(map(_bare, value)) + b"]"
     return orjson.dumps(value)
@@ -114,48 +85,30 @@ def _bare_key(key: str) -> bytes:
     return key.encode() if key.isascii() and key.isdigit() else orjson.dumps(key)
 
 
-class ClusterInfo(NamedTuple):
-    """All brokers by name, and the names by cluster."""
+@dataclass(frozen=True, slots=True)
+class ClusterInfo(Body):
+    """Answer to GET_BROKER_CLUSTER_INFO: all brokers by name, and the names by cluster."""
 
-    brokers: Mapping[str, BrokerData]
-    clusters: Mapping[str, tuple[str, ...]]
+    brokers: Mapping[str, BrokerData] = member("brokerAddrTable")
+    clusters: Mapping[str, tuple[str, ...]] = member("clusterAddrTable")
 
-
-def decode_cluster_info(body: bytes) -> ClusterInfo:
-    """Answer to GET_BROKER_CLUSTER_INFO. Raises RemoteProtocolError."""
-    return read(
-        "the cluster info",
-        body,
-        lambda said: ClusterInfo(
-            {name: _broker(broker) for name, broker in map_of(said, "brokerAddrTable").items()},
-            {name: tuple(map(str, brokers)) for name, brokers in map_of(said, "clusterAddrTable").items()},
-        ),
-    )
+    def encode(self) -> bytes:
+        """As NameServers write it, broker ids bare."""
+        # A cluster or broker whose name is a number must keep its quotes: only the ids of the addresses lose theirs.
+        brokers = b",".join(orjson.dumps(name) + b":" + _bare(broker.to_json()) for name, broker in self.brokers.items())
+        clusters = orjson.dumps({name: list(names) for name, names in self.clusters.items()})
+        return b'{"brokerAddrTable":{' + brokers + b'},"clusterAddrTable":' + clusters + b"}"
 
 
-def encode_cluster_info(info: ClusterInfo) -> bytes:
-    """As NameServers write it, broker ids bare."""
-    # A cluster or broker whose name is a number must keep its quotes: only the ids of the addresses lose theirs.
-    brokers = b",".join(orjson.dumps(name) + b":" + _bare(_broker_body(broker)) for name, broker in info.brokers.items())
-    clusters = orjson.dumps({name: list(names) for name, names in info.clusters.items()})
-    return b'{"brokerAddrTable":{' + brokers + b'},"clusterAddrTable":' + clusters + b"}"
+@dataclass(frozen=True, slots=True)
+class TopicList(Body):
+    """Answer to GET_ALL_TOPIC_LIST_FROM_NAMESERVER, GET_TOPICS_BY_CLUSTER and QUERY_TOPICS_BY_CONSUMER."""
+
+    topics: tuple[str, ...] = member("topicList")
 
 
-def decode_topic_list(body: bytes) -> list[str]:
-    """Answer to GET_ALL_TOPIC_LIST_FROM_NAMESERVER and GET_TOPICS_BY_CLUSTER. Raises RemoteProtocolError."""
-    return read("a topic list", body, lambda said: [str(topic) for topic in list_of(said, "topicList")])
+@dataclass(frozen=True, slots=True)
+class Table(Body):
+    """KVTable: answers to GET_BROKER_RUNTIME_INFO and REGISTER_BROKER."""
 
-
-def encode_topic_list(topics: Iterable[str]) -> bytes:
-    """A list of topics."""
-    return orjson.dumps({"topicList": list(topics)})
-
-
-def decode_table(body: bytes) -> dict[str, str]:
-    """KVTable: answers to GET_BROKER_RUNTIME_INFO and REGISTER_BROKER. Raises RemoteProtocolError."""
-    return read("a key-value table", body, lambda said: texts_of(said, "table"))
-
-
-def encode_table(table: Mapping[str, str]) -> bytes:
-    """KVTable."""
-    return orjson.dumps({"table": dict(table)})
+    table: Mapping[str, str]

@@ -37,11 +37,12 @@ def _make_plan(header: type[Any]) -> tuple[_Plan, ...]:
     plans = []
     for one in fields(header):
         kind = next(kind for kind in (bool, int, str) if hints[one.name] in (kind, kind | None))
-        plans.append(_Plan(one.name, one.metadata.get("name") or _camel(one.name), kind, one.default is MISSING))
+        plans.append(_Plan(one.name, one.metadata.get("name") or camel(one.name), kind, one.default is MISSING))
     return tuple(plans)
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """The name on the wire of a field that declares no other."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 

@@ -1,8 +1,7 @@
-"""The parts of a configuration that belong to a system, validated with that system's own models.
+"""The options of systems, validated by the models of their adapters.
 
-A cluster's body is read by its adapter's `cluster_model`, the `options` of a route's ends by `inbound_options` and
-`outbound_options`.
-What cannot be read is reported and replaced by a stand-in, so that the rest of the file is still checked in the same pass.
+`cluster_model` reads the options of a cluster, `inbound_options` and `outbound_options` read the `options` of a route's source
+and targets. Invalid options are reported and replaced by a placeholder, so that the same pass checks the rest of the file.
 """
 
 from collections.abc import Mapping
@@ -11,16 +10,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mqbridge.adapter import Adapter
+from mqbridge.config.base import Options
 from mqbridge.config.document import Document, Path
 from mqbridge.config.explain import explain
-from mqbridge.config.models import ClusterConfig
-from mqbridge.config.parts import Part
+from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
 
 
-class Bodies:
-    """Replaces what belongs to systems by models; `errors` gathers what is wrong with it."""
+class SystemOptions:
+    """Replaces the options of systems by models; `errors` collects their problems."""
 
     def __init__(self, document: Document, adapters: Mapping[str, Adapter]) -> None:
         self._document = document
@@ -29,7 +28,7 @@ class Bodies:
         self.errors: list[ConfigError] = []
 
     def filled(self) -> Any:
-        """The document's data with models in place; shapes that are wrong are left for the general models to report."""
+        """The document's data with the models in it; values of a wrong type stay, for the models of `options` to report."""
         data = self._document.data
         if not isinstance(data, dict):
             return data
@@ -48,11 +47,11 @@ class Bodies:
         adapter = self._adapters.get(system) if isinstance(system, str) else None
         if adapter is None:
             self.errors.append(self._no_system(path, system))
-            return ClusterConfig.model_construct(system="", settings=Part())
+            return ClusterConfig.model_construct(system="", settings=Options())
         self._system_of[name] = adapter.system
         rest = {key: value for key, value in body.items() if key != "system"}
         settings = self._read(adapter.cluster_model, rest, path)
-        return ClusterConfig.model_construct(system=adapter.system, settings=settings or Part())
+        return ClusterConfig.model_construct(system=adapter.system, settings=settings or Options())
 
     def _no_system(self, path: Path, system: Any) -> ConfigError:
         installed = f"Installed systems: {', '.join(sorted(self._adapters))}"

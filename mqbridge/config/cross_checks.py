@@ -1,7 +1,7 @@
-"""What no single value can tell: names that must exist, be unique, or fit each other.
+"""Checks between options of different groups: names that must exist, be unique, or fit each other.
 
-Works on the plain data, so that it finds what it can beside problems of other kinds; a shape that is wrong is skipped here, as
-the models report it.
+They read the plain data, so that they also find problems in a file that no model accepts. Values of a wrong type are skipped:
+the models report those.
 """
 
 import re
@@ -9,55 +9,57 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mqbridge.config.document import Document, Path
+from mqbridge.config.options.edit import templates_in
+from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.config.problems import nearest
+from mqbridge.config.templates import MESSAGE_WORDS, message_template_words, topic_template_words
 from mqbridge.errors import ConfigError
-from mqbridge.routing.templates import WORDS, words_of
-from mqbridge.routing.topics import compile_pattern, is_pattern, template_fields
 
-Found = tuple[Path, Mapping[str, Any]]
+Section = tuple[Path, Mapping[str, Any]]
+"""A mapping of the file and its path."""
 
 
 def cross_check(document: Document) -> list[ConfigError]:
     """Every problem between the parts of a configuration."""
     data = document.data
-    routes = list(_mappings(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
+    routes = list(_sections(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
     clusters = data.get("clusters") if isinstance(data, dict) else None
     known = set(clusters) if isinstance(clusters, dict) else set()
     errors = list(_unique_names(document, routes))
     for path, route in routes:
-        for place, end in _ends(path, route):
-            errors.extend(_cluster_exists(document, place, end, known))
-        for source in _one(route, "from", path):
+        for end_path, end in _ends(path, route):
+            errors.extend(_cluster_exists(document, end_path, end, known))
+        for source in _section(route, "from", path):
             for target in _targets(path, route):
                 errors.extend(_template(document, source, target))
                 errors.extend(_edits(document, source, target))
     return errors
 
 
-def _mappings(value: Any, path: Path) -> Iterator[Found]:
+def _sections(value: Any, path: Path) -> Iterator[Section]:
     if isinstance(value, list):
         yield from (((*path, index), item) for index, item in enumerate(value) if isinstance(item, dict))
 
 
-def _one(parent: Mapping[str, Any], key: str, path: Path) -> Iterator[Found]:
+def _section(parent: Mapping[str, Any], key: str, path: Path) -> Iterator[Section]:
     value = parent.get(key)
     if isinstance(value, dict):
         yield (*path, key), value
 
 
-def _targets(path: Path, route: Mapping[str, Any]) -> Iterator[Found]:
-    yield from _one(route, "to", path)
-    yield from _mappings(route.get("to"), (*path, "to"))
+def _targets(path: Path, route: Mapping[str, Any]) -> Iterator[Section]:
+    yield from _section(route, "to", path)
+    yield from _sections(route.get("to"), (*path, "to"))
 
 
-def _ends(path: Path, route: Mapping[str, Any]) -> Iterator[Found]:
-    yield from _one(route, "from", path)
+def _ends(path: Path, route: Mapping[str, Any]) -> Iterator[Section]:
+    yield from _section(route, "from", path)
     yield from _targets(path, route)
-    for place, delivery in _one(route, "delivery", path):
-        yield from _one(delivery, "dead_letter", place)
+    for delivery_path, delivery in _section(route, "delivery", path):
+        yield from _section(delivery, "dead_letter", delivery_path)
 
 
-def _unique_names(document: Document, routes: list[Found]) -> Iterator[ConfigError]:
+def _unique_names(document: Document, routes: list[Section]) -> Iterator[ConfigError]:
     seen: dict[str, Path] = {}
     for path, route in routes:
         name = route.get("name")
@@ -65,7 +67,7 @@ def _unique_names(document: Document, routes: list[Found]) -> Iterator[ConfigErr
             continue
         if name in seen:
             yield document.error(
-                (*path, "name"), f"the route name {name!r} is already used ({document.place(seen[name])})", "Choose another"
+                (*path, "name"), f"the route name {name!r} is already used ({document.location(seen[name])})", "Choose another"
             )
         seen.setdefault(name, (*path, "name"))
 
@@ -76,14 +78,14 @@ def _cluster_exists(document: Document, path: Path, end: Mapping[str, Any], know
         yield document.error((*path, "cluster"), f"there is no cluster {name!r}", nearest(name, known))
 
 
-def _template(document: Document, source: Found, target: Found) -> Iterator[ConfigError]:
+def _template(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
     path, end = target
     template = end.get("topic", "{topic}")
     topics = _source_topics(source[1])
     if not isinstance(template, str) or not topics:
         return
     try:
-        used = template_fields(template)
+        used = topic_template_words(template)
         words = _given(topics)
     except ConfigError:
         return
@@ -98,30 +100,20 @@ def _template(document: Document, source: Found, target: Found) -> Iterator[Conf
                 yield document.error((*path, "topic"), problem, "Choose another topic or cluster")
 
 
-def _edits(document: Document, source: Found, target: Found) -> Iterator[ConfigError]:
+def _edits(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
     topics = _source_topics(source[1])
-    for path, edit in _one(target[1], "edit", target[0]):
-        for place, template in _templates(edit):
+    for edit_path, edit in _section(target[1], "edit", target[0]):
+        for path, template in templates_in(edit):
             try:
-                known = WORDS | (_given(topics) if topics else set())
-                unknown = words_of(template) - known
+                known = MESSAGE_WORDS | (_given(topics) if topics else set())
+                unknown = message_template_words(template) - known
             except ConfigError:
                 continue
             for word in sorted(unknown):
                 hint = nearest(word, known)
                 if not hint.startswith("Did"):
                     hint = f"It may use {', '.join(f'{{{one}}}' for one in sorted(known))} and {{property:NAME}}"
-                yield document.error((*path, *place), f"the template uses {{{word}}}, which messages do not give", hint)
-
-
-def _templates(edit: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Every template of a target's edits, by its place in them."""
-    values: list[tuple[Path, Any]] = [((key,), edit.get(key)) for key in ("msg_type", "key", "ordering_key")]
-    if isinstance(properties := edit.get("set"), dict):
-        values += [(("set", name), value) for name, value in properties.items()]
-    if isinstance(keys := edit.get("keys"), list):
-        values += [(("keys", index), value) for index, value in enumerate(keys)]
-    yield from ((place, value) for place, value in values if isinstance(value, str))
+                yield document.error((*edit_path, *path), f"the template uses {{{word}}}, which messages do not give", hint)
 
 
 def _given(topics: list[str]) -> set[str]:
@@ -141,5 +133,5 @@ def _source_topics(source: Mapping[str, Any]) -> list[str]:
 
 
 def _groups(topic: str) -> dict[str, int]:
-    pattern: re.Pattern[str] | None = compile_pattern(topic) if is_pattern(topic) else None
+    pattern: re.Pattern[str] | None = compile_name_pattern(topic) if is_pattern(topic) else None
     return dict(pattern.groupindex) if pattern else {}

@@ -1,0 +1,14 @@
+"""Options of the gateway's own log."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from mqbridge.config.base import Options
+
+
+class Log(Options):
+    """The gateway's own log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least severe level written.")
+    format: Literal["text", "json"] = Field(default="text", description="`text` for people, `json` one object per line.")

@@ -1,0 +1,55 @@
+"""Options of the rule that chooses a target partition."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from mqbridge.config.base import Name, OneOrMore, Options, checked_by, invalid
+from mqbridge.errors import ConfigError
+
+By = Literal["modulo", "identity", "table", "key", "round_robin"]
+
+KEY_FIELDS = ("key", "ordering_key", "keys")
+KEY_PROPERTY = "property:"
+
+
+def check_key(name: str) -> None:
+    """Raise ConfigError when this names no part of a message that can be its key."""
+    if name not in KEY_FIELDS and not (name.startswith(KEY_PROPERTY) and len(name) > len(KEY_PROPERTY)):
+        raise ConfigError(f"{name!r} cannot stand as the key", hint=f"Write {', '.join(KEY_FIELDS)} or {KEY_PROPERTY}NAME")
+
+
+KeyName = Annotated[Name, checked_by(check_key)]
+
+
+class PartitionRule(Options):
+    """Which target partition a message goes to."""
+
+    by: By = Field(
+        default="modulo",
+        description="`modulo`: a source partition keeps to one target partition, its index modulo their number; "
+        "`identity`: its index exactly, for which the target needs as many partitions; `table`: as the table says; "
+        "`key`: as the target's own producers place the message's key, without a key as by modulo; "
+        "`round_robin`: batch by batch in turn, which keeps no order. A target that grows is used at once: by modulo and by key, "
+        "messages may from then on go to another partition than those before them.",
+    )
+    table: dict[Name, Annotated[int, Field(ge=0)]] = Field(
+        default={},
+        description="For `by: table`: the target partition's index by the source partition's name or index. A source partition "
+        "that is added later and is not in it is not read, and shown as stopped.",
+    )
+    key: Annotated[tuple[KeyName, ...], OneOrMore] = Field(
+        default=("key",),
+        min_length=1,
+        description="For `by: key`, what stands as the key: `key` (the routing key), `ordering_key`, `keys` (the first index key)"
+        " or `property:NAME`; of a list, the first that the message has. Edits come before.",
+    )
+
+    @model_validator(mode="after")
+    def _belongs_to_the_rule(self) -> Self:
+        if (self.by == "table") == (not self.table):
+            problem = "`by: table` needs a `table`" if self.by == "table" else f"`by: {self.by}` takes no `table`"
+            raise invalid("partitions", problem, "Write by: table and table: {SOURCE: TARGET}")
+        if self.by != "key" and "key" in self.model_fields_set and self.key != ("key",):
+            raise invalid("partitions", f"`by: {self.by}` takes no `key`", "Write by: key")
+        return self

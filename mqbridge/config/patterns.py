@@ -1,0 +1,48 @@
+"""Regular expressions in options; all of them match whole texts.
+
+Where a name is expected (topics, properties), `~PATTERN` is an expression and everything else an exact name. Where a pattern is
+expected, the expression has no mark.
+"""
+
+import re
+from typing import Annotated
+
+from mqbridge.config.base import Name, checked_by
+from mqbridge.errors import ConfigError
+
+REGEX_MARK = "~"
+
+
+def is_pattern(name: str) -> bool:
+    """Whether this is a regular expression rather than a name."""
+    return name.startswith(REGEX_MARK)
+
+
+def compile_name_pattern(name: str) -> re.Pattern[str]:
+    """The expression behind the mark. Raises ConfigError with the position of the mistake inside it."""
+    return _compile(name, name.removeprefix(REGEX_MARK), "names, for example ~orders_(?P<region>.+)")
+
+
+def compile_text_pattern(pattern: str) -> re.Pattern[str]:
+    """The expression. Raises ConfigError with the position of the mistake inside it."""
+    return _compile(pattern, pattern, "texts, for example eu-.*")
+
+
+def _compile(text: str, expression: str, matched: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        position = f" at character {error.pos}" if error.pos is not None else ""
+        raise ConfigError(
+            f"the pattern {text!r} does not compile: {error.msg}{position}",
+            hint=f"Patterns are Python regular expressions and match whole {matched}",
+        ) from error
+
+
+def _check_name_or_pattern(name: str) -> None:
+    if is_pattern(name):
+        compile_name_pattern(name)
+
+
+NameOrPattern = Annotated[Name, checked_by(_check_name_or_pattern)]
+TextPattern = Annotated[Name, checked_by(compile_text_pattern)]

@@ -1,0 +1,55 @@
+"""The grammar of templates in options.
+
+Topic templates name target topics: `{topic}` is the source topic, `{WORD}` a named group of the pattern that matched it.
+Message templates make values from a message:
+
+    {key} {msg_type} {event_time} {position}      fields of the message; event time in ms since the epoch
+    {property:NAME}                               the first value of a property
+    {cluster} {topic} {partition}                 its source
+    {WORD}                                        a named group of the pattern that matched the source topic
+"""
+
+import string
+from typing import Annotated
+
+from mqbridge.config.base import checked_by
+from mqbridge.errors import ConfigError
+
+MESSAGE_WORDS = frozenset({"key", "msg_type", "event_time", "position", "cluster", "topic", "partition"})
+"""The words that every message template may use; `mqbridge.routing.templates` finds their values."""
+
+_PROPERTY = "property"
+
+
+def topic_template_words(template: str) -> set[str]:
+    """The words that a topic template uses. Raises ConfigError when it is not well formed."""
+    try:
+        return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    except ValueError as error:
+        raise ConfigError(
+            f"the topic template {template!r} is not well formed: {error}", hint="Write {{ and }} for braces"
+        ) from error
+
+
+def parse_message_template(template: str) -> list[tuple[str, str | None, str]]:
+    """Literal text, the word after it and, for a property, its name. Raises ConfigError when it is not well formed."""
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(f"the template {template!r} is not well formed: {error}", hint="Write {{ and }} for braces") from error
+    found: list[tuple[str, str | None, str]] = []
+    for literal, word, name, conversion in parts:
+        if word == _PROPERTY and not name:
+            raise ConfigError(f"the template {template!r} does not say which property", hint="Write {property:NAME}")
+        if conversion or (name and (word != _PROPERTY or "{" in name)) or word == "":
+            raise ConfigError(f"the template {template!r} has a word that is none", hint="Write {WORD} or {property:NAME}")
+        found.append((literal, word, name or ""))
+    return found
+
+
+def message_template_words(template: str) -> set[str]:
+    """The words that a message template uses, properties aside. Raises ConfigError when it is not well formed."""
+    return {word for _, word, name in parse_message_template(template) if word is not None and not name}
+
+
+MessageTemplate = Annotated[str, checked_by(message_template_words)]

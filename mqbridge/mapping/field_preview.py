@@ -1,0 +1,21 @@
+"""Preview for systems that keep a message's fields as they are."""
+
+from mqbridge.errors import MappingError
+from mqbridge.message import Message, format_position
+
+_NOT_SHOWN = {"defect", "hops", "origin", "position", "properties"}
+
+
+def preview_fields(message: Message, origin: str | None) -> list[tuple[str, str | bytes]]:
+    """The fields that have a value, the properties, origin and hops. Raises MappingError for a message that could not be read."""
+    if message.defect is not None:
+        raise MappingError(f"it could not be read: {message.defect}")
+    shown: list[tuple[str, str | bytes]] = []
+    for name, value in message.as_dict().items():
+        if name not in _NOT_SHOWN and value not in (None, ()):
+            shown.append((name, value if isinstance(value, bytes) else str(value)))
+    shown += [(f"properties {key}", value) for key, value in message.properties]
+    stamp = message.origin if origin is None else origin + format_position(message.position)
+    if stamp is not None:
+        shown += [("origin", stamp), ("hops", str(message.hops if origin is None else message.hops + 1))]
+    return shown

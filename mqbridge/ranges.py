@@ -1,0 +1,63 @@
+"""Ranges of partitions: what there is to read, found without an event loop.
+
+Whoever divides a reading among processes (a Spark driver, say) is no asyncio program; the readers then use `Cluster.read`.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from mqbridge.adapter import Adapter, Bounds, Cluster, Start
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.message import Position
+
+Edge = Start | Mapping[str, Position]
+"""An end of a reading: of all partitions, or positions by name, where a partition that is left out is read as far as it goes."""
+
+
+class Range(NamedTuple):
+    """Part of one partition, from `begin` up to, not including, `end`."""
+
+    topic: str
+    partition: str
+    begin: Position
+    end: Position
+
+
+def plan(
+    adapter: Adapter, config: Any, topics: Sequence[str], begin: Edge = Start.EARLIEST, end: Edge = Start.LATEST
+) -> list[Range]:
+    """The ranges to read of some topics, one for each partition that holds anything between the two ends.
+
+    `config` is a validated `Adapter.cluster_model`. Runs an event loop of its own in a thread, so it may be called from anywhere.
+    Raises ClusterError: FATAL for a missing topic.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="mqbridge-plan") as thread:
+        return thread.submit(asyncio.run, _plan(adapter.make_cluster("plan", config), topics, begin, end)).result()
+
+
+async def _plan(cluster: Cluster, topics: Sequence[str], begin: Edge, end: Edge) -> list[Range]:
+    await cluster.connect()
+    try:
+        found = await asyncio.gather(*(_bounds(cluster, topic) for topic in topics))
+    finally:
+        await cluster.close()
+    ranges = [
+        Range(topic, name, _edge(begin, name, held, held.first), _edge(end, name, held, held.next))
+        for topic, bounds in zip(topics, found, strict=True)
+        for name, held in bounds.items()
+    ]
+    return [one for one in ranges if one.begin < one.end]
+
+
+async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
+    if await cluster.describe(topic) is None:
+        raise ClusterError(f"there is no topic {topic!r} to read", Failure.FATAL)
+    return await cluster.bounds(topic)
+
+
+def _edge(edge: Edge, name: str, held: Bounds, otherwise: Position) -> Position:
+    if isinstance(edge, Start):
+        return held.first if edge is Start.EARLIEST else held.next
+    return edge.get(name, otherwise)

@@ -1,0 +1,34 @@
+"""Who is connected to a broker, for tools."""
+
+from dataclasses import dataclass
+
+from mqbridge.rocketmq.wire.bodies.base import Body, member, table_codec
+from mqbridge.rocketmq.wire.bodies.groups import CLUSTERING, FROM_LAST, PASSIVELY, SubscriptionData
+
+
+@dataclass(frozen=True, slots=True)
+class Connection(Body):
+    """A client's connection to a broker."""
+
+    client_id: str
+    address: str = member("clientAddr")
+    language: str = member("language", "JAVA", absent="")
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConnections(Body):
+    """Answer to GET_CONSUMER_CONNECTION_LIST: who is in a consumer group, and what the group reads."""
+
+    connections: tuple[Connection, ...] = member("connectionSet")
+    subscriptions: tuple[SubscriptionData, ...] = member("subscriptionTable", (), codec=table_codec(SubscriptionData, "topic"))
+    consume_type: str = member("consumeType", PASSIVELY, absent="")
+    model: str = member("messageModel", CLUSTERING, absent="")
+    start: str = member("consumeFromWhere", FROM_LAST, absent="")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConnections(Body):
+    """Answer to GET_PRODUCER_CONNECTION_LIST: who is in a producer group."""
+
+    connections: tuple[Connection, ...] = member("connectionSet")

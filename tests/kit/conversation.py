@@ -1,0 +1,74 @@
+"""Conversations without sockets: a connection seen from the server, answers in turn, and waiting for conditions."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.wire.cutter import FrameCutter
+
+
+class ServerLink(asyncio.Transport):
+    """One connection, seen from the server: what the client writes comes in as frames, and `send_bytes` answers."""
+
+    def __init__(self, endpoint: Endpoint, measure: Callable[[Any], int], **extra: Any) -> None:
+        super().__init__()
+        self.endpoint = endpoint
+        self.cutter = FrameCutter(measure)
+        self.extra = extra
+        self.loop = asyncio.get_running_loop()
+        self.open = True
+
+    def received(self, frame: bytes) -> None:
+        """One frame of the client; answer it in a later turn of the loop, as a network would."""
+        raise NotImplementedError
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.extra.get(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        for frame in self.cutter.feed(bytes(data)):
+            self.received(frame)
+
+    def writelines(self, pieces: Any) -> None:
+        self.write(b"".join(pieces))
+
+    def send_bytes(self, data: bytes) -> None:
+        if self.open:
+            self.endpoint.data_received(data)
+
+    def close(self) -> None:
+        self.drop()
+
+    def abort(self) -> None:
+        self.drop()
+
+    def drop(self, error: Exception | None = None) -> None:
+        if self.open:
+            self.open = False
+            self.loop.call_soon(self.endpoint.connection_lost, error)
+
+
+def in_turn(*answers: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """A different answer each time; the last one for ever."""
+    left = list(answers)
+
+    def answer(link: Any, request: Any) -> None:
+        chosen = left.pop(0) if len(left) > 1 else left[0]
+        chosen(link, request)
+
+    return answer
+
+
+def silent(link: Any, request: Any) -> None:
+    """No answer."""
+
+
+async def until(condition: Callable[[], Any], patience_s: float = 10.0, pause_s: float = 0.001) -> None:
+    """Wait until something has become so."""
+    async with asyncio.timeout(patience_s):
+        while not condition():
+            await asyncio.sleep(pause_s)
