@@ -149,6 +149,8 @@ class GroupReader:
             self._ended(name)
 
     def _ended(self, name: str) -> None:
+        if name in self._at_end:
+            return
         self._at_end.add(name)
         self._changed.set()
         if self._reading.until_end and self._at_end >= self._reading.partitions:

@@ -115,6 +115,13 @@ async def test_what_is_never_delivered_is_not_waited_for() -> None:
     assert await run(Inbound(lane), ONE, ends={"a:0": (9,)}, until_end=True) == [b"x"]
 
 
+@pytest.mark.usefixtures("soon")
+async def test_a_lane_that_is_caught_up_does_not_hold_up_the_end() -> None:
+    """It is asked again and again, while another member holds the other partition."""
+    lane = Lane(0, b"x", caught_up=True)
+    assert await run(Inbound(lane), ends={"a:0": (9,), "b:0": (9,)}, until_end=True) == [b"x"]
+
+
 async def test_a_batch_that_is_shown_in_part_is_rejected() -> None:
     lane = Lane(0, b"ab", b"cd")
     assert await run(Inbound(lane), ONE, count=3) == [b"a", b"b", b"c"]
