@@ -1,6 +1,7 @@
 """The contract (`mqbridge.adapter`) over the files; `ADAPTER` registers it."""
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ from mqbridge.readback import last_stored
 from mqbridge.receipts import closed
 from mqbridge_files.records import TABLE, decode, encode, preview
 from mqbridge_files.storage import Folder, Group, Key, PartitionFile, open_folder
+
+log = logging.getLogger(__name__)
 
 BATCH_LINES = 500
 POLL_S = 0.05
@@ -89,9 +92,12 @@ class FilesCluster:
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create or grow; members of groups learn of new partitions at once."""
-        if not _NAME.fullmatch(topic) or not partitions >= 1:
+        if not _NAME.fullmatch(topic) or partitions < 1:
             raise ConfigError(f"topic {topic!r} cannot be made", hint="Use letters, digits, . _ - and a partition or more")
-        self.folder.create(topic, partitions)
+        try:
+            self.folder.create(topic, partitions)
+        except OSError as error:
+            raise ClusterError(f"topic {topic!r} cannot be made: {error}", Failure.FATAL) from error
         for group in self.folder.groups.values():
             group.deal()
 
@@ -147,8 +153,14 @@ class FilesCluster:
 
 
 def read_batch(file: PartitionFile, source: Partition, first: int, most: int, run: int = 0) -> Batch | None:
-    """The next lines as a batch, decoded when somebody asks for the messages; None where there are none yet."""
-    lines = file.lines(first, min(most, BATCH_LINES))
+    """The next lines as a batch, decoded when somebody asks for the messages; None where there are none yet.
+
+    Raises ClusterError when the file cannot be read: it may be back later.
+    """
+    try:
+        lines = file.lines(first, min(most, BATCH_LINES))
+    except OSError as error:
+        raise ClusterError(f"{source} cannot be read: {error}") from error
     if not lines:
         return None
     return Batch(
@@ -233,7 +245,10 @@ class FilesLane:
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Everything up to the end of the batch is stored."""
         if self._counts(batch):
-            self._group.commit(self._key, max(batch.next[0], self._group.offsets[self._key]))
+            try:
+                self._group.commit(self._key, max(batch.next[0], self._group.offsets[self._key]))
+            except OSError as error:
+                log.warning("%s: the offset cannot be written, trying again with the next one: %s", self.partition, error)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Go back to the beginning of the batch, after the delay."""
