@@ -13,7 +13,7 @@ import sqlite3
 
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.tubemq.client.client import TubeMQClient
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire.text import PartitionRef
 
 TABLES = """
@@ -48,7 +48,7 @@ class Results:
             )
 
 
-async def read(partition: PartitionSession, results: Results) -> None:
+async def read(partition: HeldPartition, results: Results) -> None:
     """Read a partition while it is ours."""
     try:
         while True:

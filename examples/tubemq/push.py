@@ -8,8 +8,7 @@ import asyncio
 
 from mqbridge.tubemq.client.client import TubeMQClient
 from mqbridge.tubemq.client.messages import decode_all
-from mqbridge.tubemq.client.pack import Pack
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition, Pack
 from mqbridge.tubemq.client.reading import push
 
 
@@ -18,7 +17,7 @@ async def main(masters: str, topic: str, group: str, types: set[str], count: int
     enough = asyncio.Event()
     seen = 0
 
-    async def handle(_: PartitionSession, pack: Pack) -> None:
+    async def handle(_: HeldPartition, pack: Pack) -> None:
         nonlocal seen
         # Brokers compare hashes of types, so what comes is looked at once more.
         for message in decode_all(pack.messages, types):

@@ -38,7 +38,7 @@ from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.tubemq.client.client import TubeMQClient
 from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.messages import decode_all
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition
 
 HEARTBEAT_S = 2.0
 
@@ -188,7 +188,7 @@ async def tubemq_consume(said: dict[str, Any], meter: Meter) -> None:
         consumer = await client.consumer(said["group"], [said["topic"]])
         size = 0
 
-        async def read(partition: PartitionSession) -> None:
+        async def read(partition: HeldPartition) -> None:
             nonlocal size
             try:
                 while True:

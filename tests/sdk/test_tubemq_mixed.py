@@ -45,7 +45,7 @@ class OurMember:
 
     @property
     def held(self) -> int:
-        return len(self.consumer.holding.held)
+        return len(self.consumer.held_partitions.held)
 
     async def leave(self) -> None:
         await cancel(self._task)

@@ -12,8 +12,7 @@ from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
-from mqbridge.tubemq.client.pack import Pack
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition, Pack
 from mqbridge.tubemq.client.producer import Producer, Sender
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.session import Sessions
@@ -56,7 +55,7 @@ class Reading:
         self.got: dict[str, list[bytes]] = {}
         self.offsets: dict[str, list[int]] = {}
         self.held: set[str] = set()
-        self.judge: Callable[[PartitionSession, Pack], Awaitable[None] | None] = lambda session, _: session.confirm()
+        self.judge: Callable[[HeldPartition, Pack], Awaitable[None] | None] = lambda session, _: session.confirm()
         self._task = spawn(self._run(), "test reading")
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -64,7 +63,7 @@ class Reading:
         async for session in self.consumer.assignments():
             self._tasks.append(spawn(self._read(session), f"test reading {session}"))
 
-    async def _read(self, session: PartitionSession) -> None:
+    async def _read(self, session: HeldPartition) -> None:
         name = session.ref.name
         self.held.add(name)
         try:

@@ -1,44 +1,111 @@
-"""A lane whose move fails, which a real Broker does not do when asked."""
+"""What a lane makes of packs and seeks that a real Broker does not give when asked."""
 
+import asyncio
+from collections import deque
 from datetime import UTC
 
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.message import Partition
+from mqbridge.message import Batch, Partition
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
-from mqbridge.tubemq.client.pack import Pack
+from mqbridge.tubemq.client.partition import Pack
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
 
-class Session:
-    """Gives one pack of three messages again and again."""
+def pack(offset: int, *bodies: bytes) -> Pack:
+    messages = [
+        TransferedMessage(messageId=offset + n, checkSum=checksum(body), payLoadData=body, flag=0)
+        for n, body in enumerate(bodies)
+    ]
+    return Pack(messages, offset, 0, 1120, 30)
 
-    def __init__(self) -> None:
-        said = [TransferedMessage(messageId=n, checkSum=checksum(b"%d" % n), payLoadData=b"%d" % n, flag=0) for n in range(3)]
-        self.pack = Pack(said, 28, 0, 112, 3)
-        self.fails = False
+
+class Held:
+    """Gives packs in order, the last one again and again; a pack ends 28 behind its offset for each message."""
+
+    def __init__(self, *packs: Pack) -> None:
+        self.packs = deque(packs)
+        self.pack = packs[0]
+        self.revoked = asyncio.Event()
+        self.commits = 0
+        self.fails = 0
 
     async def settled(self) -> None: ...
 
     async def fetch(self) -> Pack:
+        self.pack = self.packs[0]
         return self.pack
 
+    async def commit(self, *, consumed: bool) -> int:
+        assert consumed
+        self.commits += 1
+        if self.fails:
+            self.fails -= 1
+            raise ClusterError("not now", Failure.RETRY)
+        self.packs.popleft()
+        return self.pack.offset + 28 * len(self.pack.messages)
+
+    def confirm(self) -> None:
+        self.packs.popleft()
+
     async def seek(self, offset: int) -> None:
-        assert offset == 28
         if self.fails:
             raise ClusterError("not now", Failure.RETRY)
 
 
+def lane_of(held: Held) -> TubeMQLane:
+    return TubeMQLane(held, Partition("c", "t", "1:0", 0), UTC)  # type: ignore[arg-type]
+
+
+def bodies(batch: Batch) -> list[bytes | None]:
+    return [message.payload for message in batch.messages]
+
+
 async def test_a_move_that_fails_leaves_nothing_out() -> None:
-    session = Session()
-    lane = TubeMQLane(session, Partition("c", "t", "1:0", 0), UTC)  # type: ignore[arg-type]
-    session.fails = True
+    held = Held(pack(28, b"0", b"1", b"2"))
+    lane = lane_of(held)
+    held.fails = 1
     with pytest.raises(ClusterError):
         await lane.seek((28, 2))
-    assert [message.payload for message in (await lane.receive()).messages] == [b"0", b"1", b"2"]
-    session.fails = False
+    assert bodies(await lane.receive()) == [b"0", b"1", b"2"]
+    held.fails = 0
     await lane.seek((28, 2))
     batch = await lane.receive()
-    assert (batch.first, [message.payload for message in batch.messages]) == ((28, 2), [b"2"])
+    assert (batch.first, bodies(batch)) == ((28, 2), [b"2"])
+
+
+async def test_a_pack_that_begins_elsewhere_is_delivered_whole() -> None:
+    """A Broker that lost its memory goes on at its own end: the index counted in a pack that it does not have."""
+    held = Held(pack(56, b"new 0", b"new 1", b"new 2"), pack(140, b"new 3"))
+    lane = lane_of(held)
+    await lane.seek((280, 2))
+    batch = await lane.receive()
+    assert (batch.first, bodies(batch)) == ((56, 0), [b"new 0", b"new 1", b"new 2"])
+    lane.acknowledge(batch)
+    assert bodies(await lane.receive()) == [b"new 3"]
+
+
+async def test_an_index_beyond_the_pack_counts_on_in_the_next() -> None:
+    """The Broker may have written a part of what was one pack to its file: it comes as two now."""
+    held = Held(pack(28, b"0", b"1"), pack(84, b"2", b"3", b"4"))
+    lane = lane_of(held)
+    await lane.seek((28, 3))
+    held.fails = 1  # a commit without an answer: the pack comes again, and as much is left out
+    batch = await lane.receive()
+    assert (batch.first, bodies(batch), held.commits) == ((84, 1), [b"3", b"4"], 2)
+
+
+async def test_a_batch_is_searched_and_decoded_again() -> None:
+    held = Held(pack(28, b"some bytes", b"1"))
+    lane = lane_of(held)
+    await lane.seek((28, 1))
+    batch = await lane.receive()
+    assert batch.mentions(b"1")
+    assert not batch.mentions(b"some"), "it lies before the batch"
+    before = bodies(batch)
+    batch.let_go()
+    assert not batch.is_decoded
+    assert bodies(batch) == before == [b"1"]
+    assert batch.held_bytes > batch.size > 0

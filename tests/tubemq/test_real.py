@@ -3,22 +3,27 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from uuid import uuid4
 
 import pytest
 
 from mqbridge.errors import Failure, ServerRefused
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.admin import Admin
-from mqbridge.tubemq.client.consumer import Consumer, From
+from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
+from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.master import MAX_TOPICS
-from mqbridge.tubemq.client.pack import Pack
-from mqbridge.tubemq.client.partition import PartitionSession
-from mqbridge.tubemq.client.producer import Sender, SendResult
+from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.producer import Sender
+from mqbridge.tubemq.client.range_reader import held_range, read_range
 from mqbridge.tubemq.client.routes import TopicRoute
-from mqbridge.tubemq.client.tail import newest
+from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
 from tests.tubemq.real import PATIENCE_S, Client, Reading, fresh_group, in_order, until
@@ -123,7 +128,7 @@ async def test_confirmed_and_not(client: Client, tubemq: TubeMQ) -> None:
     reading = await client.consumer(topic, group)
     packs: list[tuple[int, list[bytes]]] = []
 
-    def twice(session: PartitionSession, pack: Pack) -> None:
+    def twice(session: HeldPartition, pack: Pack) -> None:
         packs.append((pack.offset, [message.payLoadData for message in pack.messages]))
         session.confirm() if len(packs) > 2 else session.reject()
 
@@ -220,18 +225,72 @@ async def test_two_members_share_and_hand_over(client: Client, tubemq: TubeMQ) -
     assert len(seen(first, second)) == len(sent), "nothing twice"
 
 
-async def test_the_newest_message_of_a_partition(client: Client, tubemq: TubeMQ) -> None:
+async def test_a_range_is_found_among_messages_of_other_partitions(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(3)
     sender = await client.sender(topic, ordered=False)
     refs = sender.route.partitions
-    assert await newest(client.masters, refs["1:1"]) is None
-    await sender.send("1:1", b"the one")
-    # More of others than one look back covers.
-    await asyncio.gather(*(sender.send("1:0", b"%d" % n) for n in range(2500)))
+    assert await held_range(client.masters, refs["1:1"], fresh_group()) == (0, 0)
+    await asyncio.gather(*(sender.send("1:0", b"%d" % n) for n in range(1200)))
+    stored = await sender.send("1:1", b"the one")
+    await asyncio.gather(*(sender.send("1:0", b"%d" % n) for n in range(1200)))
+    first, end = await held_range(client.masters, refs["1:1"], fresh_group())
+    assert (first, end) == (0, 28 * 2401)
+
+    async def found(name: str, begin: int, end: int) -> list[bytes]:
+        async with aclosing(read_range(client.masters, refs[name], fresh_group(), (begin, 0), (end, 0))) as slices:
+            return [one.payLoadData async for part in slices for one in part.pack.messages[part.first : part.last]]
+
     async with asyncio.timeout(PATIENCE_S):
-        found = [await newest(client.masters, refs[name]) for name in ("1:1", "1:0", "1:2")]
-    assert [message and message.payLoadData[:7] for message in found][::2] == [b"the one", None]
-    assert found[1] is not None
+        assert await found("1:1", 0, end) == [b"the one"]
+        assert await found("1:1", stored.offset, stored.offset + 28) == [b"the one"]
+        assert await found("1:1", stored.offset + 28, end) == []
+        assert await found("1:2", 0, end) == []
+        assert len(await found("1:0", 0, end)) == 2400
+        assert len(await found("1:0", 28 * 100, 28 * 110)) == 10, "cut at both ends, wherever packs end"
+
+
+async def test_a_get_that_comes_late_moves_nothing(client: Client, tubemq: TubeMQ) -> None:
+    """A get is given up and carried out later, in between: no pack is skipped, because the Broker refuses it by then."""
+    topic, group = tubemq.take_topic(1), fresh_group()
+    sender = await client.sender(topic)
+    name, bodies = "1:0", [b"%04d" % n + bytes(2000) for n in range(1500)]
+    for body in bodies:
+        sender.submit(name, body, 0, None, None, done=lambda _: None)
+    await sender.flush()
+    partitions = HeldPartitions(
+        await member_of(client, group, topic), start=From.EARLIEST, heartbeat_s=60.0, max_gets=1, offsets=None
+    )
+    partitions.seen_at = asyncio.get_running_loop().time()
+    held = await partitions.take(sender.route.partitions[name])
+    got = [message.payLoadData for message in (await held.fetch()).messages]
+    held.confirm()
+    sessions = client.sessions.to(held.ref.broker.host, held.ref.broker.port)
+    late = PartitionCalls(partitions.membership, held.ref, sessions)  # says what the get that is given up would have said
+    held._calls.get, carry_out = hanging, held._calls.get  # type: ignore[method-assign]
+    fetching = spawn(held.fetch(), "test fetch", quiet=True)
+    await asyncio.sleep(0)
+    await cancel(fetching)
+    held._calls.get = carry_out  # type: ignore[method-assign]
+    async with asyncio.timeout(PATIENCE_S):
+        while len(set(got)) < len(bodies):
+            pack = await held.fetch()
+            answer, _ = await late.get(consumed=True)
+            assert answer.errCode == codes.DUPLICATE_PARTITION
+            got += [message.payLoadData for message in pack.messages]
+            held.confirm()
+    assert list(dict.fromkeys(got)) == bodies, "the first pack comes again, since the get that confirmed it was never carried out"
+    await held.release()
+
+
+async def member_of(client: Client, group: str, topic: str) -> Member:
+    member = Member(client.masters, group, [topic], {}, priority=303)
+    await member.identify()
+    return member
+
+
+async def hanging(**_: object) -> tuple[GetMessageResponseB2C, int]:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.balanced import BalancedConsumer
 from mqbridge.tubemq.client.bound import Bound
 from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.pack import Pack
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition, Pack
 from mqbridge.tubemq.client.reading import Puller, push
 from mqbridge.tubemq.client.session import Sessions
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
@@ -35,8 +34,8 @@ async def filled(client: Client, topic: str, count: int) -> dict[str, list[tuple
     return stored
 
 
-async def assigned(consumer: Consumer, count: int) -> dict[str, PartitionSession]:
-    found: dict[str, PartitionSession] = {}
+async def assigned(consumer: Consumer, count: int) -> dict[str, HeldPartition]:
+    found: dict[str, HeldPartition] = {}
     async with asyncio.timeout(PATIENCE_S):
         async for session in consumer.assignments():
             found[session.ref.name] = session
@@ -49,7 +48,7 @@ def bodies(pack: Pack) -> list[bytes]:
     return [message.payLoadData for message in pack.messages]
 
 
-async def read(partition: PartitionSession, count: int) -> tuple[int, list[bytes]]:
+async def read(partition: HeldPartition, count: int) -> tuple[int, list[bytes]]:
     """Where the next pack begins, and the bodies of `count` messages or more; the last pack stays out.
 
     They need not come as one pack: the Broker may have written some of them to its file between two sends.
@@ -202,7 +201,7 @@ async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
     pushed: dict[str, list[bytes]] = {}
     failed = False
 
-    async def handle(partition: PartitionSession, pack: Pack) -> None:
+    async def handle(partition: HeldPartition, pack: Pack) -> None:
         nonlocal failed
         if not failed:
             failed = True
@@ -240,9 +239,9 @@ async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> Non
     assert (limit.minute_bytes, limit.wait_s) == (1 << 20, 5.0)
     await sender.send("1:0", b"x")
     await until(lambda: reading.count == 1)
-    (session,) = reading.consumer.holding.held.values()
+    (session,) = reading.consumer.held_partitions.held.values()
     await until(lambda: session.counters.misses > 4)
-    counters = reading.consumer.holding.snapshot()
+    counters = reading.consumer.held_partitions.snapshot()
     assert (counters["packs"], counters["messages"], counters["registrations"]) == (1, 1, 1)
 
 

@@ -10,8 +10,7 @@ from mqbridge.errors import ClusterError, ConnectionLost
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.line import SendResult
-from mqbridge.tubemq.client.pack import Pack
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition, Pack
 from mqbridge.tubemq.client.session import Session, Sessions
 from mqbridge.tubemq.client.spread import open_spread
 from mqbridge.tubemq.wire import rpc
@@ -93,10 +92,10 @@ async def test_the_leading_master_dies(three_masters: tuple[TubeMQ, StandbyMaste
     await until(lambda: reading.count == 1)
     assert f"127.0.0.1:{client.masters.addresses[client.masters._current][1]}" == standby.addresses[0]
     await asyncio.to_thread(cluster.master.kill)
-    seen_at = reading.consumer.holding.seen_at
+    seen_at = reading.consumer.held_partitions.seen_at
     number = 0
     async with asyncio.timeout(PATIENCE_S):
-        while reading.consumer.holding.seen_at == seen_at or number < 20:
+        while reading.consumer.held_partitions.seen_at == seen_at or number < 20:
             number += 1
             await sender.send("1:0", b"%03d" % number)
             await asyncio.sleep(0.05)
@@ -215,7 +214,7 @@ class CutSessions(Sessions):
         return super().to(host, self._through[port], partition)
 
 
-async def committed(session: PartitionSession, _: Pack) -> None:
+async def committed(session: HeldPartition, _: Pack) -> None:
     """A commit of its own; one that fails leaves the pack to come again."""
     with contextlib.suppress(ClusterError):
         await session.commit(consumed=True)

@@ -4,7 +4,11 @@ Producing and consuming need only the Masters. Whatever the protocol has no call
 offsets) goes through the administrators' web API, when `admin_url` is set.
 """
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from mqbridge.adapter import (
@@ -13,28 +17,32 @@ from mqbridge.adapter import (
     Capabilities,
     Inbound,
     InboundSpec,
-    Member,
     Operations,
     Outbound,
     OutboundSpec,
     Start,
     Topic,
+    seconds_until,
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.message import Batch, Position
+from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import split_address
+from mqbridge.readback import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
-from mqbridge.tubemq.adapter.operations import Operator, counted_back, entries_between
+from mqbridge.tubemq.adapter.operations import Operator, TubeMQOperations
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
-from mqbridge.tubemq.adapter.temporary import PREFIX, TemporaryConsumer
-from mqbridge.tubemq.client.consumer import Consumer, From
+from mqbridge.tubemq.adapter.reader import Reader
+from mqbridge.tubemq.adapter.temporary import TemporaryConsumer
+from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.held_partitions import From
 from mqbridge.tubemq.client.master import DEFAULT_PORT, MAX_TOPICS, Masters
 from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.session import Sessions
 from mqbridge.tubemq.mapping.preview import preview
 from mqbridge.tubemq.mapping.table import TABLE
+from mqbridge.tubemq.wire.text import PartitionRef
 
 PACK_BYTES = 1 << 20
 """A get returns half a MiB, or one message that may have a little over 1 MiB."""
@@ -45,7 +53,6 @@ class TubeMQ:
 
     def __init__(self, name: str, config: TubeMQCluster) -> None:
         self.name = name
-        self.backlog_unit = "messages of the partition's store"
         # A message without a single byte is refused by Brokers; the mapping gives such a one an attribute block.
         has_admin = config.admin_url is not None
         self.capabilities = Capabilities(
@@ -58,12 +65,13 @@ class TubeMQ:
         self._zone = ZoneInfo(config.time_zone)
         self._admin: Operator | None = None
         self._sessions: Sessions | None = None
+        self._reader: Reader | None = None
         self._routes: Routes | None = None
 
     @property
     def operations(self) -> Operations | None:
-        """What people may ask."""
-        return None if self._config.admin_url is None else self
+        """What people may ask, by the web interface."""
+        return None if self._admin is None else TubeMQOperations(self._admin, self._names)
 
     async def connect(self) -> None:
         """Register a producer with the Master."""
@@ -80,16 +88,21 @@ class TubeMQ:
         if config.admin_url is not None:
             token = config.admin_token
             self._admin = Operator(config.admin_url, None if token is None else token.get_secret_value())
+        self._reader = Reader(routes.masters, self._admin, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close what was opened."""
+        """Close what was opened; what is only polite (to say goodbye, to sweep) is left out after the deadline."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds_until(deadline)):
+                if self._reader is not None:
+                    await self._reader.sweep()
+                if self._routes is not None:
+                    await self._routes.close()
         if self._admin is not None:
             await self._admin.close()
-        if self._routes is not None:
-            await self._routes.close()
         if self._sessions is not None:
             await self._sessions.close()
-        self._admin = self._routes = self._sessions = None
+        self._admin = self._routes = self._sessions = self._reader = None
 
     async def topics(self) -> list[str]:
         """All topics but the system's own."""
@@ -107,60 +120,29 @@ class TubeMQ:
         await self._administrator("create topics").create(topic, partitions)
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """First and next offset; partitions of one store have the same ones. Empty without `admin_url`."""
+        """First and next offset, the same for partitions of one store. Without `admin_url` Brokers say it to a reader."""
+        partitions = (await self._view.topic(topic)).partitions
         if self._admin is None:
-            return {}
-        stored = await self._administrator("see offsets").stored(topic)
-        empty = Bounds((0, 0), (0, 0))
-        known = dict.fromkeys(await self._names(topic), empty)
+            ranges = await asyncio.gather(*(self._readers.range_of(ref) for ref in partitions.values()))
+            return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(partitions, ranges, strict=True)}
+        stored = await self._admin.stored(topic)
+        known = dict.fromkeys(partitions, Bounds((0, 0), (0, 0)))
         return known | {name: Bounds((found.first, 0), (found.next, 0)) for name, found in stored.items()}
-
-    async def groups(self, topic: str) -> list[str]:
-        """Groups with an offset on the topic; those of temporary readers are left out."""
-        found = await self._administrator("list groups").groups(topic)
-        return [group for group in found if not group.startswith(PREFIX)]
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The confirmed offsets of a group."""
         found = await self._administrator("see offsets").committed(topic, group)
         return {name: (offset, 0) for name, offset in found.items()}
 
-    # --- for people -------------------------------------------------------------------------------------------------
-
-    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Messages of the partition's store: one index serves all partitions of a store."""
-        admin = self._administrator("see offsets")
-        return entries_between(await admin.committed(topic, group), await admin.stored(topic))
-
-    async def members(self, topic: str, group: str) -> list[Member]:
-        """Who holds partitions at the Brokers."""
-        return await self._administrator("list members").members(topic, group)
-
-    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Set the confirmed offsets at the Brokers; they are listed some seconds later."""
-        await self._administrator("move groups").move(topic, group, positions)
-
-    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """TubeMQ has no call for it."""
-        raise ClusterError(f"TubeMQ does not say what it stored when: {time_ms} of {topic!r} cannot be found", Failure.FATAL)
-
-    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Counted back in the index that a store's partitions share; empty without `admin_url`."""
-        if self._admin is None:
-            return {}
-        stored = counted_back(await self._admin.stored(topic), count)
-        return dict.fromkeys(await self._names(topic), (0, 0)) | stored
-
-    async def settings(self, topic: str) -> Mapping[str, str]:
-        """As the Master has it; empty without `admin_url`."""
-        return {} if self._admin is None else await self._admin.settings(topic)
-
     # --- ends -------------------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Not yet."""
-        raise ClusterError(f"ranges of {topic} {partition} cannot be read yet: {begin} to {end}", Failure.FATAL)
-        yield
+        """By a group of its own; where each pack ends is asked by a commit."""
+        ref = await self._ref(topic, partition)
+        place = Partition(self.name, topic, partition, await self._index_of(topic, partition))
+        async with aclosing(self._readers.read(ref, place, begin, end)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group; or, temporary, read for a moment."""
@@ -194,7 +176,13 @@ class TubeMQ:
         assert self._sessions is not None  # noqa: S101 - connected with the routes
         producer = Producer(routes, self._sessions)
         sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.max_elapsed_s)
-        return TubeMQOutbound(sender, spec, self._zone)
+        return TubeMQOutbound(sender, spec, self._zone, partial(last_stored, self))
+
+    @property
+    def _readers(self) -> Reader:
+        if self._reader is None:
+            raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
+        return self._reader
 
     @property
     def _view(self) -> Routes:
@@ -210,12 +198,18 @@ class TubeMQ:
     async def _names(self, topic: str) -> list[str]:
         return list((await self._view.topic(topic)).partitions)
 
+    async def _ref(self, topic: str, name: str) -> PartitionRef:
+        await self._index_of(topic, name)
+        return (await self._view.topic(topic)).partitions[name]
+
     async def _index_of(self, topic: str, name: str) -> int:
         """The place of a partition in its topic; one that was added since the last heartbeat is looked up."""
         names = await self._names(topic)
         if name not in names:
             await self._view.refresh()
             names = await self._names(topic)
+        if name not in names:
+            raise ClusterError(f"topic {topic!r} has no partition {name}", Failure.FATAL)
         return names.index(name)
 
 

@@ -1,19 +1,62 @@
-"""What people ask of a cluster's groups and topics, by the Brokers' web interface: who is a member, moving a group, sweeping.
+"""What people ask of a cluster's groups and topics, by the web interfaces of Master and Brokers.
 
 The Brokers list a group some 5 s after it was made or moved, when they write their offsets down; until then it is not listed, and
 cannot be removed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from mqbridge.adapter import Member
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.message import Position
 from mqbridge.tubemq.client.admin import USER, Admin, Node, StoredRange
-from mqbridge.tubemq.client.tail import INDEX_ENTRY_BYTES
+from mqbridge.tubemq.client.member import FRESH_ID
+from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.wire.text import STORE_STEP
 
 _SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish", "acceptSubscribe", "unflushThreshold")
+
+
+READERS = "mqbridge_reader_"
+"""What the groups of those that read without a group of their own begin with."""
+
+
+class TubeMQOperations:
+    """The contract's `Operations`, where `admin_url` is set; `names` tells the partitions of a topic."""
+
+    backlog_unit = "messages of the partition's store"
+
+    def __init__(self, operator: "Operator", names: Callable[[str], Awaitable[list[str]]]) -> None:
+        self._operator, self._names = operator, names
+
+    async def groups(self, topic: str) -> list[str]:
+        """Groups with an offset on the topic; those of readers without a group are left out."""
+        return [group for group in await self._operator.groups(topic) if not group.startswith(READERS)]
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Messages of the partition's store: one index serves all partitions of a store."""
+        return entries_between(await self._operator.committed(topic, group), await self._operator.stored(topic))
+
+    async def members(self, topic: str, group: str) -> list[Member]:
+        """Who holds partitions at the Brokers."""
+        return await self._operator.members(topic, group)
+
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Set the confirmed offsets at the Brokers; they are listed some seconds later."""
+        await self._operator.move(topic, group, positions)
+
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+        """TubeMQ has no call for it."""
+        raise ClusterError(f"TubeMQ does not say what it stored when: {time_ms} of {topic!r} cannot be found", Failure.FATAL)
+
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """Counted back in the index that a store's partitions share."""
+        stored = counted_back(await self._operator.stored(topic), count)
+        return dict.fromkeys(await self._names(topic), (0, 0)) | stored
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """As the Master has it."""
+        return await self._operator.settings(topic)
 
 
 class Operator(Admin):
@@ -25,7 +68,7 @@ class Operator(Admin):
         for node in await self.brokers():
             for owner, of, partition, client in await self._held(node):
                 if (owner, of) == (group, topic):
-                    held.setdefault(client, []).append(f"{node.id}:{partition}")
+                    held.setdefault(_member_of(client), []).append(f"{node.id}:{partition}")
         return [Member(client, "", tuple(names)) for client, names in sorted(held.items())]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
@@ -77,6 +120,12 @@ class Operator(Admin):
             return [(*_place(entry["Partition"]), entry["Consumer"]) for entry in answer["dataSet"]]
         except (KeyError, ValueError) as error:
             raise RemoteProtocolError(f"the members at {node.url} cannot be read: {error}") from error
+
+
+def _member_of(client: str) -> str:
+    """The member that a client id at a Broker stands for: a partition whose requests got lost has one of its own."""
+    member, _, run = client.rpartition(FRESH_ID)
+    return member if member and run.isdecimal() else client
 
 
 def _place(text: str) -> tuple[str, str, str]:

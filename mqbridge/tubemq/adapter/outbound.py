@@ -1,21 +1,20 @@
 """Producing to TubeMQ: each message is a request of its own, a receipt waits for all of its batch."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import tzinfo
 from functools import partial
 from zlib import crc32
 
-from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt
+from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt, seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share, format_position
-from mqbridge.tubemq.client.producer import Sender, SendResult
-from mqbridge.tubemq.client.tail import newest
+from mqbridge.tubemq.client.line import SenderClosed, SendResult, failure_of
+from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.mapping.request import encode
-from mqbridge.tubemq.mapping.stored import decode
 
-CLOSE_TIMEOUT_S = 30.0
-"""Above the request timeout and a retry or two."""
+LastStored = Callable[[str, Mapping[int, str], Partition], Awaitable[Mapping[int, Position]]]
+"""What a topic's partitions, by index and name, hold of a source."""
 
 
 class _Delivery:
@@ -33,7 +32,9 @@ class _Delivery:
         if isinstance(result, SendResult):
             self.positions[index] = (result.offset, 0)
         else:
-            kind = result.failure if isinstance(result, ClusterError) else Failure.REFUSED
+            kind = failure_of(result)
+            if isinstance(result, SenderClosed):
+                kind, result = Failure.FATAL, ClusterError(str(result), Failure.FATAL)
             if kind is Failure.FATAL and not self.future.done():
                 self.future.set_exception(result)
             self.failures.append(MessageFailure(index, kind, str(result)))
@@ -51,8 +52,8 @@ class _Delivery:
 class TubeMQOutbound:
     """A way into one topic."""
 
-    def __init__(self, sender: Sender, spec: OutboundSpec, zone: tzinfo) -> None:
-        self._sender, self._spec, self._zone = sender, spec, zone
+    def __init__(self, sender: Sender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
+        self._sender, self._spec, self._zone, self._last_stored = sender, spec, zone, last_stored
         self._names = list(sender.route.partitions)
         self._closed = False
         self.partitions = len(self._names)
@@ -91,16 +92,11 @@ class TubeMQOutbound:
         return crc32(key) % self.partitions
 
     async def resume(self, source: Partition) -> Mapping[int, Position]:
-        """Not yet."""
-        raise ClusterError(f"what {self._spec.topic!r} holds of {source} cannot be told yet", Failure.FATAL)
-
-    async def last_origin(self, partition: int) -> str | None:
-        """The origin of the newest message."""
-        found = await newest(self._sender.routes.masters, self._sender.route.partitions[self._names[partition]])
-        return None if found is None else decode([found], 0, self._zone)[0].origin
+        """From the origins that are stamped on what is stored; TubeMQ has nothing that would fence other producers."""
+        return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for the receipts, at most CLOSE_TIMEOUT_S."""
+        """Wait for the receipts; what is not decided by then fails."""
         if not self._closed:
             self._closed = True
-            await self._sender.close(CLOSE_TIMEOUT_S)
+            await self._sender.close(seconds_until(deadline))

@@ -13,16 +13,14 @@ from collections.abc import AsyncIterator, Mapping
 from mqbridge.adapter import InboundSpec, Start
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.message import Position
-from mqbridge.tubemq.adapter.operations import Operator
+from mqbridge.tubemq.adapter.operations import READERS, Operator
 from mqbridge.tubemq.client.balanced import BalancedConsumer
-from mqbridge.tubemq.client.holding import From
+from mqbridge.tubemq.client.held_partitions import From
 from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire.text import PartitionRef
 
 log = logging.getLogger(__name__)
-
-PREFIX = "mqbridge_reader_"
 
 
 class TemporaryConsumer:
@@ -42,7 +40,7 @@ class TemporaryConsumer:
         self._admin = admin
         self._consumer = BalancedConsumer(
             masters,
-            PREFIX + secrets.token_hex(6),
+            READERS + secrets.token_hex(6),
             spec.topics,
             start=From.EARLIEST if spec.start is Start.EARLIEST else From.ALWAYS_LATEST,
             filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
@@ -62,22 +60,22 @@ class TemporaryConsumer:
             await self._consumer.close()
             raise
 
-    async def assignments(self) -> AsyncIterator[PartitionSession]:
+    async def assignments(self) -> AsyncIterator[HeldPartition]:
         """Every partition that could be read at the start; ends with `close`. Raises ClusterError when one cannot be taken."""
         while self._left and not self._closed.is_set():
             ref = self._left.popleft()
             position = self._positions.get(ref.name)
             session = await self._consumer.take(ref.key, None if position is None else position[0])
-            if not session.revoked:
+            if not session.revoked.is_set():
                 yield session
         await self._closed.wait()
 
-    async def close(self) -> None:
+    async def close(self, deadline: float | None = None) -> None:
         """Leave, and sweep up after those before us."""
         self._closed.set()
-        await self._consumer.close()
+        await self._consumer.close(deadline)
         if self._admin is not None:
             try:
-                await self._admin.sweep(PREFIX)
+                await self._admin.sweep(READERS)
             except (ClusterError, ProtocolError) as error:
                 log.info("groups of earlier temporary readers stay: %s", error)

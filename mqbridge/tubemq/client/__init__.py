@@ -4,9 +4,10 @@
     master        whichever Master is active, and its tokens
     routes        what a producer knows of Brokers and partitions
     producer      named partitions in order (line); spread: any that is well (shielding)
-    consumer      a member to which the Master assigns partitions (membership, holding); balanced: one that chooses
-    partition     reading one of them (tenure, progress, pack, flow); reading: all of them, by pull or push
-    tail, admin   the newest message; the administrators' HTTP API
+    consumer      a member to which the Master assigns partitions (membership); balanced: one that chooses
+                  (group_consumer: what both do; held_partitions: what they hold)
+    partition     reading one of them (partition_state, partition_calls, flow); reading: all of them, by pull or push
+    range_reader, admin  a range of one partition, as nobody's member; the administrators' HTTP API
 
 State belongs to a client id and never to a connection, so Masters and Brokers may restart at any time.
 """

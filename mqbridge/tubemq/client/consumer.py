@@ -1,36 +1,33 @@
 """A member of a consumer group to which the Master assigns partitions.
 
-Activities side by side: heartbeats to the Master, which never wait for anything else; the events that come with their answers,
-one after the other; and what `holding` does to keep the partitions.
+Activities side by side: heartbeats to the Master (`group_consumer`), the events that come with their answers, one at a time,
+and what `held_partitions` does to keep the partitions.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ProtocolError, RequestTimeout, ServerRefused
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError, RequestTimeout
+from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.bound import Bound
-from mqbridge.tubemq.client.holding import HEARTBEAT_S, MAX_GETS, From, Holding, Offsets
-from mqbridge.tubemq.client.master import Masters, retried
+from mqbridge.tubemq.client.group_consumer import GroupConsumer
+from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, From, HeldPartitions, Offsets
+from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.membership import CONNECTS, DISCONNECTS, DONE, STOP, Membership
-from mqbridge.tubemq.client.partition import PartitionSession
-from mqbridge.tubemq.wire import codes
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto
 from mqbridge.tubemq.wire.text import PartitionRef, parse_subscription
 
-__all__ = ["Bound", "Consumer", "From"]
-
 log = logging.getLogger(__name__)
 
-RETRY_S = 1.0
 REPORT_EVERY = 6
 """Heartbeats between reports of all that we hold."""
 
 _UNANSWERED = (ConnectionLost, RequestTimeout, ProtocolError)
 
 
-class Consumer:
+class Consumer(GroupConsumer):
     """A member of `group`, which reads all of `topics`. Members of a group name the same topics and filters.
 
     `filters` are message types by topic; topics that are missing are read whole. `offsets` is asked, before a partition is
@@ -55,93 +52,50 @@ class Consumer:
     ) -> None:
         types = {topic: frozenset(wanted) for topic, wanted in (filters or {}).items()}
         self.membership = Membership(masters, group, topics, types, priority=priority, bound=bound)
-        self.holding = Holding(
-            self.membership,
-            start=start,
-            heartbeat_s=heartbeat_s,
-            max_gets=max_gets,
-            offsets=offsets,
-        )
-        self._heartbeat_s = heartbeat_s
-        self._new: asyncio.Queue[PartitionSession | None] = asyncio.Queue()
+        held = HeldPartitions(self.membership, start=start, heartbeat_s=heartbeat_s, max_gets=max_gets, offsets=offsets)
+        super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
+        self._new: asyncio.Queue[HeldPartition | None] = asyncio.Queue()
         self._events: asyncio.Queue[EventProto] = asyncio.Queue()
         self._done: list[EventProto] = []
         self._last_event = EventProto(rebalanceId=1, opType=STOP, status=DONE)
         self._unanswered = False
         """A heartbeat's answer was lost, and maybe an event with it."""
-        self._wake = asyncio.Event()
-        self._failed: ClusterError | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
         """Join the group. Raises ClusterError after five tries; FATAL ones (no such topic, other filters) at once."""
-        member = self.membership
-        await member.identify()
-        await retried(f"joining group {member.group}", self._register)
-        self.holding.begin()
-        work = {"heartbeats": self._heartbeats, "events": self._obey_all}
-        self._tasks = [spawn(run(), f"tubemq {name} of {member.client_id}") for name, run in work.items()]
+        await super().start()
+        self._tasks.append(spawn(self._obey_all(), f"tubemq events of {self.membership.client_id}"))
 
-    async def assignments(self) -> AsyncIterator[PartitionSession]:
+    async def assignments(self) -> AsyncIterator[HeldPartition]:
         """Partitions as they become ours; ends with `close`. Raises ClusterError when the group does not want us any more."""
         while (partition := await self._new.get()) is not None:
-            if not partition.revoked:
+            if not partition.revoked.is_set():
                 yield partition
         self._new.put_nowait(None)  # for whoever else asks
         if self._failed is not None:
             raise self._failed
 
-    async def close(self) -> None:
-        """Give all partitions back, keeping what was confirmed, and leave the group."""
-        await cancel(*self._tasks)
-        await self.holding.close()
-        try:
-            await self.membership.leave()
-        except (ClusterError, ProtocolError) as error:
-            log.info("the Master was not told that %s left: %s", self.membership.client_id, error)
+    async def close(self, deadline: float | None = None) -> None:
+        """Give all partitions back, keeping what was confirmed, and leave the group; `deadline` is a time of the event loop."""
+        await super().close(deadline)
         self._new.put_nowait(None)
 
     # --- Master -----------------------------------------------------------------------------------------------------
 
-    async def _register(self) -> None:
-        await self.membership.register(self.holding.refs)
-        self.holding.seen_at = self._loop.time()
-
-    async def _heartbeats(self) -> None:
-        beats = 0
-        while True:
-            beats += 1
-            try:
-                await self._heartbeat(report=beats % REPORT_EVERY == 0)
-            except (ClusterError, ProtocolError) as error:
-                if isinstance(error, ServerRefused) and error.failure is Failure.FATAL and error.code != codes.TOPIC_NOT_DEPLOYED:
-                    self._fail(error)
-                    return
-                log.warning("a heartbeat of group %s failed, trying again: %s", self.membership.group, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                await self._until_next()
-
-    async def _heartbeat(self, *, report: bool) -> None:
-        holding = self.holding
+    async def _beat(self, held: list[PartitionRef] | None) -> None:
         done = self._done[0] if self._done else self._lost_event()
-        held = holding.refs if report or done is not None or holding.changed else None
-        due, holding.changed = holding.changed, False
+        if done is not None:
+            held = self.held_partitions.refs
         try:
             event = await self.membership.heartbeat(held, done)
-        except (ClusterError, ProtocolError) as error:
-            holding.changed |= due
-            self._unanswered |= isinstance(error, _UNANSWERED)
-            if not isinstance(error, ServerRefused) or error.code != codes.NO_NODE:
-                raise
-            log.info("the Master does not know %s any more; it joins again", self.membership.client_id)
-            await self._register()
-            return
-        holding.seen_at = self._loop.time()
+        except _UNANSWERED:
+            self._unanswered = True
+            raise
         self._unanswered = False
         if self._done and done is self._done[0]:
             self._done.pop(0)
+        if self._done:
+            self._wake.set()
         if event is not None:
             self._last_event.rebalanceId = event.rebalanceId
             self._events.put_nowait(event)
@@ -155,19 +109,8 @@ class Consumer:
         in_first_round = self.membership.bound is not None and self.membership.unallocated  # an echo would end it
         return self._last_event if self._unanswered and not in_first_round else None
 
-    async def _until_next(self) -> None:
-        """Until the next heartbeat is due, or there is something to say."""
-        if not self._done:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(self._heartbeat_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                return
-
     def _fail(self, error: ClusterError) -> None:
-        log.error("group %s cannot go on: %s", self.membership.group, error)
-        self._failed = error
+        super()._fail(error)
         self._new.put_nowait(None)
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -184,7 +127,7 @@ class Consumer:
             self._wake.set()
 
     async def _obey(self, event: EventProto) -> None:
-        held = self.holding.held
+        held = self.held_partitions.held
         refs = [parse_subscription(text) for text in event.subscribeInfo]
         if event.opType in DISCONNECTS:
             await asyncio.gather(*(held[ref.key].revoke() for ref in refs if ref.key in held))
@@ -197,7 +140,7 @@ class Consumer:
     async def _take(self, ref: PartitionRef, offset: int | None) -> None:
         """Register at the Broker. What cannot be had is left out of the report, and the Master assigns it again."""
         try:
-            partition = await self.holding.take(ref, offset)
+            partition = await self.held_partitions.take(ref, offset)
         except MqbridgeError as error:
             log.warning("%s was assigned to us but could not be taken: %s", ref, error)
             return

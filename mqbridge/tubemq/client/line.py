@@ -16,7 +16,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError, ProtocolError
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MappingError, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.routes import Routes
@@ -48,11 +48,17 @@ Done = Callable[[SendResult | MqbridgeError], None]
 """Called once per message with what became of it, from the event loop; it must not raise."""
 
 
+class SenderClosed(ConnectionLost):
+    """The sender was closed before the message was stored."""
+
+
 class Way(Protocol):
     """What a line needs of its sender."""
 
     topic: str
     routes: Routes
+    ordered: bool
+    """Nothing may be stored that was submitted behind a message that is given up."""
     window: int
     """Requests in flight at once on one partition."""
     max_elapsed_s: float | None
@@ -118,15 +124,15 @@ class Line:
 
     def pump(self) -> None:
         """Send what the window allows."""
-        way, waiting = self._way, self._waiting
-        while waiting and self._recovery is None and not self._again and self._in_flight < way.window:
-            if self._in_flight and self._in_flight_bytes + len(waiting[0].data) > WINDOW_BYTES:
+        way = self._way
+        while self._waiting and self._recovery is None and not self._again and self._in_flight < way.window:
+            if self._in_flight and self._in_flight_bytes + len(self._waiting[0].data) > WINDOW_BYTES:
                 return
-            message = waiting.popleft()
+            message = self._waiting.popleft()
             try:
                 self._post(message)
             except ConnectionLost:
-                waiting.appendleft(message)
+                self._waiting.appendleft(message)
                 self._recover(None)
             except LocalProtocolError as error:
                 self._fail(message, error)
@@ -176,13 +182,22 @@ class Line:
         return SendResult(response.messageId, response.appendOffset, response.appendTime)
 
     def _fail(self, message: _Message, error: MqbridgeError) -> None:
+        """Give a message up. Where order counts, what waits behind it goes with it, unless it was refused for itself alone."""
+        self._decide(message, error)
+        failure = failure_of(error)
+        if self._way.ordered and failure is not Failure.REFUSED:
+            behind, self._waiting = self._waiting, deque()
+            problem = f"not sent to {self._way.topic} partition {self._name}, since one before it was not stored: {error}"
+            for other in behind:
+                self._decide(other, ClusterError(problem, failure))
+
+    def _decide(self, message: _Message, error: MqbridgeError) -> None:
         self._way.counters.failed += 1
         message.done(error)
         self._way.settled(len(message.data))
 
     def _failed(self, message: _Message, error: MqbridgeError) -> None:
-        failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
-        if self._is_over(message) or failure in (Failure.REFUSED, Failure.FATAL):
+        if self._is_over(message) or failure_of(error) in (Failure.REFUSED, Failure.FATAL):
             self._fail(message, error)
             return
         self._again.append(message)
@@ -241,13 +256,15 @@ class Line:
         log.log(level, "sending to %s partition %s goes on later: %s", self._way.topic, self._name, error)
 
     def _give_up_late(self, error: MqbridgeError) -> None:
-        """Report what has waited longer than allowed while there was no connection."""
-        waiting, self._waiting = self._waiting, deque()
-        for message in waiting:
+        """Report what has waited longer than allowed while there was no connection; those behind have waited less."""
+        kept: deque[_Message] = deque()
+        while self._waiting:
+            message = self._waiting.popleft()
             if self._is_over(message):
                 self._fail(message, error)
             else:
-                self._waiting.append(message)
+                kept.append(message)
+        self._waiting = kept
 
     async def stop(self) -> None:
         """Fail what still waits."""
@@ -255,7 +272,14 @@ class Line:
         waiting = [*self._again, *self._waiting]
         self._again, self._waiting = [], deque()
         for message in waiting:
-            self._fail(message, ConnectionLost(f"the sender to {self._way.topic} was closed before this message was sent"))
+            self._decide(message, SenderClosed(f"the sender to {self._way.topic} was closed before this message was sent"))
+
+
+def failure_of(error: MqbridgeError) -> Failure:
+    """What helps after an error of one message."""
+    if isinstance(error, ClusterError):
+        return error.failure
+    return Failure.REFUSED if isinstance(error, (LocalProtocolError, MappingError)) else Failure.RETRY
 
 
 def _only_full(error: MqbridgeError) -> bool:

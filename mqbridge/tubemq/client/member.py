@@ -1,6 +1,7 @@
 """What every call of a group's member says, whoever balances the group: who it is, its filters, its tokens, its flow control."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 from mqbridge.tubemq.client.flow import FlowControl
 from mqbridge.tubemq.client.master import Masters, client_id, retried
@@ -8,6 +9,8 @@ from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo
 from mqbridge.tubemq.wire.text import format_condition
 
 UNSET = -2
+FRESH_ID = "-run"
+"""Between a member's client id and the number of a run of one of its partitions: letters, digits, dots and dashes are allowed."""
 
 
 class Member:
@@ -28,6 +31,7 @@ class Member:
         self.filters = filters
         self.client_id = ""
         self.host = ""
+        self._fresh_ids = count(1)
         self.flow = FlowControl()
         self.priority = UNSET if priority is None else priority
         """qryPriorityId: which of a Broker's stores the group may read."""
@@ -37,6 +41,10 @@ class Member:
         """Find out our address and make a client id, once. Raises ClusterError after five tries."""
         self.host = await retried("connecting to the Master", self.masters.local_host)
         self.client_id = client_id(self.host, self.group)
+
+    def fresh_client_id(self) -> str:
+        """One for a Broker that has never seen it, in which ours can be recognized. The Master never hears of it."""
+        return f"{self.client_id}{FRESH_ID}{next(self._fresh_ids)}"
 
     def conditions(self) -> list[str]:
         """The filters as the Master is told them."""

@@ -1,6 +1,6 @@
 """The four calls about one partition: take it, read it, commit what was read, give it back.
 
-Nothing is remembered here; what the answers mean is the business of `mqbridge.tubemq.client.partition`.
+What the answers mean is the business of `mqbridge.tubemq.client.partition`.
 """
 
 import asyncio
@@ -40,6 +40,15 @@ class PartitionCalls:
             partitionId=ref.partition,
             manualCommitOffset=False,
         )
+
+    @property
+    def client_id(self) -> str:
+        """Under which the Broker knows us here: the member's, or another that no earlier request of ours carries."""
+        return self._get.clientId
+
+    @client_id.setter
+    def client_id(self, value: str) -> None:
+        self._get.clientId = value
 
     def __str__(self) -> str:
         return f"{self._ref.topic} {self._ref.name} of group {self._member.group}"
@@ -101,7 +110,7 @@ class PartitionCalls:
         member = self._member
         return RegisterRequestC2B(
             opType=operation,
-            clientId=member.client_id,
+            clientId=self._get.clientId,
             groupName=member.group,
             topicName=self._ref.topic,
             partitionId=self._ref.partition,

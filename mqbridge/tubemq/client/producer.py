@@ -7,15 +7,13 @@ import asyncio
 import contextlib
 from ipaddress import IPv4Address
 
-from mqbridge.errors import ConnectionLost, LocalProtocolError, MqbridgeError
-from mqbridge.tubemq.client.line import Done, Line, SendResult
+from mqbridge.errors import LocalProtocolError, MqbridgeError
+from mqbridge.tubemq.client.line import Done, Line, SenderClosed, SendResult
 from mqbridge.tubemq.client.routes import Routes, TopicRoute
 from mqbridge.tubemq.client.session import Session, Sessions
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.send import SendRequestEncoder
-
-__all__ = ["Done", "Producer", "SendResult", "Sender"]
 
 MAX_MESSAGE_BYTES = (20 << 20) + (10 << 10)
 """The most that any Broker can be set to take; below it the Broker decides."""
@@ -28,11 +26,13 @@ CLOSE_TIMEOUT_S = 10.0
 class Sender:
     """A way into one topic; made by `Producer.sender`. `queued_bytes` are submitted and not decided."""
 
-    def __init__(self, producer: "Producer", route: TopicRoute, *, window: int, max_elapsed_s: float | None) -> None:
+    def __init__(
+        self, producer: "Producer", route: TopicRoute, *, window: int, max_elapsed_s: float | None, ordered: bool = False
+    ) -> None:
         self.topic = route.topic
         self.route = route
         self.routes = producer.routes
-        self.window = window
+        self.window, self.ordered = window, ordered
         self.max_elapsed_s = max_elapsed_s
         self.closing = False
         self.counters = SendCounters()
@@ -61,7 +61,7 @@ class Sender:
 
     def _unsendable(self, size: int) -> MqbridgeError:
         if self.closing:
-            return ConnectionLost(f"the sender to {self.topic} is closed")
+            return SenderClosed(f"the sender to {self.topic} is closed")
         said = f"{size} bytes, {MAX_MESSAGE_BYTES} at most"
         return codes.refused(f"a message for {self.topic}", codes.OVER_MAX_LENGTH, said)
 
@@ -100,7 +100,7 @@ class Sender:
             await self._until(-1)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for what is in flight, at most `timeout` seconds; the rest fails with ConnectionLost."""
+        """Wait for what is in flight, at most `timeout` seconds; the rest fails with SenderClosed, a ConnectionLost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
@@ -164,9 +164,10 @@ class Producer:
         """A way into a topic. Raises ServerRefused (FATAL), which names it, when the Master knows no such topic.
 
         `ordered` keeps one request of each partition in flight and so the order whatever happens. `in_flight` says how many
-        instead: order then holds as long as the Broker refuses nothing, which `counters.overtaken` tells.
+        instead: order then holds as long as the Broker refuses nothing, which `counters.overtaken` tells. When an ordered message
+        is given up, all that wait behind it are, too.
         """
         window = in_flight or (1 if ordered else WINDOW_REQUESTS)
         if window < 1:
             raise LocalProtocolError(f"{in_flight} requests in flight on a partition; it must be 1 at least")
-        return Sender(self, await self.routes.topic(topic), window=window, max_elapsed_s=max_elapsed_s)
+        return Sender(self, await self.routes.topic(topic), window=window, ordered=ordered, max_elapsed_s=max_elapsed_s)

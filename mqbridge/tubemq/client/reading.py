@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol
 
 from mqbridge.errors import LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.pack import Pack
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition, Pack
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +25,14 @@ AGAIN_S = 1.0
 class Assigning(Protocol):
     """A member of a group: `Consumer`, or whatever else hands out partitions."""
 
-    def assignments(self) -> AsyncIterator[PartitionSession]:
+    def assignments(self) -> AsyncIterator[HeldPartition]:
         """Partitions as they become ours."""
 
 
 class Delivery(NamedTuple):
     """A pack and its partition, which is told what becomes of it."""
 
-    partition: PartitionSession
+    partition: HeldPartition
     pack: Pack
 
     def confirm(self) -> None:
@@ -86,7 +85,7 @@ class Puller:
         except MqbridgeError as error:
             self._ready.put_nowait(error)
 
-    async def _read(self, partition: PartitionSession) -> None:
+    async def _read(self, partition: HeldPartition) -> None:
         try:
             while True:
                 delivery = Delivery(partition, await partition.fetch())
@@ -103,7 +102,7 @@ class Puller:
             self._ready.put_nowait(error)
 
 
-Handler = Callable[[PartitionSession, Pack], Awaitable[None]]
+Handler = Callable[[HeldPartition, Pack], Awaitable[None]]
 """Handles a pack. When it returns the pack is confirmed; when it raises, `push` says what becomes of the pack."""
 
 
@@ -124,7 +123,7 @@ async def push(
     readers: set[asyncio.Task[None]] = set()
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def read(partition: PartitionSession) -> None:
+    async def read(partition: HeldPartition) -> None:
         try:
             while True:
                 pack = await partition.fetch()
@@ -156,7 +155,7 @@ async def push(
         await cancel(assigning, *readers)
 
 
-async def _handled(handler: Handler, partition: PartitionSession, pack: Pack) -> bool:
+async def _handled(handler: Handler, partition: HeldPartition, pack: Pack) -> bool:
     try:
         await handler(partition, pack)
     except Exception:  # the handler is the caller's, and whatever it raises is about this pack

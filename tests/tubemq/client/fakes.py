@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any
 
 from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as broker
 from mqbridge.tubemq.wire.pb import master_pb2 as master
@@ -79,7 +79,7 @@ class MasterScript(Script):
         return None
 
 
-class Owner:
+class Context:
     """A consumer, as far as a partition knows it."""
 
     def __init__(self, script: Script) -> None:
@@ -88,12 +88,12 @@ class Owner:
         self.membership.client_id = "c1"
         self.gets = asyncio.Semaphore(4)
         self.seen_at = asyncio.get_running_loop().time()
-        self.lost: list[PartitionSession] = []
+        self.lost: list[HeldPartition] = []
 
     def session_for(self, ref: PartitionRef) -> Any:
         return self.script
 
-    def dropped(self, partition: PartitionSession) -> None:
+    def dropped(self, partition: HeldPartition) -> None:
         self.lost.append(partition)
 
 
@@ -118,3 +118,7 @@ def refused(code: int, limit_ms: int = 0) -> GetMessageResponseB2C:
 
 def committed(offset: int) -> broker.CommitOffsetResponseB2C:
     return broker.CommitOffsetResponseB2C(success=True, errCode=200, errMsg="OK", currOffset=offset, maxOffset=10_000)
+
+
+def refused_commit(code: int) -> broker.CommitOffsetResponseB2C:
+    return broker.CommitOffsetResponseB2C(success=False, errCode=code, errMsg="no")

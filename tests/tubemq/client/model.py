@@ -38,6 +38,8 @@ class ModelBroker:
         self.tokens: list[int] = []
         self.deleted: dict[tuple[str, int], int] = {}
         """Offset before which a partition holds nothing any more."""
+        self.lag_bytes = 0
+        """What gets say is unread after them."""
 
     def send(self, r: b.SendMessageRequestP2B) -> Message:
         self.tokens.append(r.authInfo.visitAuthorizedToken)
@@ -51,6 +53,9 @@ class ModelBroker:
 
     def register(self, r: b.RegisterRequestC2B) -> Message:
         key = r.groupName, r.topicName, r.partitionId
+        if r.opType == rpc.GIVE_BACK and self.owners.get(key) != r.clientId:
+            code = 412 if key in self.owners else 411
+            return b.RegisterResponseB2C(success=False, errCode=code, errMsg="not yours", currOffset=-1)
         if self.owners.get(key, r.clientId) != r.clientId:
             return b.RegisterResponseB2C(success=False, errCode=410, errMsg="occupied")
         delta = self.delta.pop(key, 0)
@@ -74,13 +79,13 @@ class ModelBroker:
         if r.lastPackConsumed:
             self.confirmed[key] += self.delta.get(key, 0)
         self.delta[key] = 0
-        start = self.confirmed[key]
+        start = self.confirmed[key] = max(self.confirmed[key], self.deleted.get(key[1:], 0))
         found = self.stored[r.topicName, r.partitionId][start // STEP :][:MOST_PER_GET]
         if not found:
             return b.GetMessageResponseB2C(success=False, errCode=404, errMsg="nothing", currOffset=-1)
         self.delta[key] = STEP * len(found)
         end = self.end(r.topicName, r.partitionId)
-        return b.GetMessageResponseB2C(**OK, messages=found, currOffset=start, maxOffset=end, currDataDlt=0)
+        return b.GetMessageResponseB2C(**OK, messages=found, currOffset=start, maxOffset=end, currDataDlt=self.lag_bytes)
 
     def commit(self, r: b.CommitOffsetRequestC2B) -> Message:
         key = r.groupName, r.topicName, r.partitionId
@@ -96,9 +101,15 @@ class ModelBroker:
         return b.HeartBeatResponseB2C(**OK, hasPartFailure=bool(lost), failureInfo=lost)
 
     def forget(self) -> None:
-        """A restart."""
+        """A restart after a kill."""
         self.owners.clear()
         self.delta.clear()
+
+    def restart_in_order(self) -> None:
+        """A Broker that is stopped in order counts what it handed out last as consumed."""
+        for key, delta in self.delta.items():
+            self.confirmed[key] += delta
+        self.forget()
 
 
 class ModelMaster:

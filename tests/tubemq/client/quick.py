@@ -2,18 +2,17 @@
 
 import pytest
 
-from mqbridge.tubemq.client import balanced, consumer, flow, holding, line, master, partition, partition_calls, tenure
+from mqbridge.tubemq.client import balanced, flow, group_consumer, held_partitions, line, master, partition, partition_calls
 
 PAUSES = {
-    balanced: ("RETRY_S", "LOOK_S"),
-    consumer: ("RETRY_S",),
+    balanced: ("LOOK_S",),
+    group_consumer: ("RETRY_S",),
     flow: ("NOT_FOUND_WAIT_S",),
-    holding: ("COMMIT_AFTER_S",),
+    held_partitions: ("COMMIT_AFTER_S",),
     line: ("FIRST_RETRY_S", "MOST_RETRY_S"),
     master: ("REGISTER_PAUSE_S",),
-    partition: ("WAIT_S", "NOT_FOUND_WAIT_S", "COMMIT_AFTER_S"),
+    partition: ("WAIT_S", "NOT_FOUND_WAIT_S", "COMMIT_AFTER_S", "FORGOTTEN_PAUSE_S", "CONFIRM_WAIT_S"),
     partition_calls: ("OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
-    tenure: ("FORGOTTEN_PAUSE_S", "CONFIRM_WAIT_S"),
 }
 
 

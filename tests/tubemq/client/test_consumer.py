@@ -9,8 +9,9 @@ import pytest_asyncio
 
 from mqbridge.errors import ServerRefused
 from mqbridge.net.tasks import cancel
-from mqbridge.tubemq.client import consumer as module
-from mqbridge.tubemq.client.consumer import Consumer, From
+from mqbridge.tubemq.client import group_consumer as module
+from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.held_partitions import From
 from mqbridge.tubemq.client.membership import DONE
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, MasterAuthorizedInfo, RegisterResponseM2C
@@ -43,7 +44,7 @@ class Scene:
         self.master, self.broker = MasterScript(), Script()
         self.master.sessions = self.broker
         self.consumer = Consumer(self.master, "g1", ["demo"], heartbeat_s=0.01, **settings)  # type: ignore[arg-type]
-        self.consumer.holding._heartbeat_s = broker_heartbeat_s
+        self.consumer.held_partitions._heartbeat_s = broker_heartbeat_s
 
     async def play(self, *answers: Any) -> None:
         """Let the Master give these answers, and wait until it is asked once more than that."""
@@ -70,7 +71,7 @@ async def scenes() -> AsyncIterator[Any]:
         scene.master.silent.clear()
         scene.master.then(*[beat()] * 3)
         scene.broker.then(*[given_back()] * 8)
-        await cancel(*scene.consumer._tasks, *scene.consumer.holding._tasks)
+        await cancel(*scene.consumer._tasks, *scene.consumer.held_partitions._tasks)
 
 
 @pytest.mark.parametrize("kind", [1, 10])
@@ -98,7 +99,7 @@ async def test_what_cannot_be_taken_is_not_reported(scenes: Any, monkeypatch: py
     scene.broker.then(occupied, occupied)
     await scene.play(joined(), beat(event(1, 0)), beat())
     assert scene.reports()[0] == []
-    assert not scene.consumer.holding.held
+    assert not scene.consumer.held_partitions.held
 
 
 @pytest.mark.parametrize("kind", [2, 20])
@@ -135,7 +136,7 @@ async def test_a_master_that_forgot_us_is_told_what_we_hold(scenes: Any) -> None
     await scene.play(joined(), beat(event(1, 2)), beat(), beat(code=411), joined(), beat())
     again = [request for request in scene.master.asked if hasattr(request, "topicList")][1]
     assert [info.split(HELD)[1] for info in again.subscribeInfo] == ["2"]
-    assert len(scene.consumer.holding.held) == 1
+    assert len(scene.consumer.held_partitions.held) == 1
 
 
 async def test_a_master_without_topics_yet_is_waited_for(scenes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +181,9 @@ async def test_broker_heartbeats_say_what_is_lost(scenes: Any) -> None:
     )
     await scene.play(joined(), beat(event(1, 0, 1)), beat())
     async with asyncio.timeout(5):
-        while len(scene.consumer.holding.held) > 1:
+        while len(scene.consumer.held_partitions.held) > 1:
             await asyncio.sleep(0.01)
-    ((key, left),) = scene.consumer.holding.held.items()
+    ((key, left),) = scene.consumer.held_partitions.held.items()
     assert key == (1, "demo", 1)
-    assert not left.registered
+    assert not left.state.is_registered
     assert scene.broker.asked[2].authInfo.visitAuthorizedToken == 5

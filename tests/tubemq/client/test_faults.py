@@ -10,7 +10,7 @@ import pytest_asyncio
 from mqbridge.errors import ClusterError, Failure, LaneRevoked, MqbridgeError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import codes, rpc
@@ -58,7 +58,7 @@ class Play:
         async for session in member.assignments():
             self.readers.append(spawn(self._read(session), f"test reading {session}"))
 
-    async def _read(self, session: PartitionSession) -> None:
+    async def _read(self, session: HeldPartition) -> None:
         try:
             while True:
                 pack = await session.fetch()
@@ -182,8 +182,11 @@ async def test_every_code_in_answers_to_sends(play: Play, code: int) -> None:
     results = await play.produce()
     failed = [result for result in results if isinstance(result, Exception)]
     if codes.CODES[code].failure in (Failure.REFUSED, Failure.FATAL):
-        (error,) = failed
+        error, *behind = failed
         assert isinstance(error, ServerRefused)
+        # One that is refused for itself stands alone; of what is refused for good, nothing behind it in its partition is sent.
+        assert bool(behind) == (codes.CODES[code].failure is Failure.FATAL)
+        assert all(isinstance(one, ClusterError) and "one before it was not stored" in str(one) for one in behind)
         assert (error.code, "said" in str(error)) == (code, True)
     else:
         assert not failed

@@ -118,11 +118,11 @@ async def test_a_group_goes_on_when_the_active_master_changes(monkeypatch: pytes
     assignments = member.assignments()
     held = [await asyncio.wait_for(anext(assignments), 5) for _ in range(2)]
     for leading in (1, 0):
-        before = member.holding.seen_at
+        before = member.held_partitions.seen_at
         async with asyncio.timeout(5):
-            while member.holding.seen_at == before or member.membership.masters._current != leading:
+            while member.held_partitions.seen_at == before or member.membership.masters._current != leading:
                 await asyncio.sleep(0.003)
-    assert len(member.holding.held) == len(held) == 2
+    assert len(member.held_partitions.held) == len(held) == 2
     await member.close()
 
 

@@ -13,13 +13,13 @@ from mqbridge.errors import GapError, LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.bound import Bound
 from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, RegisterResponseM2C
 from mqbridge.tubemq.wire.text import Key, PartitionRef
-from tests.tubemq.client.fakes import REF, MasterScript, Owner, Script, pack, registered
+from tests.tubemq.client.fakes import REF, Context, MasterScript, Script, pack, registered
 from tests.tubemq.client.model import STEP, Model
 from tests.tubemq.client.quick import hurry
 
@@ -77,7 +77,7 @@ class Life:
         async for session in self.member.assignments():
             self.tasks.append(spawn(self._read(session), f"test reading {session}"))
 
-    async def _read(self, session: PartitionSession) -> None:
+    async def _read(self, session: HeldPartition) -> None:
         try:
             while True:
                 found = await session.fetch()
@@ -92,7 +92,7 @@ class Life:
 
     async def kill(self) -> None:
         """Without a word to anybody."""
-        await cancel(*self.tasks, *self.member._tasks, *self.member.holding._tasks)
+        await cancel(*self.tasks, *self.member._tasks, *self.member.held_partitions._tasks)
 
 
 async def test_each_message_once_whatever_is_killed_or_cut() -> None:
@@ -175,15 +175,15 @@ async def test_what_the_broker_no_longer_holds_is_a_gap() -> None:
 
 
 @pytest_asyncio.fixture
-async def session() -> AsyncIterator[PartitionSession]:
+async def session() -> AsyncIterator[HeldPartition]:
     script = Script(registered(0))
-    session = PartitionSession(Owner(script), REF)
+    session = HeldPartition(Context(script), REF)
     await session.register(0)
     yield session
 
 
-async def test_seeking_forgets_the_pack_that_is_out(session: PartitionSession) -> None:
-    script = session._owner.script  # type: ignore[attr-defined]
+async def test_seeking_forgets_the_pack_that_is_out(session: HeldPartition) -> None:
+    script = session._context.script  # type: ignore[attr-defined]
     script.then(pack(0), registered(560), pack(560))
     found = await session.fetch()
     await session.seek(560)
@@ -195,25 +195,25 @@ async def test_seeking_forgets_the_pack_that_is_out(session: PartitionSession) -
     assert found.offset == 0
 
 
-async def test_an_offset_beyond_the_end_becomes_the_end(session: PartitionSession, caplog: pytest.LogCaptureFixture) -> None:
-    script = session._owner.script  # type: ignore[attr-defined]
+async def test_an_offset_beyond_the_end_becomes_the_end(session: HeldPartition, caplog: pytest.LogCaptureFixture) -> None:
+    script = session._context.script  # type: ignore[attr-defined]
     script.then(registered(280), pack(280))
     await session.seek(56_000)
     assert "starts at offset 280" in caplog.text
     assert (await session.fetch()).offset == 280
 
 
-async def test_a_partition_that_was_given_back_cannot_be_moved(session: PartitionSession) -> None:
-    session.end(LaneRevoked("gone"))
+async def test_a_partition_that_was_given_back_cannot_be_moved(session: HeldPartition) -> None:
+    session.lose(LaneRevoked("gone"))
     with pytest.raises(LaneRevoked):
         await session.seek(0)
 
 
-async def test_nothing_is_committed_while_a_get_is_in_doubt(session: PartitionSession) -> None:
+async def test_nothing_is_committed_while_a_get_is_in_doubt(session: HeldPartition) -> None:
     """A get that was cancelled may have moved the Broker on: a commit would skip a pack that nobody saw."""
     from tests.tubemq.client.fakes import committed
 
-    script = session._owner.script  # type: ignore[attr-defined]
+    script = session._context.script  # type: ignore[attr-defined]
     fetching = asyncio.ensure_future(session.fetch())
     await script.silent.wait()
     fetching.cancel()
@@ -262,4 +262,4 @@ async def test_a_bound_group_starts_at_its_offsets_once(late: bool) -> None:
         1: (False, 0),
         2: (False, 0),
     }
-    await cancel(*member._tasks, *member.holding._tasks)
+    await cancel(*member._tasks, *member.held_partitions._tasks)

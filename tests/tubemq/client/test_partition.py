@@ -7,16 +7,16 @@ import pytest
 
 from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused
 from mqbridge.tubemq.client import partition as module
-from mqbridge.tubemq.client import partition_calls, tenure
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client import partition_calls
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
-from tests.tubemq.client.fakes import REF, Owner, Script, committed, given_back, pack, refused, registered
+from tests.tubemq.client.fakes import REF, Context, Script, committed, given_back, pack, refused, refused_commit, registered
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_S", 0.001)
-    monkeypatch.setattr(tenure, "FORGOTTEN_PAUSE_S", 0.001)
+    monkeypatch.setattr(module, "FORGOTTEN_PAUSE_S", 0.001)
     for name in ("REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
         monkeypatch.setattr(partition_calls, name, 0.001)
     monkeypatch.setattr(module, "WAITS_S", dict.fromkeys(module.WAITS_S, 0.001))
@@ -24,8 +24,8 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.tubemq.client.flow.NOT_FOUND_WAIT_S", 0.001)
 
 
-async def opened(script: Script, *, offset: int = 0) -> PartitionSession:
-    session = PartitionSession(Owner(script), REF)
+async def opened(script: Script, *, offset: int = 0) -> HeldPartition:
+    session = HeldPartition(Context(script), REF)
     script.answers.appendleft(registered(offset))
     await session.register(0)
     return session
@@ -60,13 +60,20 @@ async def test_a_pack_that_is_not_confirmed_comes_again(reject: bool) -> None:
 
 @pytest.mark.parametrize("error", [ConnectionLost("gone"), RequestTimeout("silent")])
 async def test_after_a_lost_answer_nothing_is_confirmed(error: Exception) -> None:
-    """The Broker may have handed out a pack that we never saw; confirming now would skip it."""
-    script = Script(pack(0), error, pack(56))
+    """The Broker may have handed out a pack that we never saw, or do so later: confirming now would skip it.
+
+    So it is asked where the group stands, and reading goes on there under a client id that the lost request does not carry.
+    """
+    script = Script(pack(0), error, committed(56), given_back(), registered(56), pack(56))
     session = await opened(script)
     await session.fetch()
     session.confirm()
     assert (await session.fetch()).offset == 56
     assert confirmations(script) == [False, True, False]
+    asked, left, taken = script.asked[3:6]
+    assert not asked.lastPackConsumed
+    assert (left.opType, left.readStatus, taken.opType, taken.currOffset) == (GIVE_BACK, 1, TAKE, 56)
+    assert [request.clientId for request in script.asked] == ["c1"] * 5 + ["c1-run1"] * 2
 
 
 @pytest.mark.parametrize("code", [452, 503, 403, 301, 400])
@@ -98,8 +105,8 @@ async def test_nothing_found_and_nothing_of_ours() -> None:
     await session_ends(session, script, fetching)
 
 
-async def session_ends(session: PartitionSession, script: Script, fetching: "asyncio.Future[object]") -> None:
-    session.end(LaneRevoked("test"))
+async def session_ends(session: HeldPartition, script: Script, fetching: "asyncio.Future[object]") -> None:
+    session.lose(LaneRevoked("test"))
     fetching.cancel()
     await asyncio.gather(fetching, return_exceptions=True)
 
@@ -109,7 +116,7 @@ async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:
     session = await opened(script)
     await session.fetch()
     session.confirm()
-    session.failed(411)  # as a heartbeat says it: no get was sent since
+    session.heartbeat_failed(411, session.state.run)  # as a heartbeat says it: no get was sent since
     assert (await session.fetch()).offset == 56
     assert not script.asked[2].HasField("currOffset")
     assert script.asked[2].readStatus == 0
@@ -120,24 +127,25 @@ async def test_a_broker_that_forgot_us_while_a_pack_was_out() -> None:
     script = Script(pack(28), registered(28), pack(28))
     session = await opened(script, offset=28)
     await session.fetch()
-    session.failed(411)
+    session.heartbeat_failed(411, session.state.run)
     session.reject()
     assert (await session.fetch()).offset == 28
     assert script.asked[2].currOffset == 28
 
 
 async def test_a_broker_that_restarted_during_a_get() -> None:
-    script = Script(pack(28), ConnectionLost("restart"), refused(411), registered(28), pack(28))
+    gone = refused_commit(401)
+    script = Script(pack(28), ConnectionLost("restart"), gone, given_back(), registered(28), pack(28))
     session = await opened(script, offset=28)
     await session.fetch()
     session.confirm()
     assert (await session.fetch()).offset == 28
-    assert script.asked[4].currOffset == 28, "the end of the confirmed pack is not known, so it is read again"
+    assert script.asked[5].currOffset == 28, "the end of the confirmed pack is not known, so it is read again"
 
 
 async def test_reading_goes_on_after_everything() -> None:
-    errors = [ConnectionLost("a"), RequestTimeout("b"), refused(503), refused(500)]
-    script = Script(*errors, pack(0))
+    fences = [given_back(), registered(0)]
+    script = Script(ConnectionLost("a"), *fences, RequestTimeout("b"), *fences, refused(503), refused(500), pack(0))
     session = await opened(script)
     assert (await session.fetch()).offset == 0
 
@@ -149,17 +157,17 @@ async def test_another_owner_ends_it() -> None:
         await session.fetch()
     with pytest.raises(LaneRevoked):
         await session.fetch()
-    assert session._owner.lost == [session]
+    assert session._context.lost == [session]
 
 
 async def test_an_occupied_partition_is_tried_twice() -> None:
     taken = registered()
     taken.success, taken.errCode = False, 410
-    session = PartitionSession(Owner(Script(taken, registered())), REF)
+    session = HeldPartition(Context(Script(taken, registered())), REF)
     await session.register(1)
-    assert session.registered
+    assert session.state.is_registered
     script = Script(taken, taken, registered())
-    session = PartitionSession(Owner(script), REF)
+    session = HeldPartition(Context(script), REF)
     with pytest.raises(ServerRefused) as caught:
         await session.register(0)
     assert caught.value.code == 410
@@ -167,11 +175,11 @@ async def test_an_occupied_partition_is_tried_twice() -> None:
 
 
 async def test_other_failures_to_register_are_tried_five_times() -> None:
-    session = PartitionSession(Owner(Script(*[ConnectionLost("x")] * 4, registered())), REF)
+    session = HeldPartition(Context(Script(*[ConnectionLost("x")] * 4, registered())), REF)
     await session.register(0)
     script = Script(*[ConnectionLost("x")] * 6)
     with pytest.raises(ConnectionLost):
-        await PartitionSession(Owner(script), REF).register(0)
+        await HeldPartition(Context(script), REF).register(0)
     assert len(script.asked) == 5
 
 
@@ -223,7 +231,7 @@ async def test_giving_back(confirm: bool, status: int) -> None:
         session.confirm()
     await session.release()
     assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, status)
-    assert session._owner.lost == [session]
+    assert session._context.lost == [session]
     with pytest.raises(LaneRevoked):
         await session.fetch()
 
@@ -241,7 +249,7 @@ async def test_taking_away_waits_for_the_pack_that_is_out() -> None:
 
 
 async def test_taking_away_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenure, "CONFIRM_WAIT_S", 0.01)
+    monkeypatch.setattr(module, "CONFIRM_WAIT_S", 0.01)
     script = Script(pack(0), given_back())
     session = await opened(script)
     await session.fetch()
@@ -290,12 +298,12 @@ async def test_a_forgotten_partition_waits_for_the_master() -> None:
     """While the Master does not answer, the partition may have been given to another."""
     script = Script(registered(0), pack(0))
     session = await opened(script)
-    session.failed(411)
-    session._owner.seen_at -= 1000
+    session.heartbeat_failed(411, session.state.run)
+    session._context.seen_at -= 1000
     fetching = asyncio.ensure_future(session.fetch())
     await asyncio.sleep(0.02)
     assert len(script.asked) == 1
-    session._owner.seen_at += 1000
+    session._context.seen_at += 1000
     assert (await fetching).offset == 0
 
 
@@ -305,7 +313,7 @@ async def test_a_confirmed_pack_stays_confirmed_when_the_next_get_is_cancelled_i
     session = await opened(script)
     await session.fetch()
     session.confirm()
-    gets = session._owner.gets
+    gets = session._context.gets
     while not gets.locked():
         await gets.acquire()
     waiting = asyncio.ensure_future(session.fetch())
@@ -314,3 +322,66 @@ async def test_a_confirmed_pack_stays_confirmed_when_the_next_get_is_cancelled_i
     await asyncio.gather(waiting, return_exceptions=True)
     await session.release()
     assert (script.asked[-1].opType, script.asked[-1].readStatus) == (GIVE_BACK, 0)
+
+
+async def test_a_heartbeat_of_an_earlier_run_says_nothing_of_this_one() -> None:
+    """Its answer was about a client id that the partition does not have any more."""
+    script = Script(ConnectionLost("gone"), given_back(), registered(0), pack(0))
+    session = await opened(script)
+    run = session.state.run
+    await session.fetch()
+    session.heartbeat_failed(412, run)
+    session.heartbeat_failed(411, run)
+    assert session.state.is_registered
+    session.heartbeat_failed(412, session.state.run)
+    assert session.revoked.is_set()
+
+
+async def test_a_seek_that_fails_leaves_everything_as_it_was() -> None:
+    """Also after a gap: nothing is read behind it before somebody has said so."""
+    script = Script(pack(280))
+    session = await opened(script, offset=28)
+    with pytest.raises(GapError):
+        await session.fetch()
+    script.then(*[ConnectionLost("no Broker just now")] * 5)
+    with pytest.raises(ConnectionLost):
+        await session.seek(280)
+    with pytest.raises(GapError):
+        await session.fetch()
+    script.then(given_back(), registered(280), pack(280))
+    await session.seek(280)
+    assert (await session.fetch()).offset == 280
+
+
+async def test_a_partition_that_is_taken_away_while_it_is_stopped_cannot_be_moved() -> None:
+    script = Script(pack(280), given_back())
+    session = await opened(script, offset=28)
+    with pytest.raises(GapError):
+        await session.fetch()
+    await session.revoke()
+    for attempt in (session.seek(280), session.fetch()):
+        with pytest.raises(LaneRevoked):
+            await attempt
+    assert script.asked[-1].opType == GIVE_BACK
+    assert session._context.lost == [session]
+
+
+async def test_giving_back_happens_once_and_everybody_waits_for_it() -> None:
+    go = asyncio.Event()
+
+    async def slow() -> object:
+        await go.wait()
+        return given_back()
+
+    script = Script(pack(0), slow)
+    session = await opened(script)
+    await session.fetch()
+    releases = [asyncio.ensure_future(session.release()) for _ in range(2)]
+    await asyncio.sleep(0)
+    releases[0].cancel()
+    await asyncio.sleep(0.01)
+    await session.release(asyncio.get_running_loop().time())  # a deadline that is over: nobody waits longer
+    assert not releases[1].done()
+    go.set()
+    await releases[1]
+    assert [request.opType for request in script.asked if hasattr(request, "opType")] == [TAKE, GIVE_BACK]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from mqbridge.errors import ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.tubemq.client import line, producer
-from mqbridge.tubemq.client.producer import Sender, SendResult
+from mqbridge.tubemq.client.line import SendResult
+from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.routes import TopicRoute
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.text import Broker, TopicInfo
@@ -247,6 +248,25 @@ async def test_retrying_ends_when_it_may() -> None:
     sender = sender_to(broker, max_elapsed_s=0.01)
     with pytest.raises(Unreachable):
         await sender.send("1:0", b"x")
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["refused", "away"])
+async def test_nothing_is_stored_behind_an_ordered_message_that_is_given_up(is_away: bool) -> None:
+    broker = FakeBroker() if is_away else FakeBroker(*[419] * 1000)
+    broker.unreachable = 1000 if is_away else 0
+    sender = sender_to(broker, max_elapsed_s=0.01)
+    sender.ordered = True
+    sent = [sender.send("1:0", body) for body in bodies(5)]
+    with pytest.raises((ServerRefused, Unreachable)):
+        await sent[0]
+    broker.unreachable, broker.plan = 0, []
+    for later in sent[1:]:
+        with pytest.raises(ClusterError, match="one before it was not stored") as caught:
+            await later
+        assert caught.value.failure is Failure.RETRY
+    assert broker.stored == []
+    await sender.send("1:0", b"what is sent after the receipts are out")
+    assert broker.stored == [b"what is sent after the receipts are out"]
 
 
 async def test_a_broker_that_is_away_for_a_while() -> None:

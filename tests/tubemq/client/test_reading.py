@@ -12,8 +12,7 @@ from mqbridge.errors import GapError, LocalProtocolError
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.messages import TubeMessage, decode, decode_all, encode
-from mqbridge.tubemq.client.pack import Pack
-from mqbridge.tubemq.client.partition import PartitionSession
+from mqbridge.tubemq.client.partition import HeldPartition, Pack
 from mqbridge.tubemq.client.reading import Puller, push
 from mqbridge.tubemq.wire.payload import checksum, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
@@ -91,7 +90,7 @@ async def test_pull_says_what_is_wrong_with_a_partition(member: Consumer, model:
         if delivery.partition.ref.partition == 1:
             partition = delivery.partition
         delivery.confirm()
-    partition._tenure.ended = GapError("lost data")
+    partition.state.stop(GapError("lost data"))
 
     async def to_the_end() -> None:
         while (delivery := await puller.pull(5.0)) is not None:
@@ -108,7 +107,7 @@ async def test_push_in_order_and_what_becomes_of_failures(member: Consumer, skip
     failed: set[int] = set()
     running = most = 0
 
-    async def handle(partition: PartitionSession, pack: Pack) -> None:
+    async def handle(partition: HeldPartition, pack: Pack) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -131,8 +130,8 @@ async def test_push_in_order_and_what_becomes_of_failures(member: Consumer, skip
 
 
 async def test_push_ends_with_a_gap(member: Consumer) -> None:
-    async def handle(partition: PartitionSession, _: Pack) -> None:
-        partition._tenure.ended = GapError("lost data")
+    async def handle(partition: HeldPartition, _: Pack) -> None:
+        partition.state.stop(GapError("lost data"))
 
     with pytest.raises(GapError):
         await asyncio.wait_for(push(member, handle), 5)

@@ -11,7 +11,7 @@ from enum import IntEnum
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.partition import COMMIT_AFTER_S, PartitionSession
+from mqbridge.tubemq.client.partition import COMMIT_AFTER_S, HeldPartition
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import total
 from mqbridge.tubemq.wire import rpc
@@ -39,19 +39,21 @@ class From(IntEnum):
     """After the last message, wherever the group stands."""
 
 
-class Holding:
+class HeldPartitions:
     """What `membership` holds. `held` is by key; `seen_at` is when the Master answered last."""
 
     def __init__(self, membership: Member, *, start: From, heartbeat_s: float, max_gets: int, offsets: Offsets | None) -> None:
         self.membership = membership
         self.gets = asyncio.Semaphore(max_gets)
         self.seen_at = 0.0
-        self.held: dict[Key, PartitionSession] = {}
+        self.held: dict[Key, HeldPartition] = {}
         self.changed = False
         """Something was lost that the Master does not know of yet."""
         self._start, self._heartbeat_s, self._offsets = start, heartbeat_s, offsets
         self._taken: set[Key] = set()
         """Partitions that this consumer has held at some time."""
+        self._strayed: set[Key] = set()
+        """Those of them that ended with requests given up, which may yet arrive: they need a client id of their own next time."""
         self._tasks: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
 
@@ -63,10 +65,10 @@ class Holding:
             spawn(self._late_commits(), f"tubemq late commits of {name}"),
         ]
 
-    async def close(self) -> None:
-        """Give everything back, keeping what was confirmed."""
+    async def close(self, deadline: float | None = None) -> None:
+        """Give everything back, keeping what was confirmed; `deadline` is a time of the event loop."""
         await cancel(*self._tasks)
-        await asyncio.gather(*(partition.release() for partition in list(self.held.values())))
+        await asyncio.gather(*(partition.release(deadline) for partition in list(self.held.values())))
 
     @property
     def refs(self) -> list[PartitionRef]:
@@ -79,20 +81,26 @@ class Holding:
 
     # --- taking and losing ------------------------------------------------------------------------------------------
 
-    async def take(self, ref: PartitionRef, offset: int | None = None) -> PartitionSession:
+    async def take(self, ref: PartitionRef, offset: int | None = None) -> HeldPartition:
         """Take a partition at its Broker: at `offset`, else where `offsets` says, else where the group stands.
 
         Raises ClusterError (410: another member has it; also when `offsets` raises).
         """
-        partition = PartitionSession(self, ref)
+        partition = HeldPartition(self, ref, fresh_id=ref.key in self._strayed)
         status = 0 if ref.key in self._taken else self._start
-        if offset is None and self._offsets is not None:
-            offset = await self._known_offset(self._offsets, ref)
-        if offset is None:
-            await partition.register(status)
-        else:
-            # With readStatus 2 a Broker would not look at the offset.
-            await partition.start_at(min(status, From.LATEST), offset)
+        try:
+            if offset is None and self._offsets is not None:
+                offset = await self._known_offset(self._offsets, ref)
+            if offset is None:
+                await partition.register(status)
+            else:
+                # With readStatus 2 a Broker would not look at the offset.
+                await partition.start_at(min(status, From.LATEST), offset)
+        except BaseException:
+            if partition.state.strays:  # the Broker may count it as ours all the same
+                self._strayed.add(ref.key)
+                await partition.release()
+            raise
         self._taken.add(ref.key)
         self.held[ref.key] = partition
         return partition
@@ -108,8 +116,10 @@ class Holding:
         """The session of a partition's Broker."""
         return self.membership.masters.sessions.to(ref.broker.host, ref.broker.port, str(ref.key))
 
-    def dropped(self, partition: PartitionSession) -> None:
+    def dropped(self, partition: HeldPartition) -> None:
         """A partition is not ours any more: the Master hears of it with the next heartbeat."""
+        if partition.state.strays:
+            self._strayed.add(partition.ref.key)
         if self.held.get(partition.ref.key) is partition:
             del self.held[partition.ref.key]
             self.changed = True
@@ -125,23 +135,24 @@ class Holding:
     async def _heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            brokers: dict[Broker, list[PartitionSession]] = {}
+            groups: dict[tuple[Broker, str], list[HeldPartition]] = {}
             for partition in self.held.values():
-                if partition.registered:
-                    brokers.setdefault(partition.ref.broker, []).append(partition)
-            await asyncio.gather(*(self._heartbeat(*item) for item in brokers.items()))
+                if partition.state.is_registered:
+                    groups.setdefault((partition.ref.broker, partition.client_id), []).append(partition)
+            await asyncio.gather(*(self._heartbeat(*key, partitions) for key, partitions in groups.items()))
 
-    async def _heartbeat(self, broker: Broker, partitions: list[PartitionSession]) -> None:
-        """Keep the lease, and hear what is lost."""
+    async def _heartbeat(self, broker: Broker, client_id: str, partitions: list[HeldPartition]) -> None:
+        """Keep the lease of what one client id holds at one Broker, and hear what is lost."""
         member = self.membership
         request = HeartBeatRequestC2B(
-            clientId=member.client_id,
+            clientId=client_id,
             groupName=member.group,
             readStatus=0,
             partitionInfo=[str(partition.ref) for partition in partitions],
             qryPriorityId=member.priority,
             authInfo=member.masters.authorized(),
         )
+        runs = {partition.ref.key: (partition, partition.state.run) for partition in partitions}
         session = self.session_for(partitions[0].ref)
         try:
             answer = await session.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)
@@ -152,5 +163,6 @@ class Holding:
         if not answer.success:
             log.warning("a heartbeat to Broker %s was refused with %d: %s", broker, answer.errCode, answer.errMsg)
         for code, ref in failures:
-            if (partition := self.held.get(ref.key)) is not None:
-                partition.failed(code)
+            if ref.key in runs:
+                partition, run = runs[ref.key]
+                partition.heartbeat_failed(code, run)

@@ -1,0 +1,503 @@
+"""A held partition against a model of its Broker: whatever is lost, late or refused, nothing is skipped and nothing hangs.
+
+Requests wait until the machine says what becomes of them. One that is given up may still reach the Broker at any later time.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
+from mqbridge.tubemq.client import partition as module
+from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition_state import (
+    ASKED,
+    CONFIRMED,
+    FORGOTTEN,
+    LEASE_TABLE,
+    PACK_TABLE,
+    READING,
+    RELEASED,
+    STOPPED,
+    Lease,
+    PackState,
+    PartitionState,
+)
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.pb import broker_pb2 as b
+from tests.tubemq.client.fakes import REF, MasterScript
+from tests.tubemq.client.model import STEP, ModelBroker, refusal
+from tests.tubemq.client.quick import hurry
+
+GROUP, KEY = "g1", ("g1", "demo", 0)
+MESSAGES = 30
+TURNS = 12
+"""Turns of the loop in which everything that can go on has gone on."""
+DRAIN = 300
+"""Requests that suffice to read all of it, whatever came before."""
+
+
+LUCK = st.integers(0, 3)
+"""What ends a run or begins another happens only when this is 0: else nothing would grow old enough to go wrong."""
+
+
+class Wire:
+    """The connection: requests in the order in which they were sent, and those that were given up."""
+
+    def __init__(self, broker: ModelBroker) -> None:
+        self.waiting: list[tuple[int, bytes, asyncio.Future[bytes]]] = []
+        self.late: list[tuple[int, bytes]] = []
+        self._handlers: dict[int, Any] = {
+            rpc.PARTITION_REGISTER: (b.RegisterRequestC2B, broker.register),
+            rpc.GET: (b.GetMessageRequestC2B, broker.get),
+            rpc.COMMIT: (b.CommitOffsetRequestC2B, broker.commit),
+        }
+
+    async def request(self, service: int, method: int, body: bytes) -> bytes:
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.waiting.append((method, body, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.forget(future)
+            raise
+
+    async def call(self, service: int, method: int, body: Any, answer: Any) -> Any:
+        return rpc.parse(answer, await self.request(service, method, body.SerializeToString()))
+
+    def carry_out(self, method: int, body: bytes) -> bytes:
+        kind, handler = self._handlers[method]
+        return bytes(handler(kind.FromString(body)).SerializeToString())
+
+    def forget(self, future: "asyncio.Future[bytes]") -> None:
+        for entry in self.waiting:
+            if entry[2] is future:
+                self.waiting.remove(entry)
+                self.late.append(entry[:2])
+                return
+
+
+class Context:
+    """A consumer whose Master always answers."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.membership = Member(MasterScript(), GROUP, ["demo"], {})  # type: ignore[arg-type]
+        self.membership.client_id = "c1"
+        self.gets = asyncio.Semaphore(1)
+        self.dropped_partitions: list[HeldPartition] = []
+
+    @property
+    def seen_at(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def session_for(self, ref: Any) -> Any:
+        return self.wire
+
+    def dropped(self, partition: HeldPartition) -> None:
+        self.dropped_partitions.append(partition)
+
+
+class PartitionMachine(RuleBasedStateMachine):
+    """`low` is the first message that is not acknowledged; every pack has to begin there or before."""
+
+    lag_bytes = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.broker = ModelBroker()
+        self.broker.lag_bytes = self.lag_bytes
+        self.send(MESSAGES)
+        self.low = 0
+        self.may_be_moved = False
+        """The group's position may be ahead of `low` at the Broker: by a seek, a commit without an answer, an orderly stop."""
+        self.heartbeats: list[tuple[HeldPartition, int, int | None]] = []
+        self.wire = Wire(self.broker)
+        self.context = self.run(self.made())
+        self.tasks: dict[str, asyncio.Task[Any]] = {}
+        self.pack: Pack | None = None
+        self.strayed = False
+        self.assign()
+
+    async def made(self) -> Context:
+        return Context(self.wire)
+
+    def run(self, coroutine: Any) -> Any:
+        return self.loop.run_until_complete(coroutine)
+
+    def go_on(self) -> None:
+        """Let the client work until it waits for the Broker, and take in what came of it."""
+
+        async def turns() -> None:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+
+        self.run(turns())
+        for name, task in list(self.tasks.items()):
+            if task.done():
+                del self.tasks[name]
+                getattr(self, f"{name}_done")(task)
+        if not self.tasks.keys() & {"register", "fetch", "seek", "commit"} and self.pack is None and self.is_readable:
+            self.start("fetch", self.partition.fetch())
+
+    def start(self, name: str, coroutine: Any) -> None:
+        self.tasks[name] = self.loop.create_task(coroutine)
+        self.go_on()
+
+    @property
+    def is_readable(self) -> bool:
+        return self.partition.state.lease in (READING, FORGOTTEN)
+
+    def assign(self) -> None:
+        """The Master gives us the partition, for the first time or once more."""
+
+        async def take() -> HeldPartition:
+            return HeldPartition(self.context, REF, fresh_id=self.strayed)
+
+        self.partition = self.run(take())
+        self.start("register", self.partition.register(0))
+
+    # --- what came of it --------------------------------------------------------------------------------------------
+
+    def register_done(self, task: "asyncio.Task[Any]") -> None:
+        error = task.exception()
+        assert error is None or isinstance(error, ClusterError)
+        if error is None:  # what was deleted before is not this run's loss
+            self.low = max(self.low, task.result().currOffset // STEP)
+
+    def fetch_done(self, task: "asyncio.Task[Any]") -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, GapError):
+            assert self.broker.deleted.get(("demo", 0), 0) > self.low * STEP, "a gap where nothing was lost"
+            assert self.partition.state.lease is STOPPED
+        elif error is not None:
+            assert isinstance(error, LaneRevoked)
+        else:
+            pack: Pack = task.result()
+            begin = pack.offset // STEP
+            assert begin <= self.low, f"messages {self.low} to {begin - 1} were skipped"
+            assert [message.messageId for message in pack.messages] == list(range(begin, begin + len(pack.messages)))
+            self.pack = pack
+
+    def commit_done(self, task: "asyncio.Task[Any]") -> None:
+        if not task.cancelled() and task.exception() is None:
+            self.low = task.result() // STEP
+            self.pack = None
+        elif not task.cancelled():
+            assert isinstance(task.exception(), ClusterError)
+
+    def late_commit_done(self, task: "asyncio.Task[Any]") -> None:
+        assert task.exception() is None
+
+    def seek_done(self, task: "asyncio.Task[Any]") -> None:
+        if task.cancelled() or task.exception() is not None:
+            assert task.cancelled() or isinstance(task.exception(), (ClusterError, LaneRevoked))
+            return
+        self.low, self.pack = min(self.target, self.end), None
+
+    def release_done(self, task: "asyncio.Task[Any]") -> None:
+        assert task.exception() is None
+
+    # --- what the network does --------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        return len(self.broker.stored["demo", 0])
+
+    @precondition(lambda self: self.wire.waiting)
+    @rule(most=st.integers(1, 4))
+    def answers(self, most: int) -> None:
+        for _ in range(most):
+            if self.wire.waiting:
+                self.answer()
+
+    def answer(self) -> None:
+        method, body, future = self.wire.waiting.pop(0)
+        data = self.wire.carry_out(method, body)
+        if not future.done():
+            future.set_result(data)
+        self.go_on()
+
+    @precondition(lambda self: self.wire.waiting)
+    @rule(is_cut=st.booleans(), arrives=st.sampled_from(["never", "now", "later"]))
+    def give_up(self, is_cut: bool, arrives: str) -> None:
+        method, body, future = self.wire.waiting.pop(0)
+        if arrives == "now":
+            self.wire.carry_out(method, body)
+        elif arrives == "later":
+            self.wire.late.append((method, body))
+        future.set_exception(ConnectionLost("cut") if is_cut else RequestTimeout("silence"))
+        self.go_on()
+
+    @precondition(lambda self: self.wire.late)
+    @rule(data=st.data())
+    def arrive_late(self, data: st.DataObject) -> None:
+        self.wire.carry_out(*self.wire.late.pop(data.draw(st.integers(0, len(self.wire.late) - 1))))
+
+    @precondition(lambda self: self.wire.waiting)
+    @rule(code=st.sampled_from([500, 503, 301, 403]), is_carried_out=st.booleans(), luck=LUCK)
+    def refuse(self, code: int, is_carried_out: bool, luck: int) -> None:
+        if luck:
+            return
+        method, body, future = self.wire.waiting.pop(0)
+        if code == 500 and is_carried_out:
+            self.wire.carry_out(method, body)
+        future.set_result(refusal(method, code))
+        self.go_on()
+
+    @precondition(lambda self: "fetch" in self.tasks)
+    @rule()
+    def cancel_fetch(self) -> None:
+        self.tasks["fetch"].cancel()
+        self.go_on()
+
+    # --- what the Broker does ---------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 7))
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            body = b"%d" % self.end
+            self.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=body, flag=0))
+
+    @precondition(lambda self: self.may_restart)
+    @rule(in_order=st.booleans(), luck=LUCK)
+    def restart(self, in_order: bool, luck: int) -> None:
+        if luck:
+            return
+        if in_order:
+            self.may_be_moved = True
+            self.broker.restart_in_order()
+        else:
+            self.broker.forget()
+
+    @property
+    def may_restart(self) -> bool:
+        """A Broker that forgot a confirmed pack cannot tell where it ended; what it deletes meanwhile is not noticed."""
+        state = self.partition.state
+        before = state._before_get if state.pack is ASKED else state.pack
+        return not self.lag_bytes or before in (PackState.NONE, PackState.REJECTED)
+
+    @precondition(lambda self: self.lag_bytes)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        before = self.broker.deleted.get(("demo", 0), 0) // STEP
+        self.broker.deleted["demo", 0] = STEP * data.draw(st.integers(before, self.end))
+
+    @precondition(lambda self: self.partition.state.is_registered)
+    @rule()
+    def heartbeat(self) -> None:
+        """Sent and carried out; the answer comes with `heartbeat_answered`."""
+        partition, owner = self.partition, self.broker.owners.get(KEY)
+        code = None if owner == partition.client_id else 411 if owner is None else 412
+        self.heartbeats.append((partition, partition.state.run, code))
+
+    @precondition(lambda self: self.heartbeats)
+    @rule()
+    def heartbeat_answered(self) -> None:
+        partition, run, code = self.heartbeats.pop(0)
+        if code is not None and partition is self.partition:
+            partition.heartbeat_failed(code, run)
+            self.go_on()
+
+    # --- what the consumer does -------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.pack is not None and "commit" not in self.tasks)
+    @rule(is_confirmed=st.booleans(), is_late=st.booleans())
+    def settle(self, is_confirmed: bool, is_late: bool = False) -> None:
+        """Before that, where it hurts most, what is late may arrive."""
+        assert self.pack is not None
+        while is_late and self.wire.late:
+            self.wire.carry_out(*self.wire.late.pop())
+        if self.partition.pack is self.pack:
+            if is_confirmed:
+                self.partition.confirm()
+                self.low = self.pack.offset // STEP + len(self.pack.messages)
+            else:
+                self.partition.reject()
+        self.pack = None
+        self.go_on()
+
+    @precondition(lambda self: self.partition.pack is self.pack is not None and not self.tasks.keys() & {"commit", "seek"})
+    @rule()
+    def commit(self) -> None:
+        self.may_be_moved = True
+        self.start("commit", self.partition.commit(consumed=True))
+        if "commit" in self.tasks or self.pack is None:
+            return
+        self.pack = None  # it failed: the next fetch has the pack again
+
+    @precondition(lambda self: self.pack is not None and "commit" not in self.tasks and self.partition.pack is not self.pack)
+    @rule()
+    def forget_pack(self) -> None:
+        """It is not out any more: a commit failed, or the partition was taken away."""
+        self.pack = None
+        self.go_on()
+
+    @precondition(lambda self: self.partition.state.pack is CONFIRMED and "late_commit" not in self.tasks)
+    @rule()
+    def commit_late(self) -> None:
+        self.start("late_commit", self.partition.commit_late(float("inf")))
+
+    @precondition(
+        lambda self: not self.tasks.keys() & {"register", "fetch", "commit", "seek"} and not self.partition.state.is_over
+    )
+    @rule(data=st.data(), luck=LUCK)
+    def seek(self, data: st.DataObject, luck: int) -> None:
+        if luck:
+            return
+        first = self.broker.deleted.get(("demo", 0), 0) // STEP
+        self.target = data.draw(st.integers(first, self.end))
+        self.may_be_moved = True
+        self.start("seek", self.partition.seek(self.target * STEP))
+
+    @precondition(lambda self: "release" not in self.tasks and "register" not in self.tasks and not self.partition.state.is_over)
+    @rule(luck=LUCK)
+    def release(self, luck: int) -> None:
+        if luck:
+            return
+        self.start("release", self.partition.release())
+
+    @precondition(lambda self: self.is_idle)
+    @rule()
+    def assign_again(self) -> None:
+        self.take_over()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.tasks and self.partition.state.lease in (RELEASED, Lease.NEW)
+
+    def take_over(self) -> None:
+        """After the leases of everybody else have ended; what nobody confirmed is read again."""
+        self.strayed |= bool(self.partition.state.strays)
+        if self.broker.owners.pop(KEY, None) is not None:
+            self.broker.delta.pop(KEY, None)
+        if self.may_be_moved:
+            self.low = max(self.low, self.broker.confirmed.get(KEY, 0) // STEP)
+        self.low = max(self.low, self.broker.deleted.get(("demo", 0), 0) // STEP)
+        self.pack = None
+        self.assign()
+
+    # --- what holds -------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_confirmed_that_was_not_acknowledged(self) -> None:
+        if not self.may_be_moved and not self.broker.deleted and "commit" not in self.tasks:
+            assert self.broker.confirmed.get(KEY, 0) <= self.low * STEP
+
+    @invariant()
+    def who_waits_for_the_pack_is_woken(self) -> None:
+        assert self.partition._settled.is_set() == self.partition.state.is_settled
+        assert self.partition.revoked.is_set() == self.partition.state.is_over
+
+    def teardown(self) -> None:
+        try:
+            self.read_all()
+        finally:
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.run(asyncio.sleep(0))
+            self.run(asyncio.sleep(0))
+            self.loop.close()
+
+    def read_all(self) -> None:
+        """From here on everything is answered: all of it is read, and a loss shows at what comes behind it."""
+        self.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=b"last", flag=0))
+        for _ in range(DRAIN):
+            state = self.partition.state
+            if self.low >= self.end:
+                break
+            if self.pack is not None and "commit" not in self.tasks:
+                self.settle(is_confirmed=True)
+            elif self.wire.waiting:
+                self.answer()
+            elif state.lease is STOPPED and not self.tasks:
+                assert isinstance(state.why, GapError)
+                assert state.why.resume is not None
+                self.target, self.may_be_moved = state.why.resume[0] // STEP, True
+                self.start("seek", self.partition.seek(self.target * STEP))
+            elif self.is_idle:
+                self.take_over()
+            else:
+                self.go_on()
+        else:
+            raise AssertionError(f"stuck at {self.low} of {self.end}: {state.lease} {state.pack} {state.strays} {self.tasks}")
+
+
+class FarBehind(PartitionMachine):
+    """Retention deletes what is unread: every loss is noticed."""
+
+    lag_bytes = module.FAR_BEHIND_BYTES + 1
+
+
+@pytest.mark.parametrize("machine", [PartitionMachine, FarBehind], ids=["well", "far behind"])
+def test_nothing_is_skipped_whatever_gets_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch, 0.0)
+    monkeypatch.setattr(module, "COMMIT_AFTER_S", 0.0)
+    run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
+
+
+def test_a_get_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would confirm the pack that is out, and our own confirmation the one behind, which nobody has seen."""
+    hurry(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    machine.answer()
+    machine.settle(is_confirmed=True)
+    machine.give_up(is_cut=False, arrives="later")
+    for _ in range(2):
+        while machine.pack is None:
+            machine.answer()
+        machine.settle(is_confirmed=True, is_late=True)  # each pack is held against those before it
+    assert not machine.wire.late
+    machine.teardown()
+
+
+def test_every_state_has_its_place_in_the_tables() -> None:
+    for table, states in ((LEASE_TABLE, Lease), (PACK_TABLE, PackState)):
+        for event, row in table.items():
+            assert set(row) <= set(states), event
+            assert set(row.values()) <= set(states), event
+
+
+def test_what_is_not_in_the_tables_is_refused() -> None:
+    state = PartitionState("demo 1:0")
+    with pytest.raises(LocalProtocolError, match="before it is registered"):
+        state.asked()
+    state.registered(0, 100, None)
+    for event in (state.found_nothing, state.confirm, state.reject, state.get_refused):
+        with pytest.raises(LocalProtocolError):
+            event()
+    assert not state.asked()
+    with pytest.raises(LocalProtocolError):
+        state.asked()
+    state.get_failed(given_up=True)
+    with pytest.raises(LocalProtocolError, match="registered again"):
+        state.asked()
+    with pytest.raises(LocalProtocolError):
+        state.found(0, 100, is_empty=False)  # its answer, late
+    assert ASKED is not state.pack
+
+
+def test_a_gap_ends_only_by_a_seek_or_with_the_partition() -> None:
+    state = PartitionState("demo 1:0")
+    state.registered(280, 1000, 28)
+    assert (state.lease, state.is_registered) == (STOPPED, True)
+    with pytest.raises(GapError, match="offset 28, the Broker went on at 280"):
+        state.check()
+    state.registration_lost()  # a seek that failed
+    with pytest.raises(GapError):
+        state.check()
+    state.revoke(LaneRevoked("taken away"))
+    assert state.must_give_back
+    with pytest.raises(LaneRevoked):
+        state.check()
+    with pytest.raises(MqbridgeError, match="taken away"):
+        state.asked()
