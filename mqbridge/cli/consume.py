@@ -115,7 +115,9 @@ async def _consume(chosen: Chosen, reading: Reading, options: BaseModel, show: S
         described = await cluster.describe(reading.topic)
         if described is None:
             raise no_topic(reading.topic, cluster)
-        names, bounds = pick(described, reading.partitions), await cluster.bounds(reading.topic)
+        names = pick(described, reading.partitions)
+        bounds_matter = reading.place is not None or reading.exit_at_end
+        bounds = await cluster.bounds(reading.topic) if bounds_matter else {}
         if reading.place is None:
             return await _as_group(cluster, reading, {}, names, bounds, options, show)
         begin = await find(cluster, reading.topic, names, reading.place, bounds)
