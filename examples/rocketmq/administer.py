@@ -10,7 +10,7 @@ import time
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.nameservers import parse_name_servers
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage
-from mqbridge.rocketmq.wire.bodies import GroupConfig
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
 
 
 async def lag(client: RocketmqClient, group: str, topic: str) -> int:

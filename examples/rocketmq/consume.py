@@ -13,7 +13,7 @@ from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.consumer import GroupConsumer, join
 from mqbridge.rocketmq.client.nameservers import parse_name_servers
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import From, GroupSpec
+from mqbridge.rocketmq.client.spec import GroupSpec, StartOffset
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.record import Record
@@ -58,7 +58,7 @@ class Worker:
 async def main(name_servers: str, topic: str, group: str, count: str) -> None:
     """Until so many are done."""
     async with RocketmqClient(parse_name_servers(name_servers)) as client:
-        consumer = await join(client, GroupSpec(group, (everything(topic),), start=From.EARLIEST))
+        consumer = await join(client, GroupSpec(group, (everything(topic),), start=StartOffset.EARLIEST))
         print("joined", flush=True)
         await Worker(consumer, SendBack(client, group), int(count)).run()
 

@@ -21,7 +21,7 @@ from mqbridge.adapter import OutboundSpec, Receipt
 from mqbridge.cli.exits import STOPPED
 from mqbridge.message import Batch, Share
 from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.e2e.support import opened, pulsar_settings, read
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.gateway import GatewayProcess

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +15,9 @@ from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.cluster import ADAPTER
 from mqbridge.pulsar.adapter.config import PulsarInboundOptions, PulsarOutboundOptions
+from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.pulsar import Pulsar
 from tests.pulsar.entries import PATIENCE_S
 
@@ -79,7 +81,7 @@ async def first_lane(inbound):
 async def groups_are(cluster, topic: str, expected: list[str]) -> None:
     """Wait for it: a broker removes the subscription of a closed reader on another thread, perhaps after its answer."""
     async with asyncio.timeout(PATIENCE_S):
-        while await cluster.groups(topic) != expected:
+        while await cluster.operations.groups(topic) != expected:
             await asyncio.sleep(0.01)
 
 
@@ -151,7 +153,7 @@ async def test_without_an_admin_url(ends):
     await cluster.create(topic, 1)
     assert (await cluster.describe(topic)).partitions == ("-1",)
     assert topic in await cluster.topics()
-    for what in (cluster.create(name(), 3), cluster.groups(topic), cluster.committed(topic, "g")):
+    for what in (cluster.create(name(), 3), cluster.operations.groups(topic), cluster.committed(topic, "g")):
         with pytest.raises(ClusterError, match="admin_url") as caught:
             await what
         assert caught.value.failure is Failure.FATAL
@@ -160,7 +162,7 @@ async def test_without_an_admin_url(ends):
 @pytest.mark.cluster
 async def test_missing_topics_are_fatal(ends):
     cluster = ends.cluster()
-    for what in (cluster.outbound(OutboundSpec(name())), cluster.bounds(name()), cluster.groups(name())):
+    for what in (cluster.outbound(OutboundSpec(name())), cluster.bounds(name()), cluster.operations.groups(name())):
         with pytest.raises(ClusterError, match="create it") as caught:
             await what
         assert caught.value.failure is Failure.FATAL
@@ -186,16 +188,24 @@ async def test_only_what_is_too_large_fails(ends):
 
 
 @pytest.mark.cluster
-async def test_the_newest_origin_is_read_back(ends):
+async def test_resuming_reads_what_is_stored_and_fences_off_who_resumed_before(ends):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 2)
-    outbound = await ends.outbound(cluster, topic, compression="lz4", batch_messages=3)
-    assert await outbound.last_origin(0) is None
-    await outbound.send(0, Share(Batch.of(messages(*range(10)), SOURCE)))
-    assert await outbound.last_origin(0) == "src|orders|7:0|9"
-    assert await outbound.last_origin(1) is None
-    await outbound.send(0, Share(Batch.of(messages(10))))
-    assert await outbound.last_origin(0) is None
+    stale, outbound = (
+        await ends.outbound(cluster, topic),
+        await ends.outbound(cluster, topic, compression="lz4", batch_messages=3),
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        assert await stale.resume(SOURCE) == {}
+    await stale.send(0, Share(Batch.of(messages(*range(10)), SOURCE)))
+    await stale.send(1, Share(Batch.of(messages(99), Partition("src", "orders", "8:0", 1))))
+    async with asyncio.timeout(PATIENCE_S):
+        assert await outbound.resume(SOURCE) == {0: (9,)}
+        with pytest.raises(ClusterError) as caught:
+            await stale.send(0, Share(Batch.of(messages(10), SOURCE)))
+        assert caught.value.failure is Failure.FATAL
+        await outbound.send(1, Share(Batch.of(messages(10), SOURCE)))
+        assert await outbound.resume(SOURCE) == {0: (9,), 1: (10,)}
     await groups_are(cluster, topic, [])
 
 
@@ -293,19 +303,76 @@ async def test_failover_moves_the_lane(ends):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["shared", "key_shared"])
-async def test_a_rejected_batch_of_a_shared_subscription_comes_again_with_what_follows(ends, kind):
+async def test_a_rejected_batch_of_a_shared_subscription_comes_again_alone(ends, kind):
     cluster, topic = ends.cluster(), name()
     await cluster.create(topic, 1)
     outbound = await ends.outbound(cluster, topic, batch_messages=1)
     await outbound.send(0, Share(Batch.of(messages(*range(10)))))
-    lane = await first_lane(await ends.inbound(cluster, topic, subscription_type=kind, batch_bytes=1))
+    inbound = await ends.inbound(cluster, topic, subscription_type=kind, batch_bytes=1)
+    assert inbound.individual_ack
+    lane = await first_lane(inbound)
     batches = [await asyncio.wait_for(lane.receive(), PATIENCE_S) for _ in range(10)]
     for batch in batches[:4]:
         lane.acknowledge(batch)
     lane.reject(batches[4])
-    again = await read(lane, 6)
-    assert sorted(message.payload for message in again) == [b"%d" % number for number in range(4, 10)]
-    assert {message.delivery_count for message in again} == {1}
+    again = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    assert [(message.payload, message.delivery_count) for message in again.messages] == [(b"4", 1)]
+    lane.reject(again, delay_s=0.2)
+    for batch in batches[5:]:
+        lane.acknowledge(batch)
+    again = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    assert [(message.payload, message.delivery_count) for message in again.messages] == [(b"4", 2)]
+    lane.acknowledge(again)
+    await inbound.close()
+    bounds = await cluster.bounds(topic)
+    assert (await cluster.committed(topic, "g"))["0"] == bounds["0"].next
+
+
+@pytest.mark.cluster
+async def test_single_messages_of_batches_are_acknowledged(ends):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 1)
+    outbound = await ends.outbound(cluster, topic, batch_messages=5)
+    await outbound.send(0, Share(Batch.of(messages(*range(10)))))
+    inbound = await ends.inbound(cluster, topic, subscription_type="shared")
+    lane = await first_lane(inbound)
+    batches: list[Batch] = []
+    while sum(batch.count for batch in batches) < 10:
+        batches.append(await asyncio.wait_for(lane.receive(), PATIENCE_S))
+    for batch in batches:
+        lane.acknowledge(
+            batch, [index for index, message in enumerate(batch.messages) if message.payload not in (b"3", b"7", b"8")]
+        )
+        lane.reject(batch)
+    left = await read(lane, 3)
+    assert sorted(message.payload for message in left) == [b"3", b"7", b"8"]
+    await inbound.close()
+    assert (await cluster.committed(topic, "g"))["0"] == (await cluster.bounds(topic))["0"].next
+
+
+@pytest.mark.cluster
+async def test_reading_a_range_of_batches_and_chunks(ends, client):
+    cluster, topic = ends.cluster(), name()
+    await cluster.create(topic, 1)
+    chunked = client.producer(f"persistent://public/default/{topic}-partition-0", Publication(chunking=True, chunk_bytes=1000))
+    first = await chunked.send(MessageMetadata(), b"L" * 2500)
+    outbound = await ends.outbound(cluster, topic, batch_messages=5)
+    await outbound.send(0, Share(Batch.of(messages(*range(20)))))
+    bounds = (await cluster.bounds(topic))["0"]
+    assert bounds.first == (*first.first_chunk, 0)
+
+    async def payloads(begin, end) -> list[bytes]:
+        async with aclosing(cluster.read(topic, "0", begin, end)) as batches:
+            return [message.payload async for batch in batches for message in batch.messages]
+
+    everything = await payloads(bounds.first, bounds.next)
+    assert everything == [b"L" * 2500, *[b"%d" % number for number in range(20)]]
+    ledger, entry = first.ledger, first.entry + 1
+    assert await payloads((ledger, entry, 3), (ledger, entry + 2, 1)) == [b"%d" % number for number in range(3, 11)]
+    assert await payloads((ledger, entry, 1), (ledger, entry, 4)) == [b"1", b"2", b"3"]
+    assert await payloads((ledger, entry, 4), (ledger, entry, 4)) == []
+    await chunked.close()
+    await groups_are(cluster, topic, [])
 
 
 @pytest.mark.cluster

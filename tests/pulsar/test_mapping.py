@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
-from mqbridge.pulsar.adapter.lane import cost
+from mqbridge.pulsar.adapter.batches import size_of
 from mqbridge.pulsar.mapping import fast
 from mqbridge.pulsar.mapping.fast.encode import PropertyTemplates
 from mqbridge.pulsar.mapping.properties import write_fields
@@ -257,8 +257,8 @@ def test_a_key_that_is_not_the_base64_it_claims_to_be_stays_text() -> None:
 
 def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
     entry = Entry(MessageMetadata(compression=1, uncompressed_size=1000), b"x" * 10)
-    assert cost(entry) == 1000
-    assert cost(batch_entry(3)) == len(batch_entry(3).payload)
+    assert size_of(entry) == 1000
+    assert size_of(batch_entry(3)) == len(batch_entry(3).payload)
 
 
 def test_a_property_template_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record
 from tests.kit.rocketmq import RocketMQ
 
@@ -128,7 +128,7 @@ async def test_a_temporary_inbound_leaves_no_group(ends: Ends) -> None:
     [lane] = [lane for lane in lanes if lane.partition.index == 1]
     assert [message.payload for message in await read(lane, 1)] == [b"x"]
     await inbound.close()
-    assert name not in await cluster.groups(topic)
+    assert name not in await cluster.operations.groups(topic)
 
 
 @cluster_test
@@ -168,7 +168,7 @@ async def test_the_places_of_removed_queues_are_taken_by_others(ends: Ends) -> N
 
 async def test_a_broker_that_is_away_keeps_its_places() -> None:
     here, away = [Queue("t", "a", 0), Queue("t", "a", 1)], [Queue("t", "b", 0), Queue("t", "b", 1)]
-    outbound = RocketMQOutbound(None, OutboundSpec("t"), here + away, None, max_message_bytes=100)  # type: ignore[arg-type]
+    outbound = RocketMQOutbound(None, None, OutboundSpec("t"), here + away, max_message_bytes=100)  # type: ignore[arg-type]
     outbound.follow(route_of({"a": 2, "b": 0}, {"a"}))
     assert outbound._queues == here + away
     outbound.follow(route_of({"a": 1, "b": 2}, {"a", "b"}))

@@ -12,7 +12,7 @@ from typing import Any
 
 from mqbridge.message import Message
 from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.wire.bodies import GroupConfig
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
 from tests.e2e.sides import Side
 from tests.e2e.support import read
 from tests.kit import java

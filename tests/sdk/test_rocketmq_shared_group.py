@@ -17,7 +17,8 @@ from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Share, split_origin
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.wire.bodies import Queue, decode_running_info
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.running import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code
 from tests.e2e.sides import Side, side
 from tests.e2e.support import opened
@@ -117,7 +118,7 @@ class Group:
                 ext = {"consumerGroup": self.group, "clientId": member.client_id, "jstackEnable": "false"}
                 address = (await self._client.admin.masters())[BROKER]
                 answer = await self._client.request(address, Code.GET_CONSUMER_RUNNING_INFO, ext)
-                info = decode_running_info(answer.body)
+                info = RunningInfo.decode(answer.body)
                 wanted = topic or self.topic
                 found[member.client_id] = [one for one, said in info.queues.items() if one.topic == wanted and not said["droped"]]
         return found

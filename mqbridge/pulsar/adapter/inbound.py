@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 
-from mqbridge.adapter import InboundSpec, Start
+from mqbridge.adapter import CLOSE_S, InboundSpec, Start
 from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
@@ -39,12 +39,12 @@ MIN_CONSUMER_BYTES = 1 << 20
 class PulsarInbound:
     """A membership in a subscription; `open` subscribes to everything there is now."""
 
-    individual_ack = False
-
     def __init__(self, client: PulsarClient, topics: Topics, spec: InboundSpec, refresh_s: float) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - by the registry
         self._client, self._topics, self._spec, self._refresh_s = client, topics, spec, refresh_s
         self._options = spec.options or PulsarInboundOptions()
+        self._type = Types.Exclusive if spec.temporary else SUBSCRIPTION_TYPES[self._options.subscription_type]
+        self.individual_ack = self._type in (Types.Shared, Types.Key_Shared)
         self._consumer_name = self._options.consumer_name or f"mqbridge-{uuid.uuid4().hex[:12]}"
         self._consumers: dict[Partition, Consumer] = {}
         self._held: dict[Partition, PulsarLane] = {}
@@ -71,10 +71,12 @@ class PulsarInbound:
 
     async def close(self, deadline: float | None = None) -> None:
         """Release all lanes and close all consumers."""
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + CLOSE_S
         await cancel(self._looking, *self._watching)
         for lane in self._held.values():
             lane.revoke()
-        await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
+        await asyncio.gather(*(consumer.close(deadline) for consumer in self._consumers.values()))
         self._new.put_nowait(None)
 
     # --- partitions -------------------------------------------------------------------------------------------------
@@ -91,11 +93,12 @@ class PulsarInbound:
         temporary, sought = self._spec.temporary, partition.name in self._spec.positions
         subscription = Subscription(
             self._spec.group,
-            Types.Exclusive if temporary else SUBSCRIPTION_TYPES[self._options.subscription_type],
+            self._type,
             earliest=earliest,
             consumer_name=self._consumer_name,
             reader_from=None if not temporary else EARLIEST if earliest and not sought else LATEST,
             max_bytes=max_bytes,
+            batch_index_ack=self.individual_ack,  # a broker that is not configured for it waits for the whole entry
             create_topic=not self._topics.is_kept(partition.topic),
         )
         try:

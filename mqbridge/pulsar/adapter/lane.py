@@ -1,28 +1,41 @@
 """A lane: the entries of one partition as batches.
 
 Entries that wait are handed on together, because a batch costs the gateway the same whether it holds one message or thousands;
-they are taken apart into messages only when somebody asks. Acknowledgement and redelivery are about whole entries.
+they are taken apart into messages only when somebody asks.
+
+Failover and exclusive subscriptions acknowledge everything up to an entry; rejecting delivers all that is not acknowledged again.
+On shared and key_shared ones each message is acknowledged by itself. Where the broker keeps acknowledgements of single messages
+(acknowledgmentAtBatchIndexLevelEnabled) it hears of each at once; in any case of the entry when all of its messages are done, and
+until then what is acknowledged of it is left out when it comes again to this consumer.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, LaneRevoked
-from mqbridge.message import Batch, Message, Partition, Position
+from mqbridge.message import Batch, Partition, Position
+from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, mask_of, masks_of, size_of
 from mqbridge.pulsar.client.consumer import Consumer
-from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.codes import is_missing
 from mqbridge.pulsar.wire.entry import Entry
-from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
+from mqbridge.pulsar.wire.ids import EntryId, full_mask
 
 log = logging.getLogger(__name__)
 
-MAX_ENTRIES = 5000
-"""Most entries of a batch."""
 IDLE_CHECK_S = 1.0
 """How often the broker is asked for its newest entry while none arrives."""
+
+
+class Delivery:
+    """What the lane knows of a batch: the consumer's run, and on shared subscriptions the entries that are not done."""
+
+    __slots__ = ("open", "run")
+
+    def __init__(self, run: int, entries: Iterable[Entry]) -> None:
+        self.run = run
+        self.open: dict[EntryId, Entry] = {entry.place: entry for entry in entries}
 
 
 class PulsarLane:
@@ -35,24 +48,32 @@ class PulsarLane:
         self._batch_bytes = batch_bytes
         self._ordered = consumer.subscription.ordered
         self._caught_up = False
-        self._resume: Position | None = None
+        self._not_before = 0.0
+        """When an ordered lane goes on after a rejection with a delay."""
+        self._sought: Position | None = None
         """Where inside an entry a seek wants to begin."""
-        self._unsettled: dict[EntryId, None] = {}
-        """Of shared subscriptions: entries handed over and not acknowledged, in that order."""
 
     @property
     def caught_up(self) -> bool:
         """The broker had nothing more the last time it was asked, and nothing has come since."""
         return self._caught_up
 
+    # --- receiving --------------------------------------------------------------------------------------------------
+
     async def receive(self) -> Batch:
         """The next batch."""
+        loop = asyncio.get_running_loop()
         while True:
             if self.revoked.is_set() or is_missing(self._consumer.ended):
                 raise LaneRevoked(f"{self.partition} was taken away, released or deleted")
-            if (entry := self._consumer.take()) is not None:
-                return self._batch(self._gather(entry))
-            await self._idle()
+            if loop.time() < self._not_before:
+                await self._consumer.changed_within(min(IDLE_CHECK_S, self._not_before - loop.time()))
+            elif (entry := self._consumer.take()) is not None:
+                entries = self._gather(entry)
+                if entries:
+                    return make_batch(self.partition, entries, Delivery(self._consumer.run, () if self._ordered else entries))
+            else:
+                await self._idle()
 
     async def _idle(self) -> None:
         """Wait for something to come; meanwhile find out whether there is anything."""
@@ -68,86 +89,72 @@ class PulsarLane:
     def _gather(self, entry: Entry) -> list[Entry]:
         """This entry and those that wait behind it, within the limits."""
         self._caught_up = False
-        entries, size = [entry], cost(entry)
+        entries, size = [entry], size_of(entry)
         while size < self._batch_bytes and len(entries) < MAX_ENTRIES:
             follower = self._consumer.take()
             if follower is None:
                 break
             entries.append(follower)
-            size += cost(follower)
-        if self._resume is not None:
-            self._cut_first(entries[0], self._resume)
-            self._resume = None
+            size += size_of(follower)
+        if (sought := self._sought) is not None:
+            self._sought = None
+            if entries[0].place == sought[:2] and not leave_out(entries[0], sought[2]):
+                del entries[0]
         return entries
-
-    @staticmethod
-    def _cut_first(entry: Entry, resume: Position) -> None:
-        """Leave out the messages of the first entry that lie before the position that was sought."""
-        ledger, number, index = resume
-        if (entry.ledger, entry.entry) == (ledger, number) and 0 < index < entry.count:
-            mask = from_words(entry.ack_set) or full_mask(entry.count)
-            entry.ack_set = tuple(to_words(mask & ~full_mask(index)))
-
-    def _batch(self, entries: list[Entry]) -> Batch:
-        first, last = entries[0], entries[-1]
-        count = sum(from_words(entry.ack_set).bit_count() if entry.ack_set else entry.count for entry in entries)
-        places: list[EntryId] = [(entry.ledger, entry.entry) for entry in entries]
-        if not self._ordered:
-            self._unsettled.update(dict.fromkeys(places))
-        mask = from_words(first.ack_set)
-        begin = (mask & -mask).bit_length() - 1 if mask else 0
-        return Batch(
-            self.partition,
-            lambda: _decode_all(entries),
-            count=count,
-            size=sum(map(cost, entries)),
-            first=(first.ledger, first.entry, begin),
-            next=(last.ledger, last.entry + 1, 0),
-            handle=places,
-        )
 
     # --- what becomes of batches ------------------------------------------------------------------------------------
 
-    def acknowledge(
-        self,
-        batch: Batch,
-        indexes: Sequence[int] | None = None,
-        receipt: Receipt | None = None,
-    ) -> None:
+    def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Stored."""
-        if self.revoked.is_set():
+        delivery: Delivery = batch.handle
+        if self.revoked.is_set() or delivery.run != self._consumer.run:
             return
-        places: Sequence[EntryId] = batch.handle
         if self._ordered:
-            self._consumer.acknowledge_up_to(places[-1])
-            return
-        for place in places:
-            self._unsettled.pop(place, None)
-            self._consumer.acknowledge(place)
+            self._consumer.acknowledge_up_to(batch.data[-1].place)
+        elif indexes is None:
+            for place in delivery.open:
+                self._consumer.acknowledge(place)
+            delivery.open.clear()
+        else:
+            for place, done in masks_of(batch.data, sorted(indexes)).items():
+                if (entry := delivery.open.get(place)) is not None and self._is_done(entry, done):
+                    del delivery.open[place]
+
+    def _is_done(self, entry: Entry, done: int) -> bool:
+        """Acknowledge these messages of the entry; whether it is acknowledged as a whole now."""
+        mask = mask_of(entry)
+        if done == mask:
+            self._consumer.acknowledge(entry.place)
+            return True
+        before = full_mask(entry.count) & ~mask
+        return self._consumer.acknowledge_messages(entry.place, done | before, entry.count)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Again, with all that was handed over after it."""
-        if self.revoked.is_set():
+        """Again: what is not acknowledged of it, in order also all that was handed out after it."""
+        delivery: Delivery = batch.handle
+        if self.revoked.is_set() or delivery.run != self._consumer.run:
             return
         self._caught_up = False
         if self._ordered:
+            self._not_before = asyncio.get_running_loop().time() + delay_s
             self._consumer.redeliver()
-            return
-        unsettled = list(self._unsettled)
-        again = unsettled[unsettled.index(batch.handle[0]) :] if batch.handle[0] in self._unsettled else list(batch.handle)
-        for place in again:
-            self._unsettled.pop(place, None)
-        self._consumer.redeliver(again)
+        elif delay_s > 0:
+            for place in delivery.open:
+                self._consumer.negative_acknowledge(place, delay_s)
+        else:
+            self._consumer.redeliver(list(delivery.open))
+        delivery.open.clear()
+
+    # --- where it is, and its end -----------------------------------------------------------------------------------
 
     async def seek(self, position: Position) -> None:
         """Continue with this message; the subscription's position moves there too."""
         if self.revoked.is_set():
             raise LaneRevoked(f"{self.partition} was taken away or released")
-        ledger, entry, *_ = position
-        self._caught_up = False
-        self._unsettled.clear()
+        ledger, entry, *index = position
+        self._caught_up, self._not_before = False, 0.0
         await self._consumer.seek((ledger, entry))
-        self._resume = position if len(position) == 3 else None
+        self._sought = position if index and index[0] > 0 else None
 
     def revoke(self) -> None:
         """Ours no more."""
@@ -158,26 +165,4 @@ class PulsarLane:
         """Give the partition back."""
         if not self.revoked.is_set():
             self.revoke()
-            await self._consumer.close()
-
-
-def cost(entry: Entry) -> int:
-    """What an entry takes of a budget: its payload as it will be once somebody asks for the messages."""
-    return max(len(entry.payload), entry.metadata.uncompressed_size)
-
-
-def _decode_all(entries: Sequence[Entry]) -> list[Message]:
-    if len(entries) == 1:
-        return decode(entries[0])
-    return [message for entry in entries for message in decode(entry)]
-
-
-async def newest_message(consumer: Consumer, timeout: float) -> Message | None:
-    """The last message of the topic, by a reader that `last_id` is asked of. Raises ClusterError, TimeoutError."""
-    last = await consumer.last_id()
-    if last[1] < 0:
-        return None
-    await consumer.seek(last)
-    async with asyncio.timeout(timeout):
-        messages = decode(await consumer.receive())
-    return messages[-1] if messages else None
+            await self._consumer.close(deadline)

@@ -1,6 +1,6 @@
 """What people ask of a cluster's subscriptions and topics: who is a member, moving a subscription, finding a time.
 
-All of it is the administrators' REST interface, each partition a topic of its own there. Places are whole entries.
+All of it is the administrators' REST interface, each partition a topic of its own there. Positions are whole entries.
 """
 
 import asyncio
@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from mqbridge.adapter import Bounds, Member
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
-from mqbridge.pulsar.adapter.topics import WHOLE
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.adapter.topics import WHOLE, Topics
+from mqbridge.pulsar.client.admin import Admin, TopicStats
+from mqbridge.pulsar.client.subscription import READER_PREFIX
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
 
@@ -29,21 +30,40 @@ _POLICIES = {
 
 
 class PulsarOperations:
-    """On the partitions of one topic. Each call raises ClusterError."""
+    """Of one cluster; `bounds` gives the bounds of a topic. Each call raises ClusterError, FATAL where it needs `admin_url`."""
 
-    def __init__(self, admin: Admin, topic: TopicName, partitions: Sequence[str]) -> None:
-        self._admin, self._topic, self._partitions = admin, topic, partitions
+    backlog_unit = "entries"
+    """Each of which may hold many messages."""
 
-    async def backlog(self, group: str) -> dict[str, int]:
+    def __init__(
+        self, cluster: str, topics: Topics, admin: Admin | None, bounds: Callable[[str], Awaitable[Mapping[str, Bounds]]]
+    ) -> None:
+        self._cluster, self._topics, self._admin, self._bounds = cluster, topics, admin, bounds
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    async def groups(self, topic: str) -> list[str]:
+        """The subscriptions of the topic, without those of our readers, which brokers forget a moment after they are closed."""
+        await self._topics.existing(topic)
+        names = await self._need_admin("listing groups").subscriptions(self._topics.parse(topic))
+        return [name for name in names if not name.startswith(READER_PREFIX)]
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        """The position behind everything that the subscription has acknowledged without a gap."""
+        admin = self._need_admin("reading the positions of a group")
+        marks = await self._each(topic, admin.mark_delete_positions)
+        return {name: (each[group][0], each[group][1] + 1, 0) for name, each in marks.items() if group in each}
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
         """Entries that the subscription has not acknowledged."""
-        counted = await self._each(self._admin.stats)
+        counted = await self._stats(topic, "counting a backlog")
         return {name: stats.backlog[group] for name, stats in counted.items() if group in stats.backlog}
 
-    async def members(self, group: str) -> list[Member]:
+    async def members(self, topic: str, group: str) -> list[Member]:
         """Its consumers by name. Of a failover subscription only the active one holds a partition."""
         held: dict[str, list[str]] = {}
         addresses: dict[str, str] = {}
-        for name, stats in (await self._each(self._admin.stats)).items():
+        for name, stats in (await self._stats(topic, "listing the members of a group")).items():
             subscription = stats.raw["subscriptions"].get(group)
             if subscription is None:
                 continue
@@ -55,50 +75,75 @@ class PulsarOperations:
                     names.append(name)
         return [Member(who, addresses[who], tuple(names)) for who, names in sorted(held.items())]
 
-    async def move(self, group: str, positions: Mapping[str, Position], bounds: Mapping[str, Bounds]) -> None:
-        """Reset the subscription, or create it there. FATAL while it has consumers.
-
-        A broker would cut them off and deliver anew, but an ordered consumer of ours takes what it has handed over already for
-        a repetition after a lost connection, and leaves it out.
-        """
-        if present := await self.members(group):
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
+        """Reset the subscription, or create it there. FATAL while it has consumers, which the broker would cut off."""
+        admin, bounds = self._need_admin("moving a group"), await self._bounds(topic)
+        if present := await self.members(topic, group):
             names = ", ".join(member.id for member in present)
             raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
-        if unknown := positions.keys() - set(self._partitions):
-            raise ClusterError(f"topic {self._topic} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
-        await asyncio.gather(*(self._move(group, name, place, bounds[name]) for name, place in positions.items()))
+        if unknown := positions.keys() - bounds.keys():
+            full = self._topics.parse(topic)
+            raise ClusterError(f"topic {full} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
+        await asyncio.gather(
+            *(_move(admin, self._concrete(topic, name), group, to, bounds[name]) for name, to in positions.items())
+        )
 
-    async def _move(self, group: str, name: str, position: Position, bounds: Bounds) -> None:
-        concrete = self._concrete(name)
-        if group not in await self._admin.mark_delete_positions(concrete):
-            await self._admin.create_subscription(concrete, group, EARLIEST)
-        if position >= bounds.next:
-            await self._admin.skip_all(concrete, group)  # a reset to what is not there yet goes to the newest entry instead
-        else:
-            await self._admin.reset_to(concrete, group, EARLIEST if position[0] < 0 else (position[0], position[1]))
+    # --- positions and settings -------------------------------------------------------------------------------------
 
-    async def position_at(self, time_ms: int, bounds: Mapping[str, Bounds]) -> dict[str, Position]:
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """By the time of publishing."""
-        found = await self._each(lambda concrete, _: self._admin.id_at(concrete, time_ms))
-        return {name: _within(place, bounds[name]) for name, place in found.items()}
+        admin = self._need_admin("finding a time")
+        bounds = await self._bounds(topic)
+        found = await self._each(topic, lambda concrete: admin.id_at(concrete, time_ms))
+        return {name: _within(entry, bounds[name]) for name, entry in found.items()}
 
-    async def newest(self, count: int, ends: Mapping[str, Position]) -> dict[str, Position]:
-        """So many entries before the end, counted through the ledgers that are still there."""
-        found = await self._each(lambda concrete, _: self._admin.internal_stats(concrete))
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """So many entries before the end, counted through the ledgers that are still there; else not beyond the newest ledger."""
+        ends = {name: bounds.next for name, bounds in (await self._bounds(topic)).items()}
+        if (admin := self._admin) is None:
+            return {name: (ledger, max(entry - count, min(entry, 0)), 0) for name, (ledger, entry, _) in ends.items()}
+        found = await self._each(topic, admin.internal_stats)
         return {name: _counted_back(stats["ledgers"], ends[name], count) for name, stats in found.items()}
 
-    async def settings(self) -> dict[str, str]:
-        """The policies of the topic's namespace that decide what becomes of messages, where they are set."""
-        policies = await self._admin.policies(f"{self._topic.tenant}/{self._topic.namespace}")
-        said = {ours: policies.get(theirs) for theirs, ours in _POLICIES.items()}
-        return {name: _text(value) for name, value in said.items() if value is not None}
+    async def settings(self, topic: str) -> Mapping[str, str]:
+        """The policies of the topic's namespace that decide what becomes of messages, where they are set and can be read."""
+        if self._admin is None:
+            return {}
+        await self._topics.existing(topic)
+        full = self._topics.parse(topic)
+        policies = await self._admin.policies(f"{full.tenant}/{full.namespace}")
+        told = {ours: policies.get(theirs) for theirs, ours in _POLICIES.items()}
+        return {name: _text(value) for name, value in told.items() if value is not None}
 
-    async def _each(self, call: Callable[[TopicName, int], Awaitable[T]]) -> dict[str, T]:
-        answers = await asyncio.gather(*(call(self._concrete(name), 0) for name in self._partitions))
-        return dict(zip(self._partitions, answers, strict=True))
+    # --- for all of these -------------------------------------------------------------------------------------------
 
-    def _concrete(self, name: str) -> TopicName:
-        return self._topic if name == WHOLE else self._topic.partition(int(name))
+    def _need_admin(self, what: str) -> Admin:
+        if self._admin is None:
+            advice = f"add the admin_url of cluster {self._cluster!r} to its configuration"
+            raise ClusterError(f"{what} needs admin_url: {advice}", Failure.FATAL)
+        return self._admin
+
+    async def _stats(self, topic: str, what: str) -> dict[str, TopicStats]:
+        admin = self._need_admin(what)
+        return await self._each(topic, admin.stats)
+
+    async def _each(self, topic: str, call: Callable[[TopicName], Awaitable[T]]) -> dict[str, T]:
+        names = await self._topics.existing(topic)
+        answers = await asyncio.gather(*(call(self._concrete(topic, name)) for name in names))
+        return dict(zip(names, answers, strict=True))
+
+    def _concrete(self, topic: str, name: str) -> TopicName:
+        full = self._topics.parse(topic)
+        return full if name == WHOLE else full.partition(int(name))
+
+
+async def _move(admin: Admin, concrete: TopicName, group: str, position: Position, bounds: Bounds) -> None:
+    if group not in await admin.mark_delete_positions(concrete):
+        await admin.create_subscription(concrete, group, EARLIEST)
+    if position >= bounds.next:
+        await admin.skip_all(concrete, group)  # a reset to what is not there yet goes to the newest entry instead
+    else:
+        await admin.reset_to(concrete, group, EARLIEST if position[0] < 0 else (position[0], position[1]))
 
 
 def _within(place: EntryId, bounds: Bounds) -> Position:

@@ -5,36 +5,44 @@ import base64
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
-from mqbridge.adapter import OutboundSpec, Receipt
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.adapter import CLOSE_S, Cluster, OutboundSpec, Receipt
 from mqbridge.message import Partition, Position, Share
+from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
-from mqbridge.pulsar.adapter.lane import newest_message
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.producer import Producer
+from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import SendReceipt
-from mqbridge.pulsar.client.subscription import reader
+from mqbridge.pulsar.mapping.passthrough import encode_entries
 from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
-from mqbridge.pulsar.wire.ids import LATEST
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.readback import last_stored
 from mqbridge.receipts import ReceiptAggregator, closed
 
-READ_BACK_TIMEOUT_S = 10.0
 KEY_MEMO = 16384
 """Hashes remembered; keys repeat, and hashing one takes longer than looking it up."""
 
 
 class PulsarOutbound:
-    """A way into one topic."""
+    """A way into one topic of `cluster`, which is asked what the topic holds."""
 
     def __init__(
-        self, client: PulsarClient, topics: Topics, spec: OutboundSpec, targets: Sequence[Partition], max_message_size: int
+        self,
+        cluster: Cluster,
+        client: PulsarClient,
+        topics: Topics,
+        spec: OutboundSpec,
+        targets: Sequence[Partition],
+        max_message_size: int,
     ) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarOutboundOptions)  # noqa: S101 - by the registry
         options = spec.options or PulsarOutboundOptions()
         self.partitions = len(targets)
+        self._cluster, self._targets = cluster, targets
+        self._fences = False
         self._client, self._spec, self._options = client, spec, options
         self._names = [topics.concrete(partition) for partition in targets]
         # An entry that the broker refuses would take all of its messages with it, so only a message that is too large by itself
@@ -49,7 +57,11 @@ class PulsarOutbound:
         if self._closed:
             return closed(repr(self._spec.topic))
         prefix = self._spec.origin_prefix(share.batch)
-        entries, failures = encode(share.messages, prefix, self._limits)
+        batch = share.batch
+        if self.encodes(batch.format) and share.indexes is None and not share.is_edited:
+            entries, failures = encode_entries(batch.data, prefix, self._limits)
+        else:
+            entries, failures = encode(share.messages, prefix, self._limits)
         producer = self._producers.get(partition) or self._open(partition)
         receipt = ReceiptAggregator(len(share), failures)
         for out in entries:
@@ -57,41 +69,47 @@ class PulsarOutbound:
         return receipt.sent()
 
     def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
-        """None yet."""
-        return False
+        """Entries, whose messages are copied."""
+        return format == FORMAT
 
     def partition_of(self, key: bytes) -> int:
         """By the hash of the options; a key that is no text counts as its base64 form, as it does for Java producers."""
         return self._hash(key) % self.partitions
 
     def _open(self, partition: int) -> Producer:
-        producer = self._producers[partition] = self._client.producer(
-            self._names[partition],
-            name=self._options.producer_name,
-            codec=NAMES[self._options.compression],
+        publication = Publication(
+            self._options.producer_name,
+            NAMES[self._options.compression],
+            access=pb.ExclusiveWithFencing if self._fences else pb.Shared,
             max_elapsed_s=self._spec.max_elapsed_s,
+            fails_in_order=self._spec.ordered,
         )
+        producer = self._producers[partition] = self._client.producer(self._names[partition], publication)
         return producer
 
     async def resume(self, source: Partition) -> Mapping[int, Position]:
-        """Not yet."""
-        raise ClusterError(f"what {self._spec.topic!r} holds of {source} cannot be told yet", Failure.FATAL)
+        """Fences off the producers of outbounds that resumed before, for good.
 
-    async def last_origin(self, partition: int) -> str | None:
-        """The origin stamped on the newest message. Raises ClusterError."""
-        consumer = await self._client.consumer(self._names[partition], reader(LATEST))
-        try:
-            message = await newest_message(consumer, READ_BACK_TIMEOUT_S)
-        except TimeoutError as error:
-            raise ClusterError(f"the newest message of {self._names[partition]} did not come") from error
-        finally:
-            await consumer.close()
-        return None if message is None else message.origin
+        The broker closes others too, but a shared producer that comes back was seen to be let in: closing it makes the broker
+        forget that there is an exclusive one.
+        """
+        if not self._fences:
+            self._fences = True
+            shared, self._producers = self._producers, {}
+            await asyncio.gather(*(producer.close() for producer in shared.values()))
+        for partition in range(self.partitions):
+            if partition not in self._producers:
+                self._open(partition)
+        await asyncio.gather(*(producer.opened() for producer in self._producers.values()))
+        partitions = {index: target.name for index, target in enumerate(self._targets)}
+        return await last_stored(self._cluster, self._spec.topic, partitions, source)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for what is in flight, then let go."""
         self._closed = True
-        await asyncio.gather(*(producer.close() for producer in self._producers.values()))
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + CLOSE_S
+        await asyncio.gather(*(producer.close(deadline) for producer in self._producers.values()))
 
 
 @lru_cache(maxsize=KEY_MEMO)

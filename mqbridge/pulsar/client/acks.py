@@ -1,6 +1,6 @@
 """Acknowledgements on their way: gathered and sent as few commands.
 
-Cumulative ones are a single place, of which only the furthest matters. Individual ones are a list of entries, for a batch with
+Cumulative ones are a single entry, of which only the furthest matters. Individual ones are a list of entries, for a batch with
 the mask of its messages that are still to be acknowledged. Without batch-index acknowledgement (a broker setting that is
 off by default) an entry is only acknowledged when all its messages are.
 """
@@ -16,12 +16,15 @@ IDS_PER_COMMAND = 1000
 class Acks:
     """What is acknowledged and not yet told to the broker."""
 
-    __slots__ = ("_batch_index", "_cumulative", "_due", "_open", "generation")
+    __slots__ = (
+        "_batch_index",
+        "_cumulative",
+        "_due",
+        "_open",
+    )
 
     def __init__(self, batch_index: bool) -> None:
         self._batch_index = batch_index
-        self.generation = 0
-        """Counts how often everything was forgotten."""
         self._cumulative: tuple[EntryId, int] | None = None
         self._due: dict[EntryId, int] = {}
         self._open: dict[EntryId, int] = {}
@@ -30,38 +33,45 @@ class Acks:
         return len(self._due) + (self._cumulative is not None)
 
     def clear(self) -> None:
-        """Forget everything: the positions have been set otherwise."""
-        self.generation += 1
+        """Forget everything: the positions have lost their meaning."""
         self._cumulative = None
         self._due.clear()
         self._open.clear()
 
-    def entry(self, place: EntryId) -> None:
+    def entry(self, entry: EntryId) -> None:
         """A whole entry."""
-        self._open.pop(place, None)
-        self._due[place] = 0
+        self._open.pop(entry, None)
+        self._due[entry] = 0
 
-    def message(self, place: EntryId, index: int, count: int) -> bool:
-        """One message of a batch of `count`; whether it was the last one of them."""
-        mask = self._open.get(place, full_mask(count)) & ~(1 << index)
+    def messages(self, entry: EntryId, done: int, count: int) -> bool:
+        """Those of the mask `done` of a batch of `count`; whether they were the last ones of it."""
+        mask = self._open.get(entry, full_mask(count)) & ~done
         if not mask:
-            self.entry(place)
+            self.entry(entry)
             return True
-        self._open[place] = mask
+        self._open[entry] = mask
         if self._batch_index:
-            self._due[place] = mask
+            self._due[entry] = mask
         return False
 
-    def cumulative(self, place: EntryId, index: int | None = None, count: int = 1) -> None:
+    def message(self, entry: EntryId, index: int, count: int) -> bool:
+        """One message of a batch of `count`; whether it was the last one of them."""
+        return self.messages(entry, 1 << index, count)
+
+    def left_of(self, entry: EntryId) -> int | None:
+        """The mask of the messages of this entry that are not acknowledged, None when none is."""
+        return self._open.get(entry)
+
+    def cumulative(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
         """Everything up to this entry, or up to and including message `index` of it.
 
         In the middle of a batch without batch-index acknowledgement that is everything before the entry.
         """
         mask = 0 if index is None else full_mask(count) & ~full_mask(index + 1)
         if mask and not self._batch_index:
-            place, mask = (place[0], place[1] - 1), 0
-        if self._cumulative is None or (place, -mask) > (self._cumulative[0], -self._cumulative[1]):
-            self._cumulative = place, mask
+            entry, mask = (entry[0], entry[1] - 1), 0
+        if self._cumulative is None or (entry, -mask) > (self._cumulative[0], -self._cumulative[1]):
+            self._cumulative = entry, mask
 
     def take_cumulative(self) -> MessageIdData | None:
         """The cumulative one to send now."""
@@ -71,13 +81,13 @@ class Acks:
     def take_individual(self) -> Iterator[list[MessageIdData]]:
         """The individual ones to send now, cut for commands."""
         due, self._due = self._due, {}
-        found = [message_id(*place, to_words(mask)) for place, mask in due.items()]
+        found = [message_id(*entry, to_words(mask)) for entry, mask in due.items()]
         for at in range(0, len(found), IDS_PER_COMMAND):
             yield found[at : at + IDS_PER_COMMAND]
 
     def put_back(self, group: Iterable[MessageIdData]) -> None:
         """Individual ones that the broker has not confirmed: send them again. Messages acknowledged since then stay so."""
         for data in group:
-            place, mask = entry_id(data), from_words(data.ack_set)
-            known = self._due.get(place, mask)
-            self._due[place] = known & mask
+            entry, mask = entry_id(data), from_words(data.ack_set)
+            known = self._due.get(entry, mask)
+            self._due[entry] = known & mask

@@ -27,7 +27,7 @@ class Role(Session, Protocol):
     """What a producer or consumer does itself."""
 
     async def register(self, connection: Connection) -> None:
-        """Ask this broker. Raises MqbridgeError."""
+        """Ask this broker. Raises MqbridgeError; a RequestTimeout means that the broker may know it nevertheless."""
 
     def begin(self, connection: Connection) -> None:
         """It is registered there."""
@@ -148,36 +148,40 @@ class Attachment:
         if said.assignedBrokerServiceUrl or said.assignedBrokerServiceUrlTls:
             self._assigned = said
 
-    def on_migrated(self, said: pb.CommandTopicMigrated) -> None:
-        """The topic now lives in another cluster; a close follows."""
+    def on_migrated(self, said: pb.CommandTopicMigrated) -> bool:
+        """The topic now lives in another cluster; a close follows. False when its address is of no use."""
         try:
             self._cluster = self._lookup.addresses(said.brokerServiceUrl, said.brokerServiceUrlTls)
         except ClusterError as error:
             log.warning("%s was migrated to another cluster, but %s", self._topic, error)
-        else:
-            log.warning("%s was migrated to the cluster at %s", self._topic, self._cluster[0])
+            return False
+        log.warning("%s was migrated to the cluster at %s", self._topic, self._cluster[0])
+        return True
 
     async def stop_trying(self) -> None:
         """Give up a registration that is under way."""
         await cancel(self._task)
         self._task = None
 
-    async def close(self, connection: Connection | None) -> None:
-        """Tell the broker: where it was registered, or where it may have been."""
+    async def close(self, connection: Connection | None, deadline: float | None = None) -> None:
+        """Tell the broker: where it was registered, or where it may have been. Waits for its answers up to the deadline."""
         asked, self._asked = self._asked, None
         if asked is not None:
             self._table(asked).pop(self._key, None)
         for each in {connection, asked, self._to_close} - {None}:
             if each is not None and each.alive:
-                await self._close_at(each)
+                await self._close_at(each, deadline)
 
-    async def _close_at(self, connection: Connection) -> None:
+    async def _close_at(self, connection: Connection, deadline: float | None = None) -> None:
+        timeout = self._timeout_s
+        if deadline is not None:
+            timeout = min(timeout, max(0.0, deadline - asyncio.get_running_loop().time()))
         try:
             await connection.request(
                 lambda request_id: self._close_command(request_id, self._key),
                 BaseCommand.SUCCESS,
                 f"the close of the {self._what} of {self._topic}",
-                self._timeout_s,
+                timeout,
             )
         except ClusterError as error:
             log.info("%s: closing the %s: %s", self._topic, self._what, error)

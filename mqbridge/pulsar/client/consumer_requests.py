@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from mqbridge.errors import Failure, RequestTimeout, ServerRefused
 from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.wire import codes, commands
+from mqbridge.pulsar.wire import codes, commands, ids
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -34,6 +35,29 @@ class ConsumerRequests:
     def __init__(self, consumer_id: int, topic: str, session: Callable[[], Connection], timeout_s: float) -> None:
         self._id, self._topic, self._session, self._timeout_s = consumer_id, topic, session, timeout_s
 
+    async def cursor(self, connection: Connection, is_durable: bool) -> EntryId | None:
+        """The last entry that counts as acknowledged, asked over this connection; None where the broker does not say.
+
+        A cursor of a reader that has seen nothing yet and is told nowhere is behind the newest message. Raises ConnectionLost or
+        RequestTimeout.
+        """
+        try:
+            answer: pb.CommandGetLastMessageIdResponse = await connection.request(
+                lambda request_id: commands.get_last_message_id(request_id, self._id),
+                BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
+                f"the cursor of {self._topic}",
+                self._timeout_s,
+            )
+        except ServerRefused as error:
+            if error.failure in (Failure.FATAL, Failure.REFUSED):
+                return None
+            raise RequestTimeout(f"the cursor of {self._topic} is not known: {error}") from error
+        told = answer.HasField("consumer_mark_delete_position")
+        mark = ids.entry_id(answer.consumer_mark_delete_position) if told else ids.EARLIEST
+        if mark > ids.EARLIEST:
+            return mark
+        return None if is_durable else ids.entry_id(answer.last_message_id)
+
     async def last(self) -> pb.CommandGetLastMessageIdResponse:
         """The newest message of the topic."""
         answer: pb.CommandGetLastMessageIdResponse = await self._ask(
@@ -43,10 +67,10 @@ class ConsumerRequests:
         )
         return answer
 
-    async def seek(self, place: EntryId | None, publish_time: int | None) -> None:
+    async def seek(self, entry: EntryId | None, publish_time: int | None) -> None:
         """Set the position of the subscription."""
         await self._ask(
-            lambda request_id: commands.seek(request_id, self._id, to=place, publish_time=publish_time),
+            lambda request_id: commands.seek(request_id, self._id, to=entry, publish_time=publish_time),
             BaseCommand.SUCCESS,
             "SEEK",
         )

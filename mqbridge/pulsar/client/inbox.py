@@ -1,14 +1,15 @@
-"""What a consumer has received and not yet handed over: the queue, its credit, chunks that wait for the rest of their message.
+"""What a consumer has received and not yet handed out: the queue, its credit, chunks that wait for the rest of their message.
 
-Where one consumer has the whole topic in order, what was handed over already is skipped when it is delivered again. A message in
-chunks has the place of its last one, so other messages may lie between its chunks; until it is acknowledged, nothing from its
-first chunk on may be acknowledged cumulatively, and a reader that subscribes anew must begin there. Other messages in chunks that
-are acknowledged meanwhile have the rest of their chunks acknowledged one by one: a part of them alone could not be joined again.
+A message in chunks has the id of its last one, so other messages may lie between its chunks; until it is acknowledged, nothing
+from its first chunk on may be acknowledged cumulatively, and a reader that subscribes anew must begin there. Other messages in
+chunks that are acknowledged meanwhile have the rest of their chunks acknowledged one by one: a part of them alone could not be
+joined again.
 """
 
 from collections import deque
 from collections.abc import Iterable
 
+from mqbridge.pulsar.client.consumer_state import ConsumerState
 from mqbridge.pulsar.client.credit import Credit
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, Joined, is_chunk
@@ -18,18 +19,12 @@ from mqbridge.pulsar.wire.ids import EntryId
 
 
 class Inbox:
-    """The books of one consumer. `ordered`: see above; `keeps_spans` is False for readers, which acknowledge nothing."""
+    """Of one consumer, whose `state` says what is new. `keeps_spans` is False for readers, which acknowledge nothing."""
 
-    def __init__(self, ordered: bool, keeps_spans: bool, max_bytes: int, chunk_limits: ChunkLimits) -> None:
+    def __init__(self, state: ConsumerState, keeps_spans: bool, max_bytes: int, chunk_limits: ChunkLimits) -> None:
         self.credit = Credit(max_bytes, DEFAULT_MAX_MESSAGE_SIZE)
         self.chunks = ChunkJoiner(chunk_limits)
-        self.handed: EntryId = ids.EARLIEST
-        """The last one of an ordered subscription that was handed over."""
-        self.dropped: EntryId = ids.EARLIEST
-        """The last one that was not handed over because it only repeated chunks."""
-        self.resume_at: EntryId = ids.EARLIEST
-        """Where a new session of a reader must begin."""
-        self._ordered, self._keeps_spans = ordered, keeps_spans
+        self._state, self._keeps_spans = state, keeps_spans
         self._queue: deque[tuple[Entry, int]] = deque()
         self._spans: dict[EntryId, tuple[EntryId, ...]] = {}
         """By its last chunk, the chunks of each message in chunks that is queued or not acknowledged."""
@@ -40,29 +35,30 @@ class Inbox:
     # --- in and out -------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry, size: int, now: float) -> tuple[EntryId, ...]:
-        """An entry that the credit has been charged with. Gives places to acknowledge, of chunks that nobody will see."""
+        """An entry that the credit has been charged with. Gives entries to acknowledge, of chunks that nobody will see."""
         if entry.defect is None and is_chunk(entry.metadata):
             self.credit.handed_over(size)
             return self.add_joined(self.chunks.add(entry, now))
-        if self._ordered and entry.place <= self.handed:
-            self.credit.handed_over(size)
-        else:
+        if self._state.is_new(entry.place):
             self._queue.append((entry, size))
+        else:
+            self.credit.handed_over(size)
         return ()
 
     def add_joined(self, joined: Iterable[Joined]) -> tuple[EntryId, ...]:
         """Messages that were joined from chunks, or could not be."""
         unseen: tuple[EntryId, ...] = ()
-        for entry, places in joined:
+        for entry, chunks in joined:
             if entry is None:
-                unseen += places
-                self.dropped = max(self.dropped, places[-1])
-            elif not self._ordered or entry.place > self.handed:
-                self._spans[entry.place] = places
+                unseen += chunks
+                self._state.skip(chunks[-1])
+            elif self._state.is_new(entry.place):
+                entry.first_chunk = chunks[0]
+                self._spans[entry.place] = chunks
                 self.credit.hold(len(entry.payload))
                 self._queue.append((entry, len(entry.payload)))
             elif self._keeps_spans and entry.place not in self._spans:
-                unseen += places  # acknowledged before; the session that was to tell it was lost
+                unseen += chunks  # acknowledged before; the connection that was to tell it was lost
         return unseen
 
     def take(self) -> Entry | None:
@@ -71,15 +67,13 @@ class Inbox:
             return None
         entry, size = self._queue.popleft()
         self.credit.handed_over(size)
-        place = entry.place
-        self.handed = max(self.handed, place)
+        self._state.handed_out(entry.place)
         if not self._keeps_spans and self._spans:
-            self._spans.pop(place, None)
+            self._spans.pop(entry.place, None)
         return entry
 
     def drop(self) -> None:
         """Everything here will be delivered again."""
-        self.resume_at = min(self.handed, self._first_open(self.handed))
         for entry, size in self._queue:
             self.credit.handed_over(size)
             self._spans.pop(entry.place, None)
@@ -87,10 +81,9 @@ class Inbox:
         self.chunks.clear()
 
     def forget(self) -> None:
-        """The position was set anew: nothing was handed over."""
+        """The positions have lost their meaning: nothing was handed out."""
         self.drop()
         self._spans.clear()
-        self.handed = self.dropped = self.resume_at = ids.EARLIEST
 
     # --- messages in chunks -----------------------------------------------------------------------------------------
 
@@ -105,13 +98,13 @@ class Inbox:
     def settle_up_to(self, place: EntryId) -> tuple[EntryId, list[EntryId]]:
         """All up to this place are acknowledged: up to where that may be said cumulatively, and the chunks behind it."""
         settled = [self._spans.pop(last) for last in [last for last in self._spans if last <= place]]
-        ledger, entry = first = self._first_open(place)
+        ledger, entry = first = self.first_open(place)
         if first > place:
             return place, []
         safe = ledger, entry - 1
         return safe, [chunk for chunks in settled for chunk in chunks if chunk > safe]
 
-    def _first_open(self, place: EntryId) -> EntryId:
+    def first_open(self, place: EntryId) -> EntryId:
         """The first chunk of all messages that begin up to this place and end behind it; `LATEST` when there is none."""
         firsts = [places[0] for last, places in self._spans.items() if places[0] <= place < last]
         return min([each for each in self.chunks.firsts() if each <= place] + firsts, default=ids.LATEST)

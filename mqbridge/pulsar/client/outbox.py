@@ -5,6 +5,7 @@ what was in flight goes back to the front of the queue, with the same bytes unde
 """
 
 import asyncio
+import math
 from collections import deque
 
 from mqbridge.errors import ClusterError, RemoteProtocolError
@@ -153,13 +154,21 @@ class Outbox:
 
     # --- giving up --------------------------------------------------------------------------------------------------
 
-    def expire(self, deadline: float, error: ClusterError) -> None:
-        """Fail what was given before this loop time, oldest first. It may be stored nevertheless, when it was in flight."""
+    def expire(self, deadline: float, error: ClusterError) -> bool:
+        """Fail what was given before this loop time, oldest first. It may be stored nevertheless, when it was in flight.
+
+        Where failures are in order, what was given later fails too as soon as one does. False when none did.
+        """
+        before = len(self)
+        oldest = self._flight[0] if self._flight else self._queue[0] if self._queue else None
+        if self._publication.fails_in_order and oldest is not None and oldest.since <= deadline:
+            deadline = math.inf
         while self._flight and self._flight[0].since <= deadline:
             self._land().fail(error)
         while not self._flight and self._queue and self._queue[0].since <= deadline:
             self._queue.popleft().fail(error)
         self._settle()
+        return len(self) < before
 
     def fail_all(self, error: ClusterError) -> None:
         """Nothing will be sent any more; after `detach`."""

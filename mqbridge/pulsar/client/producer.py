@@ -61,6 +61,8 @@ class Producer:
         self._in_queue: tuple[Connection, int] | None = None
         """Where and by which request it waits for exclusive access."""
         self._ended: ClusterError | None = None
+        self._failing: ClusterError | None = None
+        """Why nothing is taken until all have heard of a failure, see `Publication.fails_in_order`."""
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._deadline = self._loop.time() + open_timeout_s
@@ -107,8 +109,8 @@ class Producer:
         take, RETRY after `max_elapsed_s`, FATAL when the producer cannot go on.
         """
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
-        if self._ended is not None:
-            future.set_exception(self._ended)
+        if (error := self._ended or self._failing) is not None:
+            future.set_exception(error)
             return future
         if not metadata.publish_time:
             metadata.publish_time = time.time_ns() // 1_000_000
@@ -129,9 +131,15 @@ class Producer:
         assert patience is not None  # noqa: S101 - or there is no timer
         self._expiry = None
         error = RequestTimeout(f"not stored in {self.topic} within {patience:g} s")
-        self._outbox.expire(self._loop.time() - patience, error)
+        if self._outbox.expire(self._loop.time() - patience, error) and self.publication.fails_in_order:
+            self._failing = error
+            # The sender hears of it by the callbacks of callbacks; what it sends before that is behind what failed, too.
+            self._loop.call_soon(self._loop.call_soon, self._loop.call_soon, self._end_failing)
         if self.pending:
             self._expiry = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
+
+    def _end_failing(self) -> None:
+        self._failing = None
 
     # --- what the broker says ---------------------------------------------------------------------------------------
 
@@ -234,10 +242,12 @@ class Producer:
             self._opened.exception()  # perhaps only the sends are waited for
         self._outbox.fail_all(error)
 
-    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for the receipts, at most `timeout` seconds, and close; what has none by then fails."""
+    async def close(self, deadline: float | None = None) -> None:
+        """Wait for the receipts until this loop time (None: a while), and close; what has none by then fails."""
+        if deadline is None:
+            deadline = self._loop.time() + CLOSE_TIMEOUT_S
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout_at(deadline):
                 await self._outbox.idle.wait()
         except TimeoutError:
             log.warning("%s: closed with %d entries that have no receipt", self.topic, self.pending)
@@ -246,4 +256,4 @@ class Producer:
             self._expiry.cancel()
         session = self._attachment.connection
         self.end(ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL))
-        await self._attachment.close(session)
+        await self._attachment.close(session, deadline)

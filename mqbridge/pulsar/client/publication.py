@@ -28,6 +28,8 @@ class Publication:
     """A subscription to create with the topic, so that nothing is lost before its first consumer."""
     max_elapsed_s: float | None = None
     """How long an entry may wait for its receipt; None is for ever."""
+    fails_in_order: bool = False
+    """An entry that waited too long takes all behind it along, so that nothing overtakes it when it is sent again."""
 
     def command(self, topic: str, producer_id: int, name: str | None, epoch: int, topic_epoch: int | None) -> pb.CommandProducer:
         """PRODUCER without its request id; `name` is the one in use by now, `topic_epoch` that of an exclusive producer."""

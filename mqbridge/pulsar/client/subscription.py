@@ -12,6 +12,7 @@ from mqbridge.pulsar.wire.schemas import Schema
 Types = pb.CommandSubscribe
 MAX_BYTES = 16 << 20
 DEFAULT_CHUNK_LIMITS = ChunkLimits()
+READER_PREFIX = "mqbridge-reader-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Subscription:
         return self.type in (Types.Exclusive, Types.Failover)
 
     def command(self, topic: str, consumer_id: int, start: EntryId | None, epoch: int) -> pb.CommandSubscribe:
-        """SUBSCRIBE without its request id; `start` is where a reader goes on."""
+        """SUBSCRIBE without its request id; `start` is where a reader goes on, `epoch` what the broker writes on entries."""
         command = pb.CommandSubscribe(
             topic=topic,
             subscription=self.name,
@@ -86,4 +87,4 @@ class Subscription:
 
 def reader(start: EntryId) -> Subscription:
     """A reader under a name that no other has: two of one name would exclude each other."""
-    return Subscription(f"mqbridge-reader-{uuid.uuid4().hex[:10]}", reader_from=start)
+    return Subscription(f"{READER_PREFIX}{uuid.uuid4().hex[:10]}", reader_from=start)

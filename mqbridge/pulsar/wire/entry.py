@@ -31,9 +31,21 @@ class Entry:
 
     `payload` is decompressed, with the batch's framing still in it where the metadata has `num_messages_in_batch`. With a
     `defect` it holds the bytes as they came. `ack_set` is empty when all messages of a batch are to be delivered.
+    `first_chunk` is where a message in chunks begins, whose id is that of its last chunk.
     """
 
-    __slots__ = ("_packed", "ack_set", "defect", "entry", "ledger", "metadata", "partition", "payload", "redelivery_count")
+    __slots__ = (
+        "_packed",
+        "ack_set",
+        "defect",
+        "entry",
+        "first_chunk",
+        "ledger",
+        "metadata",
+        "partition",
+        "payload",
+        "redelivery_count",
+    )
 
     def __init__(
         self,
@@ -50,6 +62,7 @@ class Entry:
         self.metadata, self.payload, self.defect = metadata, payload, defect
         self.ledger, self.entry, self.partition = ledger, entry, partition
         self.redelivery_count, self.ack_set = redelivery_count, ack_set
+        self.first_chunk: tuple[int, int] | None = None
         self._packed = defect is None and bool(
             metadata.compression or metadata.encryption_keys or metadata.num_chunks_from_msg > 1
         )

@@ -6,6 +6,7 @@ Every inbound is a client of its own, because Brokers know the members of a grou
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 
 from mqbridge.adapter import (
     Adapter,
@@ -13,36 +14,31 @@ from mqbridge.adapter import (
     Capabilities,
     Inbound,
     InboundSpec,
-    Member,
     Operations,
     Outbound,
     OutboundSpec,
     Start,
     Topic,
-    dense_backlog,
-    dense_newest,
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.message import Batch, Position
+from mqbridge.message import Batch, Partition, Position
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
+from mqbridge.rocketmq.adapter.deadlines import by_deadline
 from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
 from mqbridge.rocketmq.adapter.operations import RocketMQOperations, name_of
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
-from mqbridge.rocketmq.client.admin import Admin
-from mqbridge.rocketmq.client.before5 import delay_levels
+from mqbridge.rocketmq.adapter.reading import read_range
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
+from mqbridge.rocketmq.client.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.consumer import join
-from mqbridge.rocketmq.client.groupadmin import GroupAdmin
-from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.rebalance import STRATEGIES
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.mapping.preview import preview
-from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.mapping.table import TABLE
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +47,6 @@ class RocketMQ:
     """One configured cluster."""
 
     capabilities = Capabilities(seek=True, delay=True, growing_outbound=True)
-    backlog_unit = "messages"
 
     def __init__(self, name: str, config: RocketMQCluster) -> None:
         self.name = name
@@ -61,16 +56,16 @@ class RocketMQ:
         """Delay levels by the address of a Broker."""
 
     @property
-    def operations(self) -> Operations | None:
+    def operations(self) -> Operations:
         """What people may ask."""
-        return self
+        return RocketMQOperations(self._client, self)
 
     async def connect(self) -> None:
         """Reach a name server, and learn of a Broker."""
         self._connected = client = self._make_client()
         try:
             await client.connect()
-            await Admin(client).masters()
+            await client.admin.masters()
         except BaseException:
             await self.close()
             raise
@@ -79,7 +74,7 @@ class RocketMQ:
         """Close what was opened."""
         client, self._connected = self._connected, None
         if client is not None:
-            await client.close()
+            await by_deadline(client.close(), deadline, f"cluster {self.name!r}")
 
     def _make_client(self) -> RocketmqClient:
         config = self._config
@@ -96,7 +91,7 @@ class RocketMQ:
 
     async def topics(self) -> list[str]:
         """All topics but the system's own and those of groups."""
-        return await Admin(self._client).user_topics()
+        return await self._client.admin.user_topics()
 
     async def describe(self, topic: str) -> Topic | None:
         """The topic, its queues sorted by Broker and number."""
@@ -107,7 +102,7 @@ class RocketMQ:
         """Create it or grow it; every master gets the same number of queues, so there may be a few more than asked for."""
         if partitions < 1:
             raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it one at least")
-        admin = Admin(self._client)
+        admin = self._client.admin
         route = await self._client.routes.get(topic, fresh=True)
         if route is None or len(route.write_queues()) < partitions:
             masters = await admin.masters()
@@ -115,48 +110,18 @@ class RocketMQ:
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset of every queue."""
-        stats = await Admin(self._client).topic_stats(topic)
+        stats = await self._client.admin.topic_stats(topic)
         return {name_of(queue): Bounds((found.min_offset,), (found.max_offset,)) for queue, found in stats.items()}
-
-    async def groups(self, topic: str) -> list[str]:
-        """Groups that consume the topic, or have offsets of it."""
-        return await self._group_admin.groups_of(topic)
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The committed offsets of a group."""
-        positions = Positions(self._client)
-        queues = (await self._route(topic)).read_queues()
+        positions, queues = self._client.positions, await self.queues(topic)
         found = await asyncio.gather(*(positions.committed(queue, group) for queue in queues))
         return {name_of(queue): (offset,) for queue, offset in zip(queues, found, strict=True) if offset is not None}
 
-    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Messages from the group's offsets to the ends."""
-        return dense_backlog(*await asyncio.gather(self.committed(topic, group), self.bounds(topic)))
-
-    async def members(self, topic: str, group: str) -> list[Member]:
-        """Who is connected as the group."""
-        return await RocketMQOperations(self._client).members(topic, group)
-
-    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Commit these offsets as the group."""
-        await RocketMQOperations(self._client).move(topic, group, positions, list((await self._route(topic)).read_queues()))
-
-    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """By the time of storing."""
-        return await RocketMQOperations(self._client).position_at(list((await self._route(topic)).read_queues()), time_ms)
-
-    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """So many before the end."""
-        return dense_newest(await self.bounds(topic), count)
-
-    async def settings(self, topic: str) -> Mapping[str, str]:
-        """As its Brokers have it."""
-        return await RocketMQOperations(self._client).settings(topic)
-
-    @property
-    def _group_admin(self) -> GroupAdmin:
-        client = self._client
-        return GroupAdmin(client, Admin(client), Positions(client))
+    async def queues(self, topic: str) -> Sequence[Queue]:
+        """The queues of a topic that can be read. Raises ClusterError."""
+        return (await self._route(topic)).read_queues()
 
     async def _route(self, topic: str) -> TopicRoute:
         route = await self._client.routes.get(topic)
@@ -167,9 +132,15 @@ class RocketMQ:
     # --- ends -------------------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Not yet."""
-        raise ClusterError(f"ranges of {topic} {partition} cannot be read yet: {begin} to {end}", Failure.FATAL)
-        yield
+        """By a reader without a group."""
+        names = {name_of(queue): (index, queue) for index, queue in enumerate(await self.queues(topic))}
+        if partition not in names:
+            raise ClusterError(f"topic {topic!r} of cluster {self.name!r} has no queue {partition}", Failure.FATAL)
+        index, queue = names[partition]
+        source = Partition(self.name, topic, partition, index)
+        async with aclosing(read_range(self._client, source, queue, begin, end)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group; or, temporary, read the queues that there are now and leave no trace."""
@@ -179,7 +150,7 @@ class RocketMQ:
             group="" if spec.temporary else spec.group,
             subscriptions=tuple(_subscription(topic, spec, options) for topic in spec.topics),
             model=Model.ASSIGNED if spec.temporary else Model.CLUSTERING,
-            start=From.EARLIEST if spec.start is Start.EARLIEST else From.LATEST,
+            start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
             orderly=options.orderly and not spec.temporary,
             retries=options.retries,
             strategy=STRATEGIES[options.strategy],
@@ -211,10 +182,9 @@ class RocketMQ:
             in_flight_per_queue=1 if spec.ordered else options.in_flight,
             max_elapsed_s=spec.max_elapsed_s,
             max_message_bytes=most,
+            fail_behind=spec.ordered,
         )
-        outbound = RocketMQOutbound(
-            producer, spec, route.write_queues(), self._newest_origin, max_message_bytes=most, delay_levels=levels
-        )
+        outbound = RocketMQOutbound(self, producer, spec, route.write_queues(), max_message_bytes=most, delay_levels=levels)
         outbound.on_close(client.routes.watch(spec.topic, outbound.follow))
         return outbound
 
@@ -227,27 +197,6 @@ class RocketMQ:
                 except ClusterError as error:
                     log.warning("%s is taken to hold messages until any time, as it cannot be asked now: %s", address, error)
         return next((levels for address in route.masters() if (levels := self._levels.get(address))), ())
-
-    async def _newest_origin(self, queue: Queue) -> str | None:
-        """The origin of the newest message of a queue."""
-        positions = Positions(self._client)
-        end = await positions.next(queue)
-        if end <= await positions.first(queue):
-            return None
-        reader = await join(
-            self._client,
-            GroupSpec("", (everything(queue.topic),), Model.ASSIGNED, queues=(queue,), offsets={queue: end - 1}),
-        )
-        try:
-            async with asyncio.timeout(self._config.request_timeout):
-                async for stream in reader.streams():
-                    messages = decode((await stream.receive()).records)
-                    return messages[-1].origin
-        except TimeoutError as error:
-            raise ClusterError(f"the newest message of {queue} did not come") from error
-        finally:
-            await reader.close()
-        return None
 
 
 def _offsets(spec: InboundSpec, routes: list[TopicRoute]) -> dict[Queue, int]:

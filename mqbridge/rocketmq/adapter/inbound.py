@@ -7,9 +7,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
+from mqbridge.adapter import seconds_until
 from mqbridge.errors import MqbridgeError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.adapter.deadlines import by_deadline
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.adapter.retries import RetryLane, RetryQueue
 from mqbridge.rocketmq.client.client import RocketmqClient
@@ -30,7 +32,7 @@ class RocketMQInbound:
         self._topics, self._send_back = topics, send_back
         self._retries: list[RetryQueue] = []
         self._new: asyncio.Queue[RocketMQLane | RetryLane | MqbridgeError | None] = asyncio.Queue()
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._task = spawn(self._accept(), f"queues of {consumer.name}")
 
     async def lanes(self) -> AsyncIterator[RocketMQLane | RetryLane]:
@@ -50,6 +52,7 @@ class RocketMQInbound:
                     self._new.put_nowait(RocketMQLane(partition, stream))
                 else:
                     back = partial(self._send_back.later, stream.queue)
+                    self._retries = [queue for queue in self._retries if not queue.stream.revoked]
                     self._retries.append(RetryQueue(stream, self._cluster, self._topics, self._new.put_nowait, back))
         except MqbridgeError as error:
             self._new.put_nowait(error)
@@ -61,12 +64,15 @@ class RocketMQInbound:
         return queues.index(stream.queue) if stream.queue in queues else len(queues)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Give everything back and leave."""
-        if self._closed:
-            return
-        self._closed = True
-        await asyncio.gather(*(queue.release() for queue in self._retries))
-        await self._consumer.close()
+        """Give everything back and leave. One task does that: a caller that is cancelled stops waiting for it."""
+        if self._closing is None:
+            at = asyncio.get_running_loop().time() + seconds_until(deadline)
+            self._closing = spawn(self._close(at), f"closing {self._consumer.name}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, deadline: float) -> None:
+        await asyncio.gather(*(queue.release(deadline) for queue in self._retries))
+        await self._consumer.close(deadline)
         await cancel(self._task)
         self._new.put_nowait(None)
-        await self._client.close()
+        await by_deadline(self._client.close(), deadline, self._consumer.name)

@@ -4,18 +4,20 @@ A Broker knows a group's members, and each member knows its queues: it is asked 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from mqbridge.adapter import Member
+from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
-from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.groupadmin import GroupAdmin
-from mqbridge.rocketmq.client.positions import Positions
-from mqbridge.rocketmq.wire import bodies, headers
-from mqbridge.rocketmq.wire.bodies import Connection, GroupConfig, Perm, Queue, TopicConfig
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
+from mqbridge.rocketmq.wire.bodies.connections import Connection
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.routes import Perm
+from mqbridge.rocketmq.wire.bodies.running import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.headers.groups import RunningInfoHeader
 
 _PERMS = {Perm.READ: "read", Perm.WRITE: "write", Perm.READ_WRITE: "read and write"}
 
@@ -25,14 +27,35 @@ def name_of(queue: Queue) -> str:
     return f"{queue.broker}:{queue.id}"
 
 
+class Topics(Protocol):
+    """The cluster that is asked."""
+
+    async def queues(self, topic: str) -> Sequence[Queue]:
+        """The queues of a topic. Raises ClusterError."""
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        """First and next offset of every queue."""
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        """The group's offsets."""
+
+
 class RocketMQOperations:
     """On one connected cluster. Each call raises ClusterError."""
 
-    def __init__(self, client: RocketmqClient) -> None:
-        self._client = client
-        self._admin = Admin(client)
-        self._positions = Positions(client)
-        self._groups = GroupAdmin(client, self._admin, self._positions)
+    backlog_unit = "messages"
+
+    def __init__(self, client: RocketmqClient, topics: Topics) -> None:
+        self._client, self._topics = client, topics
+        self._admin, self._positions, self._groups = client.admin, client.positions, client.groups
+
+    async def groups(self, topic: str) -> list[str]:
+        """Groups that consume the topic, or have offsets of it."""
+        return await self._groups.groups_of(topic)
+
+    async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
+        """Messages from the group's offsets to the ends."""
+        return dense_backlog(*await asyncio.gather(self._topics.committed(topic, group), self._topics.bounds(topic)))
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """Who is connected as the group, and the queues of the topic that each says it has."""
@@ -44,34 +67,39 @@ class RocketMQOperations:
 
     async def _queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
         """None when the member does not answer, or cannot tell (a 5.x proxy's client has no queues)."""
-        ext = headers.RunningInfoHeader(group, member.client_id).encode()
+        ext = RunningInfoHeader(group, member.client_id).encode()
         for address in (await self._admin.masters()).values():
             try:
                 answer = await self._client.request(address, Code.GET_CONSUMER_RUNNING_INFO, ext)
             except ClusterError:
                 continue  # it may be connected to another Broker
-            queues = bodies.decode_running_info(answer.body).queues
+            queues = RunningInfo.decode(answer.body).queues
             return tuple(name_of(queue) for queue in sorted(queues) if queue.topic == topic)
         return None
 
-    async def move(self, topic: str, group: str, positions: Mapping[str, Position], queues: list[Queue]) -> None:
+    async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Commit these offsets as the group. FATAL while it is connected: its members would go on from their own."""
         if (found := await self._groups.consumers(group)) is not None and found.connections:
             names = ", ".join(one.client_id for one in found.connections)
             raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
-        known = {name_of(queue): queue for queue in queues}
+        known = {name_of(queue): queue for queue in await self._topics.queues(topic)}
         if unknown := positions.keys() - known.keys():
             raise ClusterError(f"topic {topic!r} has no queue {', '.join(sorted(unknown))}", Failure.FATAL)
         if group not in await self._groups.configs():
             await self._groups.create(GroupConfig(group))
         await self._groups.write(group, {known[name]: position[0] for name, position in positions.items()})
 
-    async def position_at(self, queues: list[Queue], time_ms: int) -> dict[str, Position]:
+    async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """By the time of storing."""
+        queues = await self._topics.queues(topic)
         offsets = await asyncio.gather(*(self._positions.at(queue, time_ms) for queue in queues))
         return {name_of(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True)}
 
-    async def settings(self, topic: str) -> dict[str, str]:
+    async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
+        """So many before the end."""
+        return dense_newest(await self._topics.bounds(topic), count)
+
+    async def settings(self, topic: str) -> Mapping[str, str]:
         """As its Brokers have it; what differs between them stands there once for each."""
         found: dict[str, dict[str, str]] = {}
         for broker, config in (await self._admin.topic_config(topic)).items():

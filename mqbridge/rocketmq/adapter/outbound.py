@@ -3,30 +3,28 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
-from mqbridge.adapter import OutboundSpec, Receipt
-from mqbridge.errors import ClusterError, Failure, LocalProtocolError
+from mqbridge.adapter import Cluster, OutboundSpec, Receipt, seconds_until
+from mqbridge.errors import LocalProtocolError
 from mqbridge.message import Partition, Position, Share
+from mqbridge.readback import last_stored
 from mqbridge.receipts import ReceiptAggregator, closed
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
+from mqbridge.rocketmq.adapter.operations import name_of
 from mqbridge.rocketmq.client.producer import Producer
 from mqbridge.rocketmq.client.route import TopicRoute, shown
-from mqbridge.rocketmq.client.sending import SendResult
+from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.wire.javahash import java_string_hash
 
 log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 30.0
 KEY_MEMO = 16384
 """Hashes remembered; keys repeat, and hashing one takes longer than looking it up."""
-
-NewestOrigin = Callable[[Queue], Awaitable[str | None]]
-"""Reads the origin of the newest message of a queue back."""
 
 
 class RocketMQOutbound:
@@ -34,17 +32,17 @@ class RocketMQOutbound:
 
     def __init__(
         self,
+        cluster: Cluster,
         producer: Producer,
         spec: OutboundSpec,
         queues: Sequence[Queue],
-        newest: NewestOrigin,
         *,
         max_message_bytes: int,
         delay_levels: Sequence[int] = (),
     ) -> None:
         assert spec.options is None or isinstance(spec.options, RocketMQOutboundOptions)  # noqa: S101 - by the registry
         options = spec.options or RocketMQOutboundOptions()
-        self._producer, self._spec, self._newest = producer, spec, newest
+        self._cluster, self._producer, self._spec = cluster, producer, spec
         self._queues = list(queues)
         self._limits = Limits(
             max_bytes=min(options.batch_bytes, max_message_bytes),
@@ -52,6 +50,7 @@ class RocketMQOutbound:
             max_message_bytes=max_message_bytes,
             levels=delay_levels,
         )
+        self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
         self._closed = False
         self._ends: list[Callable[[], None]] = []
 
@@ -86,9 +85,18 @@ class RocketMQOutbound:
             share.messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
         )
         receipt = ReceiptAggregator(len(share), failures)
+        queue = self._queue_of(partition, receipt.future)
         for out in outgoing:
-            receipt.wait_for(self._hand_over(self._queues[partition], out), out.indexes, partial(_positions, out))
+            receipt.wait_for(self._hand_over(queue, out), out.indexes, partial(_positions, out))
         return receipt.sent()
+
+    def _queue_of(self, partition: int, receipt: "asyncio.Future[Receipt]") -> Queue:
+        """Where a send goes: with those before it as long as these have no receipts, or it could overtake them."""
+        queue, waiting = self._last_sent.get(partition, (None, None))
+        if queue is None or waiting is None or waiting.done():
+            queue = self._queues[partition]
+        self._last_sent[partition] = (queue, receipt)
+        return queue
 
     def _hand_over(self, queue: Queue, out: EncodedRequest) -> "asyncio.Future[SendResult]":
         if out.is_batch:
@@ -104,20 +112,17 @@ class RocketMQOutbound:
         return _select(key) % len(self._queues)
 
     async def resume(self, source: Partition) -> Mapping[int, Position]:
-        """Not yet."""
-        raise ClusterError(f"what {self._spec.topic!r} holds of {source} cannot be told yet", Failure.FATAL)
-
-    async def last_origin(self, partition: int) -> str | None:
-        """The origin stamped on the newest message. Raises ClusterError."""
-        return await self._newest(self._queues[partition])
+        """Read back from the ends. Producers of others cannot be fenced off: Brokers know no sequence numbers."""
+        partitions = {index: name_of(queue) for index, queue in enumerate(self._queues)}
+        return await last_stored(self._cluster, self._spec.topic, partitions, source)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for what is in flight, then let go."""
+        """Wait for what is in flight, then let go; what has no receipt by then fails."""
         if not self._closed:
             self._closed = True
             for end in self._ends:
                 end()
-            await self._producer.close(CLOSE_TIMEOUT_S)
+            await self._producer.close(seconds_until(deadline))
 
 
 @lru_cache(maxsize=KEY_MEMO)

@@ -2,18 +2,25 @@
 
 A retry queue is read here and divided among lanes, one per topic, made when its first message comes. The queue's offset moves
 over a message only when it and all before it are stored, whichever lanes they went to.
+
+Reading goes on as long as the queue is ours: what a Broker refuses to take back is offered again, and messages that retention has
+deleted are passed over with an error in the log, since a lane of one topic cannot stop, or move, the queue of all. The lanes end
+together, at once when the queue is taken away, and with the release of any of them.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 
-from mqbridge.adapter import MessageFailure, Receipt
-from mqbridge.errors import LaneRevoked, LocalProtocolError, MqbridgeError
+from mqbridge.adapter import MessageFailure, Receipt, seconds_until
+from mqbridge.errors import ClusterError, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, ProtocolError
 from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.adapter.lane import RECORD_BYTES
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.mapping.stored import decode
@@ -21,6 +28,9 @@ from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
 
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
 MAX_WAITING_BYTES = 8 << 20
 """Read ahead of the lanes, all of them together."""
 
@@ -44,14 +54,14 @@ class Portion:
 
 
 class RetryQueue:
-    """One retry queue while it is ours; hands every new lane to `found`."""
+    """One retry queue while it is ours; hands every new lane to `found`, and what ends it for good."""
 
     def __init__(
         self,
         stream: QueueStream,
         cluster: str,
         topics: Iterable[str],
-        found: "Callable[[RetryLane], None]",
+        found: "Callable[[RetryLane | MqbridgeError], None]",
         send_back: SendBack,
     ) -> None:
         self.stream = stream
@@ -61,8 +71,12 @@ class RetryQueue:
         """Read and not yet committed, in the queue's order."""
         self._waiting_bytes = 0
         self._room = asyncio.Event()
+        self._all_done = asyncio.Event()
+        self._backoff = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
         self.ended: MqbridgeError | None = None
-        self._task = spawn(self._read(), f"retries of {stream.queue}")
+        """What the lanes raise once nothing waits."""
+        self._reading = spawn(self._read(), f"retries of {stream.queue}")
+        self._watching = spawn(self._watch(), f"the end of retries of {stream.queue}")
 
     @property
     def caught_up(self) -> bool:
@@ -72,14 +86,40 @@ class RetryQueue:
     async def _read(self) -> None:
         try:
             while True:
-                await self._divide(await self.stream.receive())
+                try:
+                    pulled = await self.stream.receive()
+                except GapError as gap:
+                    await self._pass_over(gap)
+                    continue
+                await self._divide(pulled)
                 while self._waiting_bytes >= MAX_WAITING_BYTES:
                     self._room.clear()
                     await self._room.wait()
+        except LaneRevoked:
+            pass  # `_watch` tells the lanes
         except MqbridgeError as error:
             self.ended = error
+            self._found(error)  # there may be no lane yet that could say so
+            self._wake_lanes()
+
+    async def _watch(self) -> None:
+        """The lanes end as soon as the queue is not ours any more, whatever the reading task waits for."""
+        await self.stream.over.wait()
+        self._wake_lanes()
+        await cancel(self._reading)
+
+    def _wake_lanes(self) -> None:
         for lane in self._lanes.values():
             lane.wake()
+
+    async def _pass_over(self, gap: GapError) -> None:
+        """Go on behind what is lost, once all before it is stored: moving commits."""
+        while self._portions:
+            self._all_done.clear()
+            await self._all_done.wait()
+        after = self.stream.end_offset if gap.resume is None else gap.resume[0]
+        log.error("messages that were sent back are lost, reading goes on at offset %d: %s", after, gap)
+        await self.stream.seek(after)
 
     async def _divide(self, pulled: Pulled) -> None:
         records = pulled.records
@@ -93,10 +133,23 @@ class RetryQueue:
                 self._lane(topic).put(portion)
             else:
                 for record in run:
-                    await self._send_back(record)
+                    await self._give_away(record)
                 self.done(portion)
         if not records:
             self._commit(pulled.next)
+
+    async def _give_away(self, record: Record) -> None:
+        """Send back what another member may want, as often as it takes."""
+        while True:
+            try:
+                await self._send_back(record)
+            except (ClusterError, ProtocolError) as error:
+                delay = self._backoff.delay()
+                log.warning("%s could not be sent back, retrying in %.1f s: %s", record, delay, error)
+                await asyncio.sleep(delay)
+            else:
+                self._backoff.reset()
+                return
 
     def _lane(self, topic: str) -> "RetryLane":
         lane = self._lanes.get(topic)
@@ -124,6 +177,8 @@ class RetryQueue:
             reached = self._portions.popleft().next
         if reached is not None:
             self.stream.commit(reached)
+        if not self._portions:
+            self._all_done.set()
 
     def _commit(self, offset: int) -> None:
         if not self._portions:
@@ -131,11 +186,8 @@ class RetryQueue:
 
     async def release(self, deadline: float | None = None) -> None:
         """Give the queue back."""
-        await cancel(self._task)
-        self.ended = self.ended or LaneRevoked(f"{self.stream.queue} was given back")
-        for lane in self._lanes.values():
-            lane.wake()
-        await self.stream.release()
+        await self.stream.release(deadline)
+        await cancel(self._watching, self._reading)
 
 
 class RetryLane:
@@ -147,7 +199,7 @@ class RetryLane:
         self._waiting: deque[Portion] = deque()
         self._out: deque[Portion] = deque()
         self._changed = asyncio.Event()
-        self.revoked = asyncio.Event()
+        self.revoked = queue.stream.over
 
     @property
     def caught_up(self) -> bool:
@@ -167,7 +219,7 @@ class RetryLane:
         """The next messages of this topic. Raises what ended the queue."""
         while not self._waiting or self.revoked.is_set():
             if self.revoked.is_set():
-                raise LaneRevoked(f"{self.partition} was given back")
+                raise LaneRevoked(f"{self.partition} was taken away or given back")
             if self._queue.ended is not None:
                 raise self._queue.ended
             self._changed.clear()
@@ -184,6 +236,7 @@ class RetryLane:
             first=(records[0].queue_offset,),
             next=(portion.next,),
             handle=portion,
+            held_bytes=portion.size + RECORD_BYTES * len(records),
         )
 
     def acknowledge(
@@ -194,12 +247,15 @@ class RetryLane:
     ) -> None:
         """Stored."""
         portion: Portion = batch.handle
-        if portion in self._out and not self.revoked.is_set():
+        if portion in self._out:
             self._out.remove(portion)
             self._queue.done(portion)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Again, with all that was handed out after it."""
+        if delay_s > 0:
+            asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
+            return
         portion: Portion = batch.handle
         while portion in self._out and not self.revoked.is_set():
             again = self._out.pop()
@@ -212,6 +268,5 @@ class RetryLane:
         raise LocalProtocolError(f"a lane of messages that were sent back cannot be moved to {position}")
 
     async def release(self, deadline: float | None = None) -> None:
-        """Hand out no more; what is not acknowledged keeps the queue's offset where it is, and comes again."""
-        self.revoked.set()
-        self._changed.set()
+        """Give the whole retry queue back; what is not acknowledged keeps its offset where it is, and comes again."""
+        await self._queue.release(asyncio.get_running_loop().time() + seconds_until(deadline))

@@ -6,19 +6,20 @@ master, and are there when every name server's route shows them.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.names import check_topic
 from mqbridge.rocketmq.client.route import MASTER
-from mqbridge.rocketmq.wire import bodies, headers
-from mqbridge.rocketmq.wire.bodies import ClusterInfo, Perm, Queue, QueueStats, TopicConfig
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig, TopicConfigs
+from mqbridge.rocketmq.wire.bodies.offsets import QueueStats, TopicStats
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.routes import ClusterInfo, Perm, TopicList
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.admin import ClusterHeader, CreateTopicHeader, TopicHeader
 from mqbridge.rocketmq.wire.settings import decode_settings, encode_settings
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 SHOWN_TIMEOUT_S = 30.0
 """A broker registers a new topic with the name servers at once, and everything every 30 s."""
@@ -36,7 +37,7 @@ T = TypeVar("T")
 class Admin:
     """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
 
-    def __init__(self, client: "RocketmqClient") -> None:
+    def __init__(self, client: BaseClient) -> None:
         self._client = client
 
     # --- brokers ----------------------------------------------------------------------------------------------------
@@ -44,7 +45,7 @@ class Admin:
     async def cluster(self) -> ClusterInfo:
         """Every broker that is registered, with its addresses, and the clusters that they are in."""
         found = await self._client.name_servers.ask(
-            Code.GET_BROKER_CLUSTER_INFO, {}, lambda answer: bodies.decode_cluster_info(answer.body)
+            Code.GET_BROKER_CLUSTER_INFO, {}, lambda answer: ClusterInfo.decode(answer.body)
         )
         assert found is not None  # noqa: S101 - nothing is absent here
         return found
@@ -80,8 +81,8 @@ class Admin:
         """Every topic, the system's included; see `is_system`."""
         code, ext = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, dict[str, str]()
         if cluster is not None:
-            code, ext = Code.GET_TOPICS_BY_CLUSTER, headers.ClusterHeader(cluster).encode()
-        found = await self._client.name_servers.ask(code, ext, lambda answer: bodies.decode_topic_list(answer.body))
+            code, ext = Code.GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster).encode()
+        found = await self._client.name_servers.ask(code, ext, lambda answer: list(TopicList.decode(answer.body).topics))
         return sorted(found or ())
 
     async def user_topics(self) -> list[str]:
@@ -107,7 +108,7 @@ class Admin:
         `read_queues`: as many as to write by default; to shrink a topic without loss give the old number until they are read.
         `attributes` (5.x) are like {"message.type": "FIFO"}. RequestTimeout when the route does not show it in time.
         """
-        header = headers.CreateTopicHeader(
+        header = CreateTopicHeader(
             check_topic(topic),
             queues if read_queues is None else read_queues,
             queues,
@@ -125,14 +126,14 @@ class Admin:
 
         Deleting what is not there is no error.
         """
-        ext = headers.TopicHeader(topic).encode()
+        ext = TopicHeader(topic).encode()
         await self.at_masters(lambda one: self._client.request(one, Code.DELETE_TOPIC_IN_BROKER, ext))
         await self._client.name_servers.each(Code.DELETE_TOPIC_IN_NAMESRV, ext)
         await self._shown(topic, lambda: self._is_gone(topic), timeout)
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """A topic's configuration by broker name, of the masters that have it."""
-        ext = headers.TopicHeader(topic).encode()
+        ext = TopicHeader(topic).encode()
         accept = frozenset({Status.SUCCESS, Status.TOPIC_NOT_EXIST})
 
         async def at(address: str) -> TopicConfig | None:
@@ -142,17 +143,17 @@ class Admin:
                 if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
                     raise
             else:
-                return bodies.decode_topic_config(answer.body) if answer.code == Status.SUCCESS else None
+                return TopicConfig.decode(answer.body) if answer.code == Status.SUCCESS else None
             every = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # before 5.0 that is all there is
-            return bodies.decode_topic_configs(every.body).get(topic)
+            return TopicConfigs.decode(every.body).topics.get(topic)
 
         return {name: config for name, config in (await self.at_masters(at)).items() if config is not None}
 
     async def topic_stats(self, topic: str) -> dict[Queue, QueueStats]:
         """First and next offset of every queue, and when it was written last. FATAL for a topic that is not there."""
-        ext = headers.TopicHeader(topic).encode()
+        ext = TopicHeader(topic).encode()
         answers = await self.of_topic(topic, Code.GET_TOPIC_STATS_INFO, ext)
-        return {queue: stats for answer in answers for queue, stats in bodies.decode_topic_stats(answer.body).items()}
+        return {queue: stats for answer in answers for queue, stats in TopicStats.decode(answer.body).queues.items()}
 
     async def of_topic(self, topic: str, code: int, ext: Mapping[str, str]) -> list[Command]:
         """The answers of every master that has the topic. FATAL for a topic that is not there."""

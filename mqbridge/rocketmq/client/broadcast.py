@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 
-class OffsetStore(Protocol):
+class BroadcastOffsets(Protocol):
     """Keeps offsets across restarts. When it cannot it raises ClusterError, and is asked again later."""
 
     async def load(self, queue: Queue) -> int | None:

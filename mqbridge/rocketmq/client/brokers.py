@@ -6,8 +6,8 @@ from operator import attrgetter
 from typing import TypeVar
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.rocketmq.client.client import SUCCESS, RocketmqClient
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.client.base_client import SUCCESS, BaseClient
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.command import Command
 
 T = TypeVar("T")
@@ -16,12 +16,12 @@ T = TypeVar("T")
 class Brokers:
     """The way from a queue to its broker; what goes wrong there has the route looked up again."""
 
-    def __init__(self, client: RocketmqClient) -> None:
+    def __init__(self, client: BaseClient) -> None:
         self.client = client
 
     async def master(self, topic: str, broker: str) -> str:
         """The address of a topic's broker. Raises ClusterError (REFRESH) while it has no master."""
-        route = await self.client.routes.get(topic)
+        route = await self.client.routes.usable(topic)
         address = route.master(broker) if route is not None else None
         if address is None:
             raise self.lost(topic, broker)
@@ -29,7 +29,7 @@ class Brokers:
 
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
         """Where to pull from, and whether that is the master. Raises ClusterError (REFRESH) for a broker that is gone."""
-        route = await self.client.routes.get(topic)
+        route = await self.client.routes.usable(topic)
         address = route.reader(broker) if route is not None else None
         if route is None or address is None:
             raise self.lost(topic, broker)
@@ -50,7 +50,7 @@ class Brokers:
         timeout: float | None = None,
         accept: frozenset[int] = SUCCESS,
     ) -> Command:
-        """Ask the master of a queue. Raises as `RocketmqClient.request`."""
+        """Ask the master of a queue. Raises as `BaseClient.request`."""
         address = await self.master(queue.topic, queue.broker)
         return await self.ask_at(address, queue.topic, code, ext, body, timeout=timeout, accept=accept)
 

@@ -13,22 +13,23 @@ from collections.abc import AsyncIterator, Callable
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget
-from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.locks import RENEW_S, VALID_S, Locks
+from mqbridge.rocketmq.client.locks import RENEW_S, Locks
 from mqbridge.rocketmq.client.membership import Membership
-from mqbridge.rocketmq.client.offsets import GroupOffsets, Keeper, NoOffsets, StoredOffsets, start_of
+from mqbridge.rocketmq.client.offsets import GroupOffsets, NoOffsets, OffsetStore, StoredOffsets, start_of
+from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.pulling import Puller
 from mqbridge.rocketmq.client.rebalance import divide
 from mqbridge.rocketmq.client.route import TopicRoute, shown
-from mqbridge.rocketmq.client.serving import Desk
-from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.stream import QueueStream
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
-from mqbridge.rocketmq.wire.headers import TopicHeader
+from mqbridge.rocketmq.wire.headers.admin import TopicHeader
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ HANDOVER_S = 0.5
 """Before the offset of a queue is read that another member may just be giving back: it commits when it hears of us."""
 
 
-async def join(client: RocketmqClient, spec: GroupSpec) -> "GroupConsumer":
+async def join(client: BaseClient, spec: GroupSpec) -> "GroupConsumer":
     """Make a consumer and start it. Raises ClusterError: FATAL for a topic or a group that does not exist, or a bad filter."""
     consumer = GroupConsumer(client, spec)
     try:
@@ -55,7 +56,7 @@ async def join(client: RocketmqClient, spec: GroupSpec) -> "GroupConsumer":
 class GroupConsumer:
     """A consumer as `spec` says. `client` is connected; it may serve other groups and producers too, but this group once."""
 
-    def __init__(self, client: RocketmqClient, spec: GroupSpec) -> None:
+    def __init__(self, client: BaseClient, spec: GroupSpec) -> None:
         self.spec = spec
         self.name = f"group {spec.group}" if spec.group else "a reader"
         self.budget = Budget(spec.max_bytes)
@@ -65,8 +66,8 @@ class GroupConsumer:
         self._client = client
         self._brokers = Brokers(client)
         self.membership = Membership(self._brokers, spec)
-        self._positions = client.positions
-        self.keeper: Keeper = self._keeper()
+        self._positions = Positions(client)
+        self.store: OffsetStore = self._offset_store()
         self._locks = Locks(self._brokers, spec.group) if spec.orderly else None
         self._unsure: set[Queue] = set()
         """Whose locks we asked for, and may have without a stream that would give them back."""
@@ -78,10 +79,10 @@ class GroupConsumer:
         self._wake = asyncio.Event()
         self._unwatch: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-    def _keeper(self) -> Keeper:
+    def _offset_store(self) -> OffsetStore:
         if self.spec.model is Model.BROADCASTING:
             return NoOffsets() if self.spec.store is None else StoredOffsets(self.spec.store)
         return GroupOffsets(self._brokers, self.spec.group, self.spec.start) if self.spec.group else NoOffsets()
@@ -96,7 +97,7 @@ class GroupConsumer:
             self._early[topic] = frozenset(route.read_queues())
         self._unwatch = [self._client.routes.watch(topic, self._route_changed) for topic in self.membership.topics]
         if self.spec.model is not Model.ASSIGNED:
-            Desk.of(self._client).admit(self.spec.group, self)
+            BrokerRequestHandler.of(self._client).admit(self.spec.group, self)
             await self.membership.join()
         self._joined_at = self._loop.time()
         balanced = await self._rebalance()
@@ -112,21 +113,37 @@ class GroupConsumer:
                 yield stream
         self._new.put_nowait(None)  # for whoever else asks
 
-    async def close(self) -> None:
-        """Give all queues back, keeping what is acknowledged, and leave the group."""
-        if self._closed:
-            return
-        self._closed = True
+    async def close(self, deadline: float | None = None) -> None:
+        """Give all queues back, keeping what is acknowledged, and leave the group; what is not done at `deadline` is left.
+
+        One task does that, whoever asks for it: a caller that is cancelled stops waiting, another one waits for the same.
+        """
+        if self._closing is None:
+            self._closing = spawn(self._close(deadline), f"rocketmq closing {self.name}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, deadline: float | None) -> None:
         for unwatch in self._unwatch:
             unwatch()
         await cancel(*self._tasks)
-        await asyncio.gather(*(stream.release() for stream in list(self.held.values())))
-        await self._unlock_unsure(self._unsure)
-        if self.spec.model is not Model.ASSIGNED and Desk.of(self._client).dismiss(self.spec.group, self):
-            await self.membership.leave()
+        # Queues that are being given away are waited for like the others: theirs is the same task.
+        await asyncio.gather(*(stream.release(deadline) for stream in list(self.held.values())))
+        member = self.spec.model is not Model.ASSIGNED and BrokerRequestHandler.of(self._client).dismiss(self.spec.group, self)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._unlock_unsure(self._unsure)
+                if member:
+                    await self.membership.leave()
+        except TimeoutError:
+            log.warning("%s was left without telling every broker: the deadline has passed", self.name)
         self._new.put_nowait(None)
 
     # --- what streams need ------------------------------------------------------------------------------------------
+
+    @property
+    def commits_with_pulls(self) -> bool:
+        """Whether pulls carry the group's offsets to its brokers."""
+        return self.store.piggyback
 
     async def announce(self) -> None:
         """Send a heartbeat."""
@@ -140,15 +157,15 @@ class GroupConsumer:
         """A stream is over. If the queue is still ours by division, it is taken again with the next round; see `gaps`."""
         if self.held.get(stream.queue) is stream:
             del self.held[stream.queue]
-            if stream.gap_at is not None:
-                self.gaps[stream.queue] = stream.gap_at
-            elif not self._closed:
+            if stream.state.gap_at is not None:
+                self.gaps[stream.queue] = stream.state.gap_at
+            elif self._closing is None:
                 self._loop.call_later(UNBALANCED_S, self._wake.set)
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:
         """An administrator says where to go on with a queue that was given back at a gap."""
         try:
-            await self.keeper.save(queue, offset)
+            await self.store.save(queue, offset)
         except (ClusterError, ProtocolError) as error:
             log.warning(
                 "%s for %s stays at its gap, offset %d could not be committed: %s", shown(queue), self.name, offset, error
@@ -175,7 +192,7 @@ class GroupConsumer:
             except ServerRefused:
                 known = False
             else:
-                known = bodies.decode_topic_config(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
+                known = TopicConfig.decode(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
             self._compacted[queue.topic] = known
         return known
 
@@ -256,10 +273,9 @@ class GroupConsumer:
         subscription = self.membership.subscription(queue.topic)
         puller = Puller(self._brokers, self.spec, queue, subscription, self.membership.version)
         stream = QueueStream(self, queue, subscription, puller)
-        stream.locked_at = locked_at
         self.held[queue] = stream
         self._unsure.discard(queue)
-        stream.begin(offset, first_start=first_start)
+        stream.begin(offset, first_start=first_start, locked_at=locked_at)
         self._new.put_nowait(stream)
         return True
 
@@ -268,13 +284,13 @@ class GroupConsumer:
         given = self.spec.offsets.get(queue)
         if given is not None:
             return given, False
-        stored = await self.keeper.load(queue)
+        stored = await self.store.load(queue)
         if stored is not None:
             return stored, False
         early = self._early.get(queue.topic)
         late = early is None or queue not in early
         # All of a retry topic's messages, and of a queue that the topic got later, came after the group had its start.
-        start = From.EARLIEST if late else self.spec.start
+        start = StartOffset.EARLIEST if late else self.spec.start
         return await start_of(self._positions, queue, start, self.spec.start_ms), True
 
     # --- keeping ----------------------------------------------------------------------------------------------------
@@ -285,11 +301,11 @@ class GroupConsumer:
             await self.commit_now()
 
     async def commit_now(self) -> None:
-        """Tell the keeper of what was acknowledged since it was told last, without waiting for answers."""
+        """Tell the store of what was acknowledged since it was told last, without waiting for answers."""
         due = {queue: offset for queue, stream in self.held.items() if (offset := stream.due()) is not None}
         for queue, offset in due.items():
             self.held[queue].told(offset)
-        for queue in await self.keeper.save_soon(due) if due else ():
+        for queue in await self.store.save_soon(due) if due else ():
             if (stream := self.held.get(queue)) is not None:
                 stream.told(None)
 
@@ -306,7 +322,7 @@ class GroupConsumer:
         now = self._loop.time()
         for queue, stream in held.items():
             if queue in locked:
-                stream.locked_at = asked_at
-            elif queue in refused or now - (stream.locked_at or 0.0) > VALID_S:
+                stream.lock_renewed(asked_at)
+            elif queue in refused or not stream.state.lock_holds(now):
                 log.warning("the lock of %s is lost", stream)
                 stream.lock_lost()

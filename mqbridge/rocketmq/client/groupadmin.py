@@ -5,21 +5,23 @@ A group lives at brokers like a topic, and each keeps the group's offsets of its
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from mqbridge.errors import ClusterError, ServerRefused
 from mqbridge.rocketmq.client.admin import Admin
-from mqbridge.rocketmq.client.before5 import topics_with_offsets
+from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.compat_v4 import topics_with_offsets
 from mqbridge.rocketmq.client.names import check_group
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.route import shown
-from mqbridge.rocketmq.wire import bodies, headers
-from mqbridge.rocketmq.wire.bodies import Connection, ConsumeOffsets, ConsumerConnections, GroupConfig, Queue
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
+from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections, ProducerConnections
+from mqbridge.rocketmq.wire.bodies.groups import GroupList
+from mqbridge.rocketmq.wire.bodies.offsets import ConsumeOffsets, ConsumerOffsets, ConsumeStats, ResetOffsets
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.routes import TopicList
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
-from mqbridge.rocketmq.wire.lenient import list_of, read
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.wire.headers.admin import ConsumeStatsHeader, DeleteGroupHeader, GroupConfigHeader, TopicHeader
+from mqbridge.rocketmq.wire.headers.groups import GroupHeader, ProducerGroupHeader, ResetOffsetHeader
 
 ONLINE = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
 PRODUCERS = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})
@@ -30,7 +32,7 @@ NO_GROUP = "not exist"
 class GroupAdmin:
     """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
 
-    def __init__(self, client: "RocketmqClient", admin: Admin, positions: Positions) -> None:
+    def __init__(self, client: BaseClient, admin: Admin, positions: Positions) -> None:
         self._client, self._admin, self._positions = client, admin, positions
 
     # --- configuration ----------------------------------------------------------------------------------------------
@@ -38,13 +40,13 @@ class GroupAdmin:
     async def create(self, group: GroupConfig, *, cluster: str | None = None) -> None:
         """Create a group at every master, or replace its configuration."""
         check_group(group.name)
-        body = bodies.encode_group_config(group)
+        body = group.encode()
         code = Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._admin.at_masters(lambda one: self._client.request(one, code, body=body), cluster)
 
     async def delete(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group at every master; without `clean_offsets` a group of the same name goes on where it was."""
-        ext = headers.DeleteGroupHeader(group, clean_offsets).encode()
+        ext = DeleteGroupHeader(group, clean_offsets).encode()
         await self._admin.at_masters(lambda one: self._client.request(one, Code.DELETE_SUBSCRIPTIONGROUP, ext))
 
     async def configs(self) -> dict[str, dict[str, GroupConfig]]:
@@ -52,7 +54,7 @@ class GroupAdmin:
         found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         groups: dict[str, dict[str, GroupConfig]] = {}
         for broker, answer in found.items():
-            for name, config in bodies.decode_group_configs(answer.body).items():
+            for name, config in GroupConfigs.decode(answer.body).groups.items():
                 groups.setdefault(name, {})[broker] = config
         return groups
 
@@ -60,27 +62,27 @@ class GroupAdmin:
 
     async def consumers(self, group: str) -> ConsumerConnections | None:
         """Who consumes, and what, as the first broker that knows says; None when nobody is connected."""
-        ext = headers.GroupHeader(group).encode()
+        ext = GroupHeader(group).encode()
         code = Code.GET_CONSUMER_CONNECTION_LIST
         found = await self._admin.at_masters(lambda one: self._client.request(one, code, ext, accept=ONLINE))
-        known = [bodies.decode_consumer_connections(one.body) for one in found.values() if one.code == Status.SUCCESS]
+        known = [ConsumerConnections.decode(one.body) for one in found.values() if one.code == Status.SUCCESS]
         return known[0] if known else None
 
     async def producers(self, group: str) -> list[Connection]:
         """The clients of a producer group, each once."""
-        ext = headers.ProducerGroupHeader(group).encode()
+        ext = ProducerGroupHeader(group).encode()
         code = Code.GET_PRODUCER_CONNECTION_LIST
         found = await self._admin.at_masters(lambda one: self._client.request(one, code, ext, accept=PRODUCERS))
         for broker, answer in found.items():
             if answer.code == Status.SYSTEM_ERROR and NO_GROUP not in (answer.remark or ""):
                 raise refused(f"the producers of {group} at {broker}", answer.code, answer.remark)
         good = [answer.body for answer in found.values() if answer.code == Status.SUCCESS]
-        connected = [one for body in good for one in bodies.decode_producer_connections(body)]
+        connected = [one for body in good for one in ProducerConnections.decode(body).connections]
         return list({one.client_id: one for one in connected}.values())
 
     async def topics_of(self, group: str) -> list[str]:
         """The topics that a group has offsets of."""
-        ext = headers.GroupConfigHeader(group).encode()
+        ext = GroupConfigHeader(group).encode()
 
         async def at(address: str) -> Iterable[str]:
             try:
@@ -89,7 +91,7 @@ class GroupAdmin:
                 if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
                     raise
                 return await topics_with_offsets(self._client, address, group)
-            return bodies.decode_topic_list(answer.body)
+            return list(TopicList.decode(answer.body).topics)
 
         return sorted({topic for topics in (await self._admin.at_masters(at)).values() for topic in topics})
 
@@ -98,7 +100,7 @@ class GroupAdmin:
 
         A 5.3.3 broker names the topic itself among them while anybody consumes it; that one counts if it is a group with offsets.
         """
-        answers = await self._admin.of_topic(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader(topic).encode())
+        answers = await self._admin.of_topic(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
         found = {group for answer in answers for group in _groups(answer.body)}
         if topic in found and topic not in await self.topics_of(topic):
             found.remove(topic)
@@ -108,9 +110,9 @@ class GroupAdmin:
 
     async def progress(self, group: str, topic: str | None = None) -> dict[Queue, ConsumeOffsets]:
         """How far the group is in every queue that it has offsets of, retry queues included; of one topic or of all."""
-        ext = headers.ConsumeStatsHeader(group, topic).encode()
+        ext = ConsumeStatsHeader(group, topic).encode()
         found = await self._admin.at_masters(lambda one: self._client.request(one, Code.GET_CONSUME_STATS, ext))
-        stats = [bodies.decode_consume_stats(answer.body) for answer in found.values()]
+        stats = [ConsumeStats.decode(answer.body) for answer in found.values()]
         return {queue: offsets for one in stats for queue, offsets in one.offsets.items()}
 
     async def offsets(self, group: str | None = None) -> dict[tuple[str, Queue], int]:
@@ -119,7 +121,7 @@ class GroupAdmin:
         return {
             (name, Queue(topic, broker, number)): offset
             for broker, answer in found.items()
-            for (topic, name), queues in bodies.decode_consumer_offsets(answer.body).items()
+            for (topic, name), queues in ConsumerOffsets.decode(answer.body).offsets.items()
             for number, offset in queues.items()
             if group is None or name == group
         }
@@ -129,9 +131,9 @@ class GroupAdmin:
 
         A consumer that runs gets them with its next pull, or by a request of the broker; one that does not begins there.
         """
-        header = headers.ResetOffsetHeader(group, topic, timestamp)
+        header = ResetOffsetHeader(group, topic, timestamp)
         answers = await self._admin.of_topic(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
-        return {queue: offset for answer in answers for queue, offset in bodies.decode_reset_offsets(answer.body).items()}
+        return {queue: offset for answer in answers for queue, offset in ResetOffsets.decode(answer.body).offsets.items()}
 
     async def write(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Set offsets of a group that does not run: a running consumer overwrites them with its own.
@@ -153,9 +155,9 @@ class GroupAdmin:
         return [queue for queue, offset in zip(offsets, found, strict=True) if offset != offsets[queue]]
 
     async def _replace_reset(self, group: str, queue: Queue, offset: int) -> None:
-        header = headers.ResetOffsetHeader(group, queue.topic, -1, queue_id=queue.id, offset=offset)
+        header = ResetOffsetHeader(group, queue.topic, -1, queue_id=queue.id, offset=offset)
         await self._client.request(await self._positions.master(queue), Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
 
 
 def _groups(body: bytes) -> list[str]:
-    return read("a list of groups", body, lambda said: [str(group) for group in list_of(said, "groupList")])
+    return list(GroupList.decode(body).groups)

@@ -13,10 +13,10 @@ from functools import partial
 from mqbridge.errors import ClusterError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.connection import Connection
+from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
 from mqbridge.rocketmq.client.pool import Pool
 from mqbridge.rocketmq.client.routes import Routes
-from mqbridge.rocketmq.client.turns import Turns
-from mqbridge.rocketmq.wire.bodies import ConsumerData, encode_heartbeat
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Heartbeats:
         self.consumers: dict[str, ConsumerData] = {}
         self.versions: dict[str, int] = {}
         self._client_id = ""
-        self._turns = Turns()
+        self._order = PerBrokerOrder()
         self._soon = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -83,7 +83,7 @@ class Heartbeats:
     async def greet(self, connection: Connection) -> None:
         """The first one over a new connection. Raises ConnectionLost or RequestTimeout."""
         if self._client_id and (self._producers or self.consumers):
-            await self._turns.take(connection.address, partial(self._send, connection))
+            await self._order.take(connection.address, partial(self._send, connection))
 
     async def _tell(self, address: str) -> None:
         try:
@@ -91,12 +91,12 @@ class Heartbeats:
             if connection is None:
                 await self._pool.get(address)  # which greets
             else:
-                await self._turns.take(address, partial(self._send, connection))
+                await self._order.take(address, partial(self._send, connection))
         except ClusterError as error:
             log.warning("%s has no heartbeat: %s", address, error)
 
     async def _send(self, connection: Connection) -> None:
-        body = encode_heartbeat(self._client_id, list(self._producers), list(self.consumers.values()))
+        body = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values())).encode()
         answer = await connection.request(Code.HEART_BEAT, {}, body, self._timeout_s)
         self.versions[connection.address] = answer.version
         if answer.code == Status.GO_AWAY:
@@ -123,6 +123,6 @@ class Heartbeats:
         deadline = min(self._timeout_s, LEAVE_TIMEOUT_S)
         request = partial(connection.request, Code.UNREGISTER_CLIENT, ext, b"", deadline)
         try:
-            await self._turns.take(connection.address, request)
+            await self._order.take(connection.address, request)
         except ClusterError as error:
             log.info("%s was not told that %s is gone: %s", connection.address, group, error)

@@ -11,17 +11,16 @@ from functools import partial
 
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.rocketmq.client.brokers import Brokers, by_broker, twice
-from mqbridge.rocketmq.client.turns import Turns
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
+from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
 
 log = logging.getLogger(__name__)
 
 RENEW_S = 20.0
-VALID_S = 30.0
-"""The Java clients' figures."""
+"""As the Java clients; see `LOCK_VALID_S` for how long a lock is trusted."""
 
 
 class Locks:
@@ -29,7 +28,7 @@ class Locks:
 
     def __init__(self, brokers: Brokers, group: str) -> None:
         self._brokers, self._group = brokers, group
-        self._turns = Turns()
+        self._order = PerBrokerOrder()
 
     async def lock(self, queues: Sequence[Queue]) -> tuple[set[Queue], set[Queue]]:
         """Take or renew locks: which queues are ours, and which a broker refused. Of a broker that did not answer, neither."""
@@ -45,8 +44,8 @@ class Locks:
 
     async def _lock(self, queues: list[Queue]) -> set[Queue] | None:
         try:
-            answer = await self._turns.take(queues[0].broker, partial(self._ask, Code.LOCK_BATCH_MQ, queues))
-            return {Queue(*queue) for queue in bodies.decode_locked(answer.body)}
+            answer = await self._order.take(queues[0].broker, partial(self._ask, Code.LOCK_BATCH_MQ, queues))
+            return {Queue(*queue) for queue in LockedQueues.decode(answer.body).queues}
         except (ClusterError, ProtocolError) as error:
             log.warning("queues of group %s could not be locked at broker %s: %s", self._group, queues[0].broker, error)
             return None
@@ -54,12 +53,12 @@ class Locks:
     async def unlock(self, queues: Sequence[Queue]) -> None:
         """Give locks back. A broker that cannot be told lets them go by itself after a minute."""
         for broker, group in by_broker(queues).items():
-            await self._turns.wait(broker)
+            await self._order.wait(broker)
             try:
                 await twice(partial(self._ask, Code.UNLOCK_BATCH_MQ, group))
             except ClusterError as error:
                 log.info("queues of group %s could not be unlocked, they are free in a minute: %s", self._group, error)
 
     async def _ask(self, code: int, queues: Sequence[Queue]) -> Command:
-        body = bodies.encode_lock(self._brokers.client.client_id, self._group, queues)
+        body = LockRequest(self._brokers.client.client_id, self._group, tuple(queues)).encode()
         return await self._brokers.ask(queues[0], code, {}, body)

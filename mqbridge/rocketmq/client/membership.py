@@ -10,10 +10,9 @@ from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.subscription import Subscription, everything, retry_topic
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import ConsumerData, SubscriptionData
+from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerData, ConsumerList, SubscriptionData
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers import GroupHeader
+from mqbridge.rocketmq.wire.headers.groups import GroupHeader
 from mqbridge.rocketmq.wire.tags import SQL92
 
 log = logging.getLogger(__name__)
@@ -112,14 +111,14 @@ class Membership:
             if error.code == Status.SYSTEM_ERROR and error.failure is Failure.RETRY:  # how a broker says "none"
                 return None
             raise
-        return bodies.decode_consumer_list(answer.body)
+        return list(ConsumerList.decode(answer.body).client_ids)
 
     async def _check(self, subscription: Subscription) -> None:
         """CHECK_CLIENT_CONFIG: whether every broker of the topic can read the expression and filters by properties."""
         client = self._brokers.client
         route = await client.routes.get(subscription.topic)
         for address in route.masters() if route is not None else ():
-            body = bodies.encode_check_client(client.client_id, self._spec.group, subscription.data(self.version))
+            body = CheckClient(client.client_id, self._spec.group, subscription.data(self.version)).encode()
             try:
                 await client.request(address, Code.CHECK_CLIENT_CONFIG, body=body)
             except ServerRefused as error:

@@ -2,7 +2,7 @@
 
 Asked in the plain way, a broker says 0 for a group that never committed as long as the queue's first message is still in memory,
 so that a new group with a start at the end would begin at the beginning. We ask with setZeroIfNotFound=false and decide
-ourselves. Brokers of 4.x do not know that field, see `before5`.
+ourselves. Brokers of 4.x do not know that field, see `compat_v4`.
 """
 
 import logging
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from mqbridge.errors import ClusterError
-from mqbridge.rocketmq.client.broadcast import OffsetStore
+from mqbridge.rocketmq.client.broadcast import BroadcastOffsets
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.route import shown
-from mqbridge.rocketmq.client.spec import From
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.client.spec import StartOffset
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
-from mqbridge.rocketmq.wire.headers import UpdateOffsetHeader
+from mqbridge.rocketmq.wire.headers.offsets import UpdateOffsetHeader
 
 log = logging.getLogger(__name__)
 
 
-class Keeper(Protocol):
+class OffsetStore(Protocol):
     """Keeps the offset of each queue, below which everything is consumed."""
 
     piggyback: bool
@@ -43,9 +43,9 @@ class GroupOffsets:
 
     piggyback = True
 
-    def __init__(self, brokers: Brokers, group: str, start: From) -> None:
-        self._brokers, self._group, self._exact = brokers, group, start is not From.EARLIEST
-        self._positions = brokers.client.positions
+    def __init__(self, brokers: Brokers, group: str, start: StartOffset) -> None:
+        self._brokers, self._group, self._exact = brokers, group, start is not StartOffset.EARLIEST
+        self._positions = Positions(brokers.client)
 
     async def load(self, queue: Queue) -> int | None:
         """QUERY_CONSUMER_OFFSET."""
@@ -73,7 +73,7 @@ class StoredOffsets:
 
     piggyback = False
 
-    def __init__(self, store: OffsetStore) -> None:
+    def __init__(self, store: BroadcastOffsets) -> None:
         self._store = store
 
     async def load(self, queue: Queue) -> int | None:
@@ -111,10 +111,10 @@ class NoOffsets:
         return []
 
 
-async def start_of(positions: Positions, queue: Queue, start: From, start_ms: int) -> int:
+async def start_of(positions: Positions, queue: Queue, start: StartOffset, start_ms: int) -> int:
     """Where a queue without an offset begins. Raises ClusterError."""
-    if start is From.LATEST:
+    if start is StartOffset.LATEST:
         return await positions.next(queue)
-    if start is From.TIMESTAMP:
+    if start is StartOffset.TIMESTAMP:
         return await positions.at(queue, start_ms)
     return await positions.first(queue)

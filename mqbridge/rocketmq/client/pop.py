@@ -10,16 +10,15 @@ import time
 from collections.abc import Iterable, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.brokers import Brokers
-from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.pulled import property_of, tag_of
-from mqbridge.rocketmq.client.spec import From
+from mqbridge.rocketmq.client.spec import StartOffset
 from mqbridge.rocketmq.client.subscription import RETRY_PREFIX, Subscription
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck
+from mqbridge.rocketmq.wire.bodies.pops import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks
 from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status, refused
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
+from mqbridge.rocketmq.wire.headers.pops import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
 from mqbridge.rocketmq.wire.properties import NAME_END, Name
 from mqbridge.rocketmq.wire.receipts import (
     NORMAL,
@@ -61,17 +60,17 @@ class Popper:
 
     def __init__(
         self,
-        client: RocketmqClient,
+        client: BaseClient,
         group: str,
         subscription: Subscription,
         *,
-        start: From = From.EARLIEST,
+        start: StartOffset = StartOffset.EARLIEST,
         orderly: bool = False,
         invisible_ms: int = INVISIBLE_MS,
         poll_ms: int = POLL_MS,
         max_msgs: int = MAX_MSGS,
     ) -> None:
-        if start is From.TIMESTAMP or not 0 < max_msgs <= MAX_MSGS:
+        if start is StartOffset.TIMESTAMP or not 0 < max_msgs <= MAX_MSGS:
             raise LocalProtocolError(f"a pop starts at the beginning or the end and brings 1 to {MAX_MSGS} messages")
         self._client, self._brokers = client, Brokers(client)
         self._group, self._subscription = group, subscription
@@ -128,7 +127,7 @@ class Popper:
             invisible_time=self._invisible_ms,
             poll_time=self._poll_ms,
             born_time=time.time_ns() // 1_000_000,
-            init_mode=1 if self._start is From.LATEST else 0,
+            init_mode=1 if self._start is StartOffset.LATEST else 0,
             exp_type=self._subscription.kind,
             exp=self._subscription.expression,
             order=self._orderly,
@@ -171,7 +170,7 @@ class Popper:
     async def _acknowledge(self, broker: str, receipts: list[Receipt]) -> None:
         address = await self._brokers.master(self._subscription.topic, broker)
         if len(receipts) > 1 and not self._single:
-            body = bodies.encode_batch_acks(broker, batch_acks(self._group, self._subscription.topic, receipts))
+            body = BatchAcks(broker, tuple(batch_acks(self._group, self._subscription.topic, receipts))).encode()
             try:
                 await self._brokers.ask_at(address, self._subscription.topic, Code.BATCH_ACK_MESSAGE, {}, body)
             except ServerRefused as error:
@@ -203,12 +202,12 @@ class Popper:
         broker = (await self.brokers())[0]
         address = await self._brokers.master(self._subscription.topic, broker)
         query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
-        body = bodies.encode_assignment_query(query)
+        body = query.encode()
         answer = await self._brokers.ask_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
-        found = bodies.decode_assignments(answer.body)
+        found = Assignments.decode(answer.body).assignments
         if found is None:
             raise refused(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, "it has no assignment for us")
-        return found
+        return list(found)
 
 
 def popped_topic(group: str, topic: str, retry: str) -> str:

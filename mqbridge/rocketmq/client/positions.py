@@ -3,17 +3,21 @@
 An offset request about a queue that does not exist is answered by 0, and not by an error: ask the route first.
 """
 
-from typing import TYPE_CHECKING
-
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.rocketmq.client.before5 import find_time, is_old, topics_with_offsets
+from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.compat_v4 import find_time, is_old, topics_with_offsets
 from mqbridge.rocketmq.client.route import shown
-from mqbridge.rocketmq.wire import headers
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.wire.headers.base import Header
+from mqbridge.rocketmq.wire.headers.offsets import (
+    OffsetResult,
+    QueryOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResult,
+    UpdateOffsetHeader,
+)
 
 NOT_FOUND = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 
@@ -21,22 +25,22 @@ NOT_FOUND = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 class Positions:
     """Of one cluster. Each call raises ClusterError: REFRESH when the queue's broker has no master now."""
 
-    def __init__(self, client: "RocketmqClient") -> None:
+    def __init__(self, client: BaseClient) -> None:
         self._client = client
 
     async def first(self, queue: Queue) -> int:
         """The offset of the oldest message that is still there; that of the next one when there is none."""
-        return await self._offset(queue, Code.GET_MIN_OFFSET, headers.QueueHeader(queue.topic, queue.id))
+        return await self._offset(queue, Code.GET_MIN_OFFSET, QueueHeader(queue.topic, queue.id))
 
     async def next(self, queue: Queue) -> int:
         """The offset of the next message to be stored."""
-        return await self._offset(queue, Code.GET_MAX_OFFSET, headers.QueueHeader(queue.topic, queue.id))
+        return await self._offset(queue, Code.GET_MAX_OFFSET, QueueHeader(queue.topic, queue.id))
 
     async def earliest_time(self, queue: Queue) -> int | None:
         """When the oldest message was stored, ms; None for an empty queue."""
-        ext = headers.QueueHeader(queue.topic, queue.id).encode()
+        ext = QueueHeader(queue.topic, queue.id).encode()
         answer = await self._client.request(await self.master(queue), Code.GET_EARLIEST_MSG_STORETIME, ext)
-        time = headers.TimestampResult.decode(answer.ext).timestamp
+        time = TimestampResult.decode(answer.ext).timestamp
         return time if time >= 0 else None
 
     async def at(self, queue: Queue, timestamp: int, *, upper: bool = False) -> int:
@@ -44,22 +48,22 @@ class Positions:
 
         `upper`: that of the last one stored until then.
         """
-        header = headers.SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
+        header = SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
         address = await self.master(queue)
         answer = await self._client.request(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
         if not is_old(answer):
-            return headers.OffsetResult.decode(answer.ext).offset
+            return OffsetResult.decode(answer.ext).offset
         bounds = await self.first(queue), await self.next(queue)
         return await find_time(self._client, address, queue, timestamp, *bounds, upper=upper)
 
     async def committed(self, queue: Queue, group: str, *, exact: bool = True) -> int | None:
         """What the group committed; None when it never did. Not `exact`: a broker before 5.0 may then say 0 for the latter."""
-        header = headers.QueryOffsetHeader(group, queue.topic, queue.id, set_zero_if_not_found=False)
+        header = QueryOffsetHeader(group, queue.topic, queue.id, set_zero_if_not_found=False)
         address = await self.master(queue)
         answer = await self._client.request(address, Code.QUERY_CONSUMER_OFFSET, header.encode(), accept=NOT_FOUND)
         if answer.code == Status.QUERY_NOT_FOUND:
             return None
-        offset = headers.OffsetResult.decode(answer.ext).offset
+        offset = OffsetResult.decode(answer.ext).offset
         doubtful = exact and not offset and is_old(answer)
         if doubtful and queue.topic not in await topics_with_offsets(self._client, address, group):
             return None
@@ -67,16 +71,16 @@ class Positions:
 
     async def commit(self, queue: Queue, group: str, offset: int) -> None:
         """Let the group go on at `offset`, also backwards. FATAL for a group that the broker does not know: create it before."""
-        header = headers.UpdateOffsetHeader(group, queue.topic, queue.id, offset)
+        header = UpdateOffsetHeader(group, queue.topic, queue.id, offset)
         await self._client.request(await self.master(queue), Code.UPDATE_CONSUMER_OFFSET, header.encode())
 
-    async def _offset(self, queue: Queue, code: int, header: headers.Header) -> int:
+    async def _offset(self, queue: Queue, code: int, header: Header) -> int:
         answer = await self._client.request(await self.master(queue), code, header.encode())
-        return headers.OffsetResult.decode(answer.ext).offset
+        return OffsetResult.decode(answer.ext).offset
 
     async def master(self, queue: Queue) -> str:
         """The address of the queue's broker."""
-        route = await self._client.routes.get(queue.topic)
+        route = await self._client.routes.usable(queue.topic)
         if route is None:
             raise ServerRefused(f"no name server knows topic {queue.topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
         address = route.master(queue.broker)

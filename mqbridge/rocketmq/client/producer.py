@@ -8,22 +8,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.names import check_group, check_topic
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage, encode_batch
 from mqbridge.rocketmq.client.route import TopicRoute
-from mqbridge.rocketmq.client.sending import Line, Sending, SendResult
+from mqbridge.rocketmq.client.send_queue import PartitionSendQueue
+from mqbridge.rocketmq.client.send_request import SendRequest, SendResult
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import MAX_FRAME_BYTES
-from mqbridge.rocketmq.wire.headers import SendHeader
+from mqbridge.rocketmq.wire.headers.sending import SendHeader
 from mqbridge.wire.javahash import java_string_hash
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 log = logging.getLogger(__name__)
 
@@ -36,28 +34,31 @@ ORDERED = 1
 
 
 class Producer:
-    """Made inside a running loop, by `RocketmqClient.producer`.
+    """Made inside a running loop, by `BaseClient.producer`.
 
     `in_flight_per_queue` requests of a queue may be outstanding: 1 keeps the order. `max_elapsed_s`: when nothing was stored in a
-    queue for so long since a send failed first, what waits for it fails with the last error; None retries for ever.
+    queue for so long since a send failed first, what waits for it fails with the last error; None retries for ever. With
+    `fail_behind` a failure that is not REFUSED also fails what was sent behind it to that queue, so that nothing overtakes.
     """
 
     def __init__(
         self,
-        client: "RocketmqClient",
+        client: BaseClient,
         group: str,
         topic: str,
         *,
         in_flight_per_queue: int = ORDERED,
         max_elapsed_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        fail_behind: bool = False,
     ) -> None:
+        self.fail_behind = fail_behind
         self.client, self.group, self.topic = client, check_group(group), check_topic(topic)
         self.in_flight_per_queue, self.max_elapsed_s = in_flight_per_queue, max_elapsed_s
         self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_RESERVE)
         self.closing = False
         self._loop = asyncio.get_running_loop()
-        self._lines: dict[Queue, Line] = {}
+        self._send_queues: dict[Queue, PartitionSendQueue] = {}
         self._known: TopicRoute | None = None
         self._turn = time.monotonic_ns()
         self._emptied: asyncio.Future[None] | None = None
@@ -74,7 +75,7 @@ class Producer:
         gone, FATAL for missing rights or a missing topic, RETRY after `max_elapsed_s`.
         """
         header = SendHeader(self.group, self.topic, queue.id, born, "", batch=True, default_topic=self.topic)
-        return self._add(queue, Sending(Code.SEND_BATCH_MESSAGE, header, body, self._loop.create_future()), count)
+        return self._add(queue, SendRequest(Code.SEND_BATCH_MESSAGE, header, body, self._loop.create_future()), count)
 
     def send_single(
         self,
@@ -92,8 +93,8 @@ class Producer:
         A `movable` one may go to another queue if this one fails.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
-        sending = Sending(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future(), movable=movable)
-        return self._add(queue, sending, 1)
+        request = SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future(), movable=movable)
+        return self._add(queue, request, 1)
 
     def _header(self, queue: Queue, properties: bytes, flag: int, sys_flag: int, born: int | None) -> SendHeader:
         if born is None:
@@ -102,22 +103,22 @@ class Producer:
         # A template topic that does not exist: a topic that was deleted is not created again by the next send.
         return SendHeader(self.group, self.topic, queue.id, born, text, sys_flag, flag, default_topic=self.topic)
 
-    def _add(self, queue: Queue, sending: Sending, count: int) -> "asyncio.Future[SendResult]":
-        problem = self._problem(sending, count)
+    def _add(self, queue: Queue, request: SendRequest, count: int) -> "asyncio.Future[SendResult]":
+        problem = self._problem(request, count)
         if problem is not None:
-            sending.fail(problem)
-            return sending.future
-        line = self._lines.get(queue)
-        if line is None:
-            line = self._lines[queue] = Line(self, queue)
+            request.fail(problem)
+            return request.future
+        send_queue = self._send_queues.get(queue)
+        if send_queue is None:
+            send_queue = self._send_queues[queue] = PartitionSendQueue(self, queue)
             if self._known is not None:
-                line.on_route(self._known)
-        line.add(sending)
-        return sending.future
+                send_queue.on_route(self._known)
+        send_queue.add(request)
+        return request.future
 
-    def _problem(self, sending: Sending, count: int) -> ClusterError | None:
+    def _problem(self, request: SendRequest, count: int) -> ClusterError | None:
         """Why it can be refused without asking the broker."""
-        size = len(sending.body)
+        size = len(request.body)
         if self.closing:
             return ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
         if not size:
@@ -125,7 +126,7 @@ class Producer:
         if size > self.max_message_bytes:
             problem = f"{count} message(s) for {self.topic} of {size} bytes, and the broker takes {self.max_message_bytes}"
             return ClusterError(f"{problem}: raise its maxMessageSize, or send smaller ones", Failure.REFUSED)
-        if len(sending.header.properties.encode()) > props.MAX_BYTES:
+        if len(request.header.properties.encode()) > props.MAX_BYTES:
             problem = f"a message for {self.topic} with more than {props.MAX_BYTES} bytes of properties"
             return ClusterError(problem, Failure.REFUSED)
         return None
@@ -174,8 +175,8 @@ class Producer:
         chosen = queue or self.choose(message)
         body, properties, sys_flag = message.encode(self.client.unique_id)
         header = self._header(chosen, properties, message.flag, sys_flag, message.born)
-        sending = Sending(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future())
-        problem = self._problem(sending, 1)
+        request = SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future())
+        problem = self._problem(request, 1)
         address = (await self.route()).master(chosen.broker)
         if problem is None and address is None:
             problem = ClusterError(f"the route of {self.topic} names no master of {chosen.broker} now", Failure.REFRESH)
@@ -194,12 +195,12 @@ class Producer:
         for _ in queues:
             self._turn += 1
             queue = queues[self._turn % len(queues)]
-            line = self._lines.get(queue)
-            if line is None or line.healthy:
+            send_queue = self._send_queues.get(queue)
+            if send_queue is None or send_queue.healthy:
                 return queue
         return queue
 
-    # --- for the lines ----------------------------------------------------------------------------------------------
+    # --- for the send queues -------------------------------------------------------------------------------------------
 
     async def route(self, *, missing: bool = False) -> TopicRoute:
         """The topic's route. Raises ClusterError: FATAL if no name server knows it, and it never had a route or is `missing`.
@@ -222,29 +223,29 @@ class Producer:
             raise ServerRefused(problem, Status.TOPIC_NOT_EXIST, Failure.FATAL)
         raise ClusterError(f"no name server knows topic {self.topic!r} at the moment", Failure.REFRESH)
 
-    def take_over(self, sending: Sending, avoid: str | None) -> bool:
+    def take_over(self, request: SendRequest, avoid: str | None) -> bool:
         """Give it to a queue that works, if there is one that is not at the broker `avoid`."""
         for queue in self._known.write_queues() if self._known is not None else ():
-            line = self._lines.get(queue)
-            if queue.broker != avoid and (line is None or line.healthy):
-                self._add(queue, sending, 1)
+            send_queue = self._send_queues.get(queue)
+            if queue.broker != avoid and (send_queue is None or send_queue.healthy):
+                self._add(queue, request, 1)
                 return True
         return False
 
-    def line_emptied(self) -> None:
-        """A line has nothing left: `close` may be waiting for the last one."""
+    def emptied(self) -> None:
+        """A send queue has nothing left: `close` may be waiting for the last one."""
         if self._emptied is not None and not self._emptied.done() and not self.pending:
             self._emptied.set_result(None)
 
     @property
     def pending(self) -> int:
         """Requests that are not decided."""
-        return sum(line.pending for line in self._lines.values())
+        return sum(send_queue.pending for send_queue in self._send_queues.values())
 
     def _on_route(self, route: TopicRoute) -> None:
         self._known = route
-        for line in self._lines.values():
-            line.on_route(route)
+        for send_queue in self._send_queues.values():
+            send_queue.on_route(route)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait for what is on its way, at most `timeout` seconds; the rest fails with ConnectionLost."""
@@ -255,6 +256,6 @@ class Producer:
             await asyncio.wait([self._emptied], timeout=timeout)
         self.closing = True
         self._unwatch()
-        for line in list(self._lines.values()):
-            await line.stop()
+        for send_queue in list(self._send_queues.values()):
+            await send_queue.stop()
         await self.client.remove_producer(self.group)

@@ -3,7 +3,7 @@
 from struct import Struct
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
 from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, decode_records
 
@@ -20,43 +20,71 @@ class Pulled:
     """Consecutive messages of one queue, without those that a filter does not want; it may even be empty.
 
     `first` is the offset that was asked for and `next` the one to go on with. `body` are the records as the broker stored them,
-    of which `records` leaves out those before `first` (of an inner batch) and those whose tag is not exactly one of `tags`.
+    of which `records` leaves out those before `first` (of an inner batch), those from `next` on (of one that was cut), and those
+    whose tag is not exactly one of `tags`. Records are not kept: they take several times the bytes that they were read from.
     """
 
-    __slots__ = ("_records", "body", "first", "next", "queue", "size", "stored", "tags")
+    __slots__ = ("_count", "_first_record", "_records", "batches", "body", "first", "next", "queue", "size", "stored", "tags")
 
     def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
         self.queue, self.body, self.first, self.next, self.tags = queue, body, first, next_, tags
         self.size = len(body)
-        self.stored, batches = _count(body)
+        self.stored, self.batches = _count(body)
         """How many messages `body` has, before `tags` are looked at; an inner batch counts by its offsets."""
-        if batches:
+        if self.batches:
             self.stored = next_ - first
+        self._count = -1
+        self._first_record = first
         self._records: list[Record] | None = None
 
     @property
     def records(self) -> list[Record]:
-        """The messages. Raises RemoteProtocolError when they cannot be read."""
-        if self._records is None:
-            first, tags = self.first, self.tags
-            records = decode_records(self.body)
-            if records and records[0].queue_offset < first:
-                records = [record for record in records if record.queue_offset >= first]
-            if tags:
-                wanted = {tag.encode() for tag in tags}
-                records = [record for record in records if tag_of(record) in wanted]
-            self._records = records
-        return self._records
+        """The messages, read anew each time. Raises RemoteProtocolError when they cannot be read."""
+        found, self._records = self._records, None
+        return self._read() if found is None else found
+
+    def _read(self) -> list[Record]:
+        records = decode_records(self.body)
+        if records and (records[0].queue_offset < self.first or records[-1].queue_offset >= self.next):
+            records = [record for record in records if self.first <= record.queue_offset < self.next]
+        if self.tags:
+            wanted = {tag.encode() for tag in self.tags}
+            records = [record for record in records if tag_of(record) in wanted]
+        return records
 
     @property
     def count(self) -> int:
-        """How many messages `records` has; with `tags` they are decoded for it."""
-        return len(self.records) if self.tags else self.stored
+        """How many messages `records` has; with `tags` they are decoded for it, and kept until `records` is asked for."""
+        if not self.tags:
+            return self.stored
+        if self._count < 0:
+            self._records = self._read()
+            self._count = len(self._records)
+            self._first_record = self._records[0].queue_offset if self._records else self.first
+        return self._count
+
+    @property
+    def first_record(self) -> int:
+        """The offset of the first message in `records`."""
+        return self._first_record if self.tags and self.count else max(self.first, self.first_stored)
 
     @property
     def first_stored(self) -> int:
         """The offset of the first record in `body`."""
         return int.from_bytes(self.body[_FIRST_AT : _FIRST_AT + 8], signed=True)
+
+    def until(self, end: int) -> "Pulled":
+        """What of it is before this offset, where it was read without `tags`."""
+        if end >= self.next:
+            return self
+        at = 0
+        while at < self.size and int.from_bytes(self.body[at + _FIRST_AT : at + _FIRST_AT + 8], signed=True) < end:
+            at += _SIZE.unpack_from(self.body, at)[0]
+        return Pulled(self.queue, self.body[:at], self.first, end)
+
+    def mentions(self, text: bytes) -> bool:
+        """Whether these bytes may stand in it. Properties are never compressed, but those of an inner batch are in its body."""
+        return self.batches or text in self.body
 
 
 def tag_of(record: Record) -> bytes | None:

@@ -10,10 +10,10 @@ from mqbridge.errors import ServerRefused
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.subscription import Subscription
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import PullFlag, PullHeader, PullResult
+from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader, PullResult
 
 SUSPEND_MS = 15_000
 """How long the broker holds a pull that finds nothing; by its clock of 5 s that may become 20 s."""

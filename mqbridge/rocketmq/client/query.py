@@ -4,18 +4,15 @@ Brokers index keys as hashes, a little after storing: what is found is filtered 
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused
-from mqbridge.rocketmq.wire import headers
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
+from mqbridge.rocketmq.wire.headers.admin import QueryHeader, ViewHeader
 from mqbridge.rocketmq.wire.ids import format_host, parse_offset_id
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, decode_records
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 MAX_FOUND = 32
 """Per broker, unless more are asked for."""
@@ -29,23 +26,23 @@ FOUND = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 class Query:
     """Of one cluster. Each call raises ClusterError, and RemoteProtocolError for an answer that makes no sense."""
 
-    def __init__(self, client: "RocketmqClient") -> None:
+    def __init__(self, client: BaseClient) -> None:
         self._client = client
 
     async def by_key(self, topic: str, key: str, *, begin: int = 0, end: int = FOREVER, most: int = MAX_FOUND) -> list[Record]:
         """Messages that have this key, stored from `begin` to `end` (ms), at most `most` of each broker, oldest first."""
-        found = await self._search(headers.QueryHeader(topic, key, most, begin, end))
+        found = await self._search(QueryHeader(topic, key, most, begin, end))
         return [record for record in found if key in _property(record, Name.KEYS).split(" ")]
 
     async def by_unique_key(self, topic: str, unique_key: str, *, most: int = MAX_FOUND) -> list[Record]:
         """Messages of a topic with this UNIQ_KEY: copies of one message, or the elements of a 5.x Java producer's batch."""
-        found = await self._search(headers.QueryHeader(topic, unique_key, most, 0, FOREVER, unique_key=True))
+        found = await self._search(QueryHeader(topic, unique_key, most, 0, FOREVER, unique_key=True))
         return [record for record in found if _property(record, Name.UNIQ_KEY) == unique_key]
 
     async def by_offset_id(self, message_id: str, topic: str | None = None) -> Record | None:
         """The message with this offset id; None when it is gone. RemoteProtocolError for what is no such id."""
         host, offset = parse_offset_id(message_id)
-        ext = headers.ViewHeader(offset, topic).encode()
+        ext = ViewHeader(offset, topic).encode()
         address = format_host(host)
         answer = await self._client.request(address, Code.VIEW_MESSAGE_BY_ID, ext, accept=VIEWED)
         if answer.code == Status.SYSTEM_ERROR:
@@ -57,7 +54,7 @@ class Query:
             raise RemoteProtocolError(f"{address} answered {message_id} by {records!r}"[:500])
         return records[0]
 
-    async def _search(self, header: headers.QueryHeader) -> list[Record]:
+    async def _search(self, header: QueryHeader) -> list[Record]:
         route = await self._client.routes.get(header.topic)
         if route is None:
             raise ServerRefused(f"no name server knows topic {header.topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
@@ -67,7 +64,7 @@ class Query:
         found = await asyncio.gather(*(self._ask(address, header) for address in masters))
         return sorted((record for records in found for record in records), key=lambda record: record.store_timestamp)
 
-    async def _ask(self, address: str, header: headers.QueryHeader) -> list[Record]:
+    async def _ask(self, address: str, header: QueryHeader) -> list[Record]:
         answer = await self._client.request(address, Code.QUERY_MESSAGE, header.encode(), accept=FOUND)
         return decode_records(answer.body) if answer.code == Status.SUCCESS else []
 

@@ -9,7 +9,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 Strategy = Callable[[str, Sequence[Queue], Sequence[str]], list[Queue]]
 """(our id, sorted queues, sorted members) -> our queues. Our id is among the members."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.net.dial import split_address
-from mqbridge.rocketmq.wire.bodies import Perm, Queue, QueueData, Route, decode_route
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.routes import Perm, QueueData, Route
 
 MAX_QUEUES = 16384
 """Of a topic at one broker; far beyond what a broker can serve, so a higher number is a mistake or a lie."""
@@ -79,7 +80,7 @@ def shown(queue: Queue) -> str:
 
 def read_route(topic: str, body: bytes) -> TopicRoute:
     """A name server's answer. Raises RemoteProtocolError for what cannot be, ClusterError (FATAL) for a static topic."""
-    route = decode_route(body)
+    route = Route.decode(body)
     if route.is_static or any(one.broker.startswith(LOGICAL_BROKER) for one in route.queues):
         problem = f"{topic} is a static topic: its queues are logical ones, spread over brokers by a map, which is not supported"
         raise ClusterError(f"{problem}; use a topic with queues of its own", Failure.FATAL)

@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.route import TopicRoute, read_route
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 
 __all__ = ["Queue", "Routes", "TopicRoute"]
@@ -38,6 +38,8 @@ class Routes:
         self._known: dict[str, TopicRoute] = {}
         self._asked_at: dict[str, float] = {}
         self._used_at: dict[str, float] = {}
+        self._in_vain_at: dict[str, float] = {}
+        """When no name server told the route of a topic that has one."""
         self._stale: set[str] = set()
         self._orphans: set[str] = set()
         self._watchers: dict[str, list[Watcher]] = {}
@@ -77,6 +79,25 @@ class Routes:
             if asking.cancelled() and not is_cancelled():
                 raise ClusterError("the client is closed", Failure.FATAL) from None
             raise
+
+    async def usable(self, topic: str) -> TopicRoute | None:
+        """The route to work by: as `get` has it, or the last that there was while no name server tells one.
+
+        What needs no new route goes on without name servers; while they are away one is asked every LEAST_REFRESH_S only.
+        """
+        known, now = self._known.get(topic), asyncio.get_running_loop().time()
+        if known is not None and now - self._in_vain_at.get(topic, -LEAST_REFRESH_S) < LEAST_REFRESH_S:
+            return known
+        try:
+            route = await self.get(topic)
+        except ClusterError as error:
+            if known is None or error.failure is Failure.FATAL:
+                raise
+            log.info("%s is used by the last route that was known: %s", topic, error)
+            route = None
+        if route is None and (route := self._known.get(topic)) is not None:
+            self._in_vain_at[topic] = asyncio.get_running_loop().time()
+        return route
 
     def known(self, topic: str) -> TopicRoute | None:
         """The last route that there was, without asking."""
@@ -180,6 +201,6 @@ class Routes:
     def _forget(self) -> None:
         limit = asyncio.get_running_loop().time() - FORGET_S
         for topic in [topic for topic, used in self._used_at.items() if used < limit and topic not in self._watchers]:
-            for table in (self._known, self._asked_at, self._used_at):
+            for table in (self._known, self._asked_at, self._used_at, self._in_vain_at):
                 table.pop(topic, None)
             self._stale.discard(topic)

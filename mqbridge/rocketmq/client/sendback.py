@@ -9,14 +9,15 @@ import random
 import time
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.brokers import Brokers
-from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.subscription import retry_topic
 from mqbridge.rocketmq.wire import ids, properties
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import STORED, Code
 from mqbridge.rocketmq.wire.delays import retry_level
-from mqbridge.rocketmq.wire.headers import SendBackHeader, SendHeader
+from mqbridge.rocketmq.wire.headers.groups import SendBackHeader
+from mqbridge.rocketmq.wire.headers.sending import SendHeader
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, Sys
 
@@ -35,7 +36,7 @@ _NEVER_COPIED = frozenset({Name.TRAN_MSG, Name.DELAY, Name.RETRY_TOPIC, Name.REC
 class SendBack:
     """Sends messages of one group back."""
 
-    def __init__(self, client: RocketmqClient, group: str, *, max_times: int = MAX_TIMES) -> None:
+    def __init__(self, client: BaseClient, group: str, *, max_times: int = MAX_TIMES) -> None:
         self._brokers, self._group, self._max_times = Brokers(client), group, max_times
 
     async def later(self, queue: Queue, record: Record, level: int = BROKER_CHOOSES) -> None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mqbridge.errors import LocalProtocolError
-from mqbridge.rocketmq.client.broadcast import OffsetStore
+from mqbridge.rocketmq.client.broadcast import BroadcastOffsets
 from mqbridge.rocketmq.client.rebalance import Strategy, averagely
 from mqbridge.rocketmq.client.subscription import Subscription
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 MAX_BYTES = 64 << 20
 MAX_MSGS = 4096
@@ -28,7 +28,7 @@ class Model(Enum):
     """The queues that the caller names, without membership."""
 
 
-class From(Enum):
+class StartOffset(Enum):
     """Where a queue begins that has no offset yet, as heartbeats say it."""
 
     EARLIEST = "CONSUME_FROM_FIRST_OFFSET"
@@ -45,7 +45,7 @@ class GroupSpec:
     group: str
     subscriptions: tuple[Subscription, ...]
     model: Model = Model.CLUSTERING
-    start: From = From.EARLIEST
+    start: StartOffset = StartOffset.EARLIEST
     start_ms: int = 0
     """Store time, ms since the epoch."""
     orderly: bool = False
@@ -56,7 +56,7 @@ class GroupSpec:
     queues: tuple[Queue, ...] = ()
     offsets: Mapping[Queue, int] = field(default_factory=dict)
     """Where ASSIGNED queues begin, whatever else is known about them."""
-    store: OffsetStore | None = None
+    store: BroadcastOffsets | None = None
     """Keeps the offsets with BROADCASTING; without one every queue begins at `start`, every time."""
     max_bytes: int = MAX_BYTES
     """Of answers that wait to be taken, all queues together."""

@@ -1,92 +1,45 @@
 """One queue while it is ours: pulled ahead, handed out answer by answer, committed behind.
 
-Four offsets, never out of order: acknowledged <= handed out <= received up to (`position`) <= end of the queue. What is committed
-is the first. It never goes back but by `seek` or by a reset at the broker, and once nothing is out it follows `position` over
-what a filter left out. One pull is on its way at a time; the next one leaves when its answer is there and the budget has room.
+What state it is in and where it stands is in `queue_state`; how it is pulled in `pull_loop`. A queue that ends for a reason of
+its own (a gap, a refusal that retrying does not help) hands out what it has and then raises that; the other queues go on.
 
-Pulls carry commits along; what has to be the last word (`_save`) waits for those, see `carriers`.
-
-A pull that answers "nothing" waits at the broker only when the queue is known to be read to its end: so `caught_up` is known at
-once, and only idle queues wait. A queue that ends for a reason of its own (GapError, a refusal that retrying does not help)
-hands out what it has and then raises that; the other queues of the consumer go on.
+Giving a queue back is one task, whoever asks for it and however often: a caller that is cancelled stops waiting, the queue is
+given back all the same.
 """
 
 import asyncio
 import contextlib
 import logging
-import time
-from collections import deque
 from typing import Protocol
 
-from mqbridge.errors import (
-    ClusterError,
-    Failure,
-    GapError,
-    LaneRevoked,
-    MqbridgeError,
-    ProtocolError,
-    RemoteProtocolError,
-    ServerRefused,
-)
-from mqbridge.net.backoff import Backoff
+from mqbridge.errors import ClusterError, LaneRevoked, MqbridgeError, ProtocolError
 from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.client import pulling
 from mqbridge.rocketmq.client.brokers import twice
-from mqbridge.rocketmq.client.budget import Account, Budget
-from mqbridge.rocketmq.client.carriers import Carriers
-from mqbridge.rocketmq.client.locks import VALID_S
-from mqbridge.rocketmq.client.offsets import Keeper
+from mqbridge.rocketmq.client.offsets import OffsetStore
+from mqbridge.rocketmq.client.pull_loop import PullContext, PullLoop
 from mqbridge.rocketmq.client.pulled import Pulled
-from mqbridge.rocketmq.client.pulling import PullAnswer, Puller
+from mqbridge.rocketmq.client.pulling import Puller
+from mqbridge.rocketmq.client.queue_state import QueueState
+from mqbridge.rocketmq.client.queue_table import Event, State
 from mqbridge.rocketmq.client.route import shown
 from mqbridge.rocketmq.client.subscription import Subscription
-from mqbridge.rocketmq.wire.bodies import Queue
-from mqbridge.rocketmq.wire.codes import Status
-from mqbridge.rocketmq.wire.tags import TAG
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 
-FLOW_CONTROL_WAIT_S = 0.02
-"""After answer 215, as the Java clients have it."""
-FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
-HELD_S = 0.02
-"""A pull that was to be held and comes back sooner was not held; without this pause such a broker would be asked all the time."""
-SUBSCRIPTION_WAIT_S = 1.0
-"""After an answer that the broker does not know our subscription, and the heartbeat that tells it."""
-NULL_TRIES = 5
-"""Answers in a row that a part of the queue's index is missing, before it is believed."""
 OVERTAKEN_S = 3.0
-"""How long the last word waits for the answer to a pull that carries a commit; a broker that is well needs milliseconds."""
+"""How long the last commit waits for the answer to a pull that carries one; a broker that is well needs milliseconds."""
 REVOKED_S = 0.25
 """The same for a queue that another member takes over: that one asks for the offset half a second after it heard of us."""
 SETTLE_S = 3.0
 """How long a locked queue that is taken away waits for what is out, before its lock goes to another member."""
 
-_UNKNOWN_SUBSCRIPTION = frozenset(
-    {
-        Status.SUBSCRIPTION_NOT_EXIST,
-        Status.SUBSCRIPTION_NOT_LATEST,
-        Status.FILTER_DATA_NOT_EXIST,
-        Status.FILTER_DATA_NOT_LATEST,
-    }
-)
 
-
-class Owner(Protocol):
+class Owner(PullContext, Protocol):
     """What a stream needs of its consumer."""
 
     name: str
-    budget: Budget
-    keeper: Keeper
-
-    async def announce(self) -> None:
-        """Send a heartbeat, which tells brokers our subscriptions."""
-
-    def look_again(self) -> None:
-        """The queues may have changed: divide them anew."""
-
-    async def compacted(self, queue: Queue) -> bool:
-        """Whether the topic keeps only the newest message per key, so that offsets are missing on purpose."""
+    store: OffsetStore
 
     async def unlock(self, queue: Queue) -> None:
         """Give the queue's lock back."""
@@ -100,39 +53,27 @@ class QueueStream:
 
     def __init__(self, owner: Owner, queue: Queue, subscription: Subscription, puller: Puller) -> None:
         self.queue = queue
-        self.position = 0
-        """The offset that the next pull asks for."""
-        self.first_offset = self.end_offset = 0
-        """Where the queue began and ended when the last answer came."""
-        self.locked_at: float | None = None
-        """Loop time before the last lock; None where no lock is needed."""
-        self.answered_ms = 0
-        """When the last answer came, ms since the epoch."""
-        self.gap_at: int | None = None
-        """The offset at which it ended with a GapError."""
-        self._owner, self._puller, self._subscription = owner, puller, subscription
-        self._unfiltered = subscription.kind == TAG and not subscription.tags
-        self._waiting: deque[Pulled] = deque()
-        self._account = Account()
-        self._acked = self._handed = 0
-        self._sent: int | None = None
-        """The offset that the keeper was told last."""
-        self._saved: int | None = None
-        """The offset that the keeper is known to have."""
-        self._first_start = False
-        """We chose the start, and nothing has been read yet."""
-        self._at_end = False
-        self._nulls = 0
-        self._backoff = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
-        self._ended: MqbridgeError | None = None
-        self._final = self._taken_away = False
+        self.state = QueueState()
         self.over = asyncio.Event()
-        """It was taken away or given back."""
+        """Set at once when the queue is taken away, lost or given back."""
+        self._owner = owner
+        self._error: MqbridgeError | None = None
+        """What `receive` raises once nothing waits."""
         self._changed = asyncio.Event()
         self._quiet = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._carriers = Carriers()
+        self._giving_back: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self._pulls = PullLoop(
+            str(self),
+            queue,
+            self.state,
+            owner,
+            subscription,
+            puller,
+            changed=self._changed.set,
+            ended=self._ended_by,
+            reset=self.reset,
+        )
 
     def __str__(self) -> str:
         return f"{shown(self.queue)} for {self._owner.name}"
@@ -140,39 +81,55 @@ class QueueStream:
     @property
     def revoked(self) -> bool:
         """Whether it was taken away or given back."""
-        return isinstance(self._ended, LaneRevoked)
+        return not self.state.is_ours
 
     @property
     def caught_up(self) -> bool:
         """The last answer said that nothing comes after it, and all that came was taken."""
-        return self._at_end and not self._waiting
+        return self.state.at_end and not self.state.waiting
+
+    @property
+    def position(self) -> int:
+        """The offset that the next pull asks for."""
+        return self.state.position
 
     @property
     def committed(self) -> int:
         """The offset below which everything is acknowledged."""
-        return self._acked
+        return self.state.acknowledged
 
     @property
     def held_bytes(self) -> int:
         """Bytes that wait to be taken."""
-        return self._account.held
+        return self._pulls.held_bytes
 
-    def begin(self, offset: int, *, first_start: bool) -> None:
+    @property
+    def first_offset(self) -> int:
+        """Where the queue began when the last answer came."""
+        return self._pulls.first_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where the queue ended when the last answer came."""
+        return self._pulls.end_offset
+
+    @property
+    def answered_ms(self) -> int:
+        """When the last answer came, ms since the epoch."""
+        return self._pulls.answered_ms
+
+    def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
         """Start pulling. `first_start`: there was no offset to go on from; the start we chose is committed."""
-        self._first_start = first_start
-        self._sent = self._saved = None if first_start else offset
+        self.state.start(offset, first_start=first_start, locked_at=locked_at)
         self._owner.budget.queues += 1
-        self._go_to(offset)
+        self._pulls.restart()
 
     # --- taking -----------------------------------------------------------------------------------------------------
 
     def take(self) -> Pulled | None:
         """What one pull brought, if something waits."""
-        if not self._waiting or not self._lock_holds():
-            return None
-        pulled = self._waiting.popleft()
-        self._handed = pulled.next
-        self._owner.budget.taken(self._account, pulled.size)
+        pulled = self.state.take(self._loop.time())
+        self._pulls.settle_budget()
         return pulled
 
     async def receive(self) -> Pulled:
@@ -181,13 +138,20 @@ class QueueStream:
             pulled = self.take()
             if pulled is not None:
                 return pulled
-            if self._ended is not None:
-                raise self._ended
+            if self._error is not None and not self.state.waiting:
+                raise self._error
             await self._wait()
 
     async def changed(self, timeout: float) -> None:
-        """Wait until there is something to take or something else has happened, at most `timeout` seconds."""
-        if not self._waiting and self._ended is None:
+        """Wait until there is something to take or the queue is gone, at most `timeout` seconds; others always get to run.
+
+        Raises what ended the queue (GapError, ClusterError) when nothing is left to take: it would not change any more.
+        """
+        if self.revoked or self.state.can_take(self._loop.time()):
+            await asyncio.sleep(0)
+        elif self._error is not None and not self.state.waiting:
+            raise self._error
+        else:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wait(), timeout)
 
@@ -195,265 +159,147 @@ class QueueStream:
         self._changed.clear()
         await self._changed.wait()
 
-    def _lock_holds(self) -> bool:
-        return self.locked_at is None or self._loop.time() - self.locked_at < VALID_S
-
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
-    def commit(self, offset: int) -> None:
-        """Everything below `offset` is consumed; the keeper hears of it with the next pull or within seconds.
+    def commit(self, offset: int, run: int | None = None) -> None:
+        """Everything below `offset` is consumed; the store hears of it with the next pull or within seconds.
 
-        What was not handed out (any more, after a seek) and what is committed already changes nothing.
+        What was not handed out (any more, after a seek) and what is committed already changes nothing. `run` is the one in which
+        it was handed out (`state.run`), None for this one: what will be handed out again does not count.
         """
-        if self._acked < offset <= self._handed and not self._final:
-            self._acked = offset
-            self._follow()
-
-    def _follow(self) -> None:
-        """When nothing is out, what was left out by a filter is done with as well."""
-        if self._acked == self._handed and not self._waiting:
-            self._acked = self._handed = self.position
+        if self.state.acknowledge(offset, run) and self.state.is_quiet:
             self._quiet.set()
 
     def due(self) -> int | None:
-        """The offset to tell the keeper, if it has not been told."""
-        return self._acked if self._acked != self._sent and not self._final and self._lock_holds() else None
+        """The offset to tell the store, if it has not been told."""
+        return self.state.due(self._loop.time())
 
     def told(self, offset: int | None) -> None:
-        """The keeper is being told this one; None: it could not be told."""
-        self._sent = offset
+        """The store is being told this one; None: it could not be told."""
+        self.state.told(offset)
 
     async def _save(self) -> None:
-        """Tell the keeper and wait for its answer. A failure is logged: what was read after the last commit comes again."""
-        await self._carriers.wait(REVOKED_S if self._taken_away else OVERTAKEN_S)
+        """Tell the store and wait for its answer. A failure is logged: what was read after the last commit comes again."""
+        await self._pulls.commits.wait(REVOKED_S if self.state.taken_away else OVERTAKEN_S)
 
-        async def save() -> int:
-            offset = self._acked
-            await self._owner.keeper.save(self.queue, offset)
-            return offset
+        async def save() -> None:
+            if (offset := self.state.unsaved(self._loop.time())) is not None:
+                run = self.state.run
+                await self._owner.store.save(self.queue, offset)
+                if run == self.state.run:
+                    self.state.saved(offset)
 
         try:
-            self._sent = self._saved = await twice(save)
+            await twice(save)
         except (ClusterError, ProtocolError) as error:
-            log.warning("%s: offset %d could not be committed: %s", self, self._acked, error)
+            log.warning("%s: offset %d could not be committed: %s", self, self.committed, error)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
     async def seek(self, offset: int) -> None:
         """Go on with `offset`. Back to what was handed out and not committed changes no commit; anywhere else commits it."""
-        if self._ended is not None and (self.revoked or self._final):
-            return
         if not self.rewind(offset):
-            self._ended = None
-            self._go_to(offset)
-            await self._save()
+            await self._move(offset)
 
-    def rewind(self, offset: int) -> bool:
+    def rewind(self, offset: int, run: int | None = None) -> bool:
         """Hand out again from `offset` on, if that was handed out and is not committed; False, and nothing happens, if not."""
-        if self.revoked or self._final or not self._acked <= offset <= self._handed:
+        if not self.state.rewind(offset, run):
             return False
-        acked, self._ended = self._acked, None
-        self._go_to(offset)
-        self._acked = acked
+        self._error = None
+        self._pulls.restart()
         return True
 
     async def reset(self, offset: int, why: str) -> None:
         """The broker says where to go on."""
-        if not self.revoked and not self._final:
+        if self.state.may(Event.MOVE):
             log.warning("%s: goes on at offset %d instead of %d, %s", self, offset, self.position, why)
-            self._ended = None
-            self._go_to(offset)
+            await self._move(offset)
+
+    async def _move(self, offset: int) -> None:
+        if self.state.move(offset):
+            self._error = None
+            self._pulls.restart()
             await self._save()
 
-    def _go_to(self, offset: int) -> None:
-        """Forget what waits and what is being asked for; begin again at `offset`."""
-        self._drop()
-        self.gap_at = None
-        self.position = self._acked = self._handed = offset
-        self._at_end = False
-        self._nulls = 0
-        self._halt()
-        self._task = spawn(self._pull_on(), f"rocketmq pulls of {self}")
-
-    def _halt(self) -> None:
-        """Pull no more; an answer that still comes is dropped."""
-        task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
-            self._carriers.end(task)
-
-    def _drop(self) -> None:
-        while self._waiting:
-            self._owner.budget.taken(self._account, self._waiting.popleft().size)
-
-    # --- pulling ----------------------------------------------------------------------------------------------------
-
-    async def _pull_on(self) -> None:
-        """Pull until it ends, or a newer task of this kind has taken over."""
-        me = asyncio.current_task()
-        while self._ended is None and self._task is me:
-            try:
-                answer = await self._pull()
-                if self._task is me:
-                    await self._took(answer)
-            except GapError as error:
-                self._fail(error)
-            except (ClusterError, ProtocolError) as error:
-                if self._task is me:
-                    await self._failed(error)
-
-    async def _pull(self) -> PullAnswer:
-        owner = self._owner
-        hold = self._at_end
-        reserved = await owner.budget.reserve(self._account, idle=hold)
-        try:
-            commit = self._acked if owner.keeper.piggyback and self._lock_holds() else None
-            asked_at = self._loop.time()
-            if commit is not None:
-                self._sent = commit
-                self._carriers.sail(hold=hold)
-            answer = await self._puller.pull(self.position, commit, hold=hold)
-        finally:
-            self._carriers.land()
-            owner.budget.settle(reserved)
-        self.answered_ms = time.time_ns() // 1_000_000
-        if hold and answer.kind == pulling.NOTHING and self._loop.time() - asked_at < HELD_S:
-            await asyncio.sleep(HELD_S)
-        return answer
-
-    async def _took(self, answer: PullAnswer) -> None:
-        """Append what came, and see where that leaves us. Raises what is wrong with the answer."""
-        self.first_offset, self.end_offset = answer.first, answer.end
-        if answer.kind == pulling.MOVED:
-            await self._moved(answer)
-            return
-        if answer.kind == pulling.FOUND:
-            await self._append(answer)
-        elif not await self._plausible(answer):
-            return
-        self._first_start = False
-        self._nulls = 0
-        self._backoff.reset()
-        self.position = answer.next
-        self._at_end = answer.next >= answer.end
-        self._follow()
+    def _ended_by(self, error: MqbridgeError) -> None:
+        """Reading ended by itself; what waits can still be taken."""
+        self._error = error
         self._changed.set()
 
-    async def _append(self, answer: PullAnswer) -> None:
-        """Raises RemoteProtocolError for an answer that makes no sense, GapError when the broker left something out."""
-        if answer.next <= self.position or not answer.body:
-            raise RemoteProtocolError(
-                f"an answer with {len(answer.body)} bytes for offset {self.position} of {self} goes on at {answer.next}"
-            )
-        pulled = Pulled(self.queue, answer.body, self.position, answer.next, self._subscription.tags)
-        missing = pulled.first_stored - self.position
-        if missing > 0 and self._unfiltered and not self._first_start and not await self._owner.compacted(self.queue):
-            raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
-        self._waiting.append(pulled)
-        self._owner.budget.received(self._account, pulled.size)
+    # --- the lock ---------------------------------------------------------------------------------------------------
 
-    async def _plausible(self, answer: PullAnswer) -> bool:
-        """Whether an answer without messages may be believed; if not, the same offset is asked for again."""
-        lost = answer.remark in (pulling.FOUND_NULL, pulling.REMOVING) and answer.next > self.position and not self._first_start
-        if not lost and answer.next >= self.position and (answer.next > self.position or answer.next >= answer.end):
-            return True
-        self._nulls += 1
-        if lost and self._nulls > NULL_TRIES:
-            raise self._gap(answer.next, f"the broker says {answer.remark}")
-        await asyncio.sleep(self._backoff.delay())
-        return False
-
-    async def _moved(self, answer: PullAnswer) -> None:
-        """Answer 21: a reset by an administrator, our own start that is gone already, or messages that are lost."""
-        if answer.remark == pulling.RESET or answer.first <= self.position <= answer.end:
-            await self.reset(answer.next, "as an administrator has set the group's offset")
-        elif self._first_start:
-            log.info("%s: begins at offset %d, since %d is gone", self, answer.next, self.position)
-            self._go_to(answer.next)
-        elif answer.next > self.position:
-            raise self._gap(answer.next, "they were deleted before they were read; give the broker a longer fileReservedTime")
-        else:
-            raise GapError(
-                f"{self} ends at offset {answer.next}, reading was to go on at {self.position}: the topic was made anew, or the "
-                "broker lost what it had not written to disk. Reset the group's offset to go on"
-            )
-
-    def _gap(self, next_: int, why: str) -> GapError:
-        return GapError(f"{self} has a gap: offsets {self.position} to {next_ - 1} were not read, {why}", (next_,))
-
-    # --- what goes wrong --------------------------------------------------------------------------------------------
-
-    async def _failed(self, error: ClusterError | ProtocolError) -> None:
-        """Wait, tell the broker our subscriptions, or end."""
-        self._sent = None
-        if not isinstance(error, ServerRefused):
-            await self._pause(error)
-        elif error.code == Status.FLOW_CONTROL:
-            await asyncio.sleep(FLOW_CONTROL_WAIT_S)
-        elif error.code in _UNKNOWN_SUBSCRIPTION:
-            log.info("%s: a heartbeat goes first: %s", self, error)
-            await self._owner.announce()
-            await asyncio.sleep(SUBSCRIPTION_WAIT_S)
-        elif error.failure is Failure.FATAL:
-            self._fail(error)
-        else:
-            await self._pause(error)
-
-    async def _pause(self, error: MqbridgeError) -> None:
-        delay = self._backoff.delay()
-        log.warning("%s: pulling goes on in %.1f s: %s", self, delay, error)
-        if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
-            self._owner.look_again()
-        await asyncio.sleep(delay)
-
-    def _fail(self, error: MqbridgeError) -> None:
-        """It ends by itself; what waits can still be taken."""
-        if self._ended is None:
-            log.error("%s", error)
-            self._ended = error
-            self.gap_at = self.position if isinstance(error, GapError) else None
+    def lock_renewed(self, at: float) -> None:
+        """The queue's lock was taken again, at this loop time; what waited for it can be taken."""
+        self.state.lock_renewed(at)
         self._changed.set()
-
-    # --- ending -----------------------------------------------------------------------------------------------------
-
-    async def release(self) -> None:
-        """Give the queue back: what is acknowledged is committed, the rest will be delivered again."""
-        if self._stop(f"{self} was given back"):
-            await self._give_back()
-
-    async def revoke(self) -> None:
-        """It was taken away. With a lock, what is out gets a moment to be acknowledged before another member may read on."""
-        if not self._stop(f"{self} now belongs to another consumer"):
-            return
-        if self.locked_at is not None and self._acked != self._handed:
-            self._quiet.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), SETTLE_S)
-        self._taken_away = True
-        await self._give_back()
 
     def lock_lost(self) -> None:
         """Another member may have the lock and read on: nothing may be committed any more."""
-        if self._stop(f"{self} was lost: its lock could not be renewed"):
-            self._final = True
+        if self._leave(Event.LOSE_LOCK, f"{self} was lost: its lock could not be renewed") and self._giving_back is None:
             self._owner.dropped(self)
 
-    def _stop(self, why: str) -> bool:
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    async def release(self, deadline: float | None = None) -> None:
+        """Give the queue back: what is acknowledged is committed, the rest will be delivered again.
+
+        Waits for that, also if it was begun by another call; at `deadline` (loop time) what is not done by then is left.
+        """
+        self._leave(Event.RELEASE, f"{self} was given back")
+        await self._given_back(deadline)
+
+    async def revoke(self) -> None:
+        """It was taken away. With a lock, what is out gets a moment to be acknowledged before another member may read on."""
+        self._leave(Event.REVOKE, f"{self} now belongs to another consumer")
+        await self._given_back(None)
+
+    def _leave(self, event: Event, why: str) -> bool:
         """Stop pulling and handing out; False when that is so already."""
-        if self.revoked:
+        if not self.state.leave(event):
             return False
-        self._ended = LaneRevoked(why)
+        if not self.over.is_set():
+            self._error = LaneRevoked(why)
+            self._owner.budget.queues -= 1
+        self._pulls.stop()
         self.over.set()
-        self._drop()
-        self._halt()
-        self._owner.budget.queues -= 1
         self._changed.set()
+        self._quiet.set()  # nothing is waited for any more; SETTLING clears it
         return True
 
+    async def _given_back(self, deadline: float | None) -> None:
+        if self._giving_back is None:
+            if self.state.state not in (State.SETTLING, State.RELEASING):
+                return  # it never began, or its lock is lost: nothing may be said any more
+            self._giving_back = spawn(self._give_back(), f"rocketmq giving back {self}")
+        task = self._giving_back
+        if deadline is None:
+            await asyncio.shield(task)
+        else:
+            left = max(0.0, deadline - self._loop.time())
+            self._loop.call_later(left / 2, self._quiet.set)  # the other half is for the last commit and the unlock
+            await asyncio.wait([task], timeout=left)
+            if not task.done():
+                task.cancel()
+                log.warning("%s: offset %d was not committed by the deadline", self, self.committed)
+
     async def _give_back(self) -> None:
-        self._final = True
-        if self._acked != self._saved:
-            await self._save()
-        await self._carriers.cancel()
-        if self.locked_at is not None:
-            await self._owner.unlock(self.queue)
-        self._owner.dropped(self)
+        try:
+            if self.state.state is State.SETTLING:
+                await self._settle()
+            if self.state.state is State.RELEASING:
+                await self._save()
+            await self._pulls.commits.cancel()
+            if self.state.locked_at is not None and self.state.state is State.RELEASING:
+                await self._owner.unlock(self.queue)
+        finally:
+            if self.state.may(Event.GIVEN_BACK):
+                self.state.given_back()
+            self._owner.dropped(self)
+
+    async def _settle(self) -> None:
+        if self.state.locked_at is not None and not self.state.is_quiet:
+            self._quiet.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), SETTLE_S)
+        if self.state.may(Event.SETTLE):
+            self.state.settle()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mqbridge.errors import LocalProtocolError
-from mqbridge.rocketmq.wire.bodies import SubscriptionData
+from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
 from mqbridge.rocketmq.wire.tags import ALL, SEPARATOR, SQL92, TAG, split_expression
 
 RETRY_PREFIX = "%RETRY%"

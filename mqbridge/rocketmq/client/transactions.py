@@ -10,25 +10,25 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from mqbridge.errors import ClusterError, LocalProtocolError, RemoteProtocolError
 from mqbridge.net.tasks import spawn
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.client.producer import Producer
-from mqbridge.rocketmq.client.sending import SendResult
-from mqbridge.rocketmq.wire import headers
+from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import CheckTransactionHeader, EndTransactionHeader
+from mqbridge.rocketmq.wire.headers.transactions import COMMIT as WIRE_COMMIT
+from mqbridge.rocketmq.wire.headers.transactions import ROLLBACK as WIRE_ROLLBACK
+from mqbridge.rocketmq.wire.headers.transactions import STATE_UNKNOWN, CheckTransactionHeader, EndTransactionHeader
 from mqbridge.rocketmq.wire.ids import parse_offset_id
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, Sys, decode_records
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +41,9 @@ MAX_CHECKS = 64
 class State(Enum):
     """What became of the local transaction."""
 
-    COMMIT = headers.COMMIT
-    ROLLBACK = headers.ROLLBACK
-    UNKNOWN = headers.STATE_UNKNOWN
+    COMMIT = WIRE_COMMIT
+    ROLLBACK = WIRE_ROLLBACK
+    UNKNOWN = STATE_UNKNOWN
     """Not decided: the broker asks later."""
 
 
@@ -69,21 +69,23 @@ Execute = Callable[[OutgoingMessage, str], State | Awaitable[State]]
 Check = Callable[[Half], State | Awaitable[State]]
 Listener = Callable[[str, CheckTransactionHeader, Half], None]
 
+_listeners: WeakKeyDictionary[BaseClient, dict[tuple[str, str], Listener]] = WeakKeyDictionary()
+"""Who answers for the transactions of a group and topic, by client."""
+
 
 class TransactionProducer:
     """Made inside a running loop, by `RocketmqClient.transaction_producer`; one per group and topic of a client."""
 
-    def __init__(
-        self, client: "RocketmqClient", group: str, topic: str, check: Check, *, max_elapsed_s: float | None = None
-    ) -> None:
-        if (group, topic) in client.checks:
+    def __init__(self, client: BaseClient, group: str, topic: str, check: Check, *, max_elapsed_s: float | None = None) -> None:
+        listeners = _listeners.setdefault(client, {})
+        if (group, topic) in listeners:
             raise LocalProtocolError(f"this client has a transaction producer of group {group} for {topic} already")
         self._client, self._check = client, check
         self._group, self._topic = group, topic
         self._producer = Producer(client, group, topic, in_flight_per_queue=HALVES_IN_FLIGHT, max_elapsed_s=max_elapsed_s)
         self._known_to_brokers = False
         self._checks = 0
-        client.checks[group, topic] = self._on_check
+        listeners[group, topic] = self._on_check
         client.on(Code.CHECK_TRANSACTION_STATE, partial(on_check, client))
 
     async def send(self, message: OutgoingMessage, execute: Execute, queue: Queue | None = None) -> TransactionResult:
@@ -108,7 +110,7 @@ class TransactionProducer:
 
     async def close(self) -> None:
         """Close; from now on the broker asks other producers of the group."""
-        self._client.checks.pop((self._group, self._topic), None)
+        _listeners[self._client].pop((self._group, self._topic), None)
         await self._producer.close()
 
     async def _introduce(self) -> None:
@@ -183,7 +185,7 @@ def _physical_offset(half: SendResult) -> int:
         raise ClusterError(f"the broker {half.address} stored a half message under an id that is none: {error}") from error
 
 
-def on_check(client: "RocketmqClient", address: str, request: Command) -> None:
+def on_check(client: BaseClient, address: str, request: Command) -> None:
     """CHECK_TRANSACTION_STATE: find the producer by the half message's own group. Raises RemoteProtocolError."""
     asked = CheckTransactionHeader.decode(request.ext)
     records = decode_records(request.body)
@@ -192,7 +194,7 @@ def on_check(client: "RocketmqClient", address: str, request: Command) -> None:
     (record,) = records
     properties = dict(props.decode(record.properties))
     group = properties.get(Name.PGROUP, "")
-    listener = client.checks.get((group, record.topic))
+    listener = _listeners.get(client, {}).get((group, record.topic))
     if listener is None:
         log.warning("%s asks about a transaction of group %s and topic %s, which nobody here has", address, group, record.topic)
         return

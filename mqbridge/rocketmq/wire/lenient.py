@@ -147,9 +147,3 @@ def members_of(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{str(value)[:40]} is not an object")
     return {name: member for name, member in value.items() if member is not None}
-
-
-def list_of(members: dict[str, Any], name: str) -> list[Any]:
-    """A member that is a list; an absent one is empty."""
-    value = members.get(name)
-    return [] if value is None else items(value)

@@ -67,6 +67,7 @@ class Broker:
             BaseCommand.CLOSE_PRODUCER: success,
             BaseCommand.CLOSE_CONSUMER: success,
             BaseCommand.SEEK: success,
+            BaseCommand.GET_LAST_MESSAGE_ID: ends_at(-1, -1),
         }
 
     @property
@@ -109,6 +110,20 @@ class Broker:
 def success(link: Link, frame: Frame) -> None:
     ((_, body),) = [pair for pair in frame.command.ListFields() if pair[0].number != 1]
     link.send(success=pb.CommandSuccess(request_id=body.request_id))
+
+
+def ends_at(*last: int, cursor: tuple[int, int] | None = None) -> Answer:
+    """The topic's last entry; with a cursor also up to where the subscription is acknowledged."""
+
+    def answer(link: Link, frame: Frame) -> None:
+        body = pb.CommandGetLastMessageIdResponse(
+            request_id=frame.command.getLastMessageId.request_id,
+            last_message_id=ids.message_id(*last),
+            consumer_mark_delete_position=None if cursor is None else ids.message_id(*cursor),
+        )
+        link.send(getLastMessageIdResponse=body)
+
+    return answer
 
 
 def found(link: Link, frame: Frame, url: str, **more: Any) -> None:

@@ -66,6 +66,7 @@ class Store(Broker):
             BaseCommand.ACK: self._on_ack,
             BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self._on_redeliver,
             BaseCommand.CLOSE_CONSUMER: self._on_close_consumer,
+            BaseCommand.GET_LAST_MESSAGE_ID: self._on_last,
         }
 
     def receive(self, link: Link, frame: Frame) -> None:
@@ -162,6 +163,16 @@ class Store(Broker):
                 cursor.acknowledge(ids.entry_id(place)[1])
         if asked.HasField("request_id"):
             self._say(link, ackResponse=pb.CommandAckResponse(consumer_id=asked.consumer_id, request_id=asked.request_id))
+
+    def _on_last(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.getLastMessageId
+        reader = self._reader(link, asked.consumer_id)
+        answer = pb.CommandGetLastMessageIdResponse(
+            request_id=asked.request_id,
+            last_message_id=ids.message_id(LEDGER, len(self.logs[reader.topic]) - 1),
+            consumer_mark_delete_position=ids.message_id(LEDGER, reader.cursor.mark - 1),
+        )
+        self._say(link, getLastMessageIdResponse=answer)
 
     def _on_redeliver(self, link: Link, frame: Frame) -> None:
         asked = frame.command.redeliverUnacknowledgedMessages

@@ -92,7 +92,7 @@ async def test_closed_while_it_waits_it_leaves_the_queue(broker: Broker, client)
     broker.on[BaseCommand.PRODUCER] = answering(producer_ready=False)
     producer = client.producer(TOPIC, Publication("mine", access=pb.WaitForExclusive))
     await until(lambda: producer.queued)
-    await producer.close(timeout=0.01)
+    await producer.close(asyncio.get_running_loop().time() + 0.01)
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
     with pytest.raises(ClusterError, match="closed"):
         await producer.opened()
@@ -213,7 +213,7 @@ async def test_closed_while_it_registers_it_is_closed_at_the_broker_too(broker: 
     broker.on[BaseCommand.PRODUCER] = silent
     producer = client.producer(TOPIC)
     await until(lambda: broker.asked[BaseCommand.PRODUCER])
-    await producer.close(timeout=0.01)
+    await producer.close(asyncio.get_running_loop().time() + 0.01)
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
 
 

@@ -62,6 +62,10 @@ async def test_acknowledgements_are_gathered(broker: Broker, client):
 
 async def test_closing_sends_what_is_acknowledged(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
+    for entry in range(6):
+        broker.link.message(0, 1, entry, b"x")
+        await consumer.receive()
+    consumer.acknowledge_up_to((1, 6))
     consumer.acknowledge_up_to((1, 5))
     consumer.acknowledge_up_to((1, 3))
     await consumer.close()
@@ -99,19 +103,22 @@ async def test_shared_consumers_take_what_comes_again(broker: Broker, client):
     await consumer.close()
 
 
-async def test_redelivery_of_everything_raises_the_epoch(broker: Broker, client):
+async def test_redelivery_of_everything_subscribes_anew_behind_what_is_acknowledged(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
-    for entry in range(3):
+    for entry in range(4):
         broker.link.message(0, 1, entry, b"x", consumer_epoch=0)
-    await consumer.receive()
+    assert [(await consumer.receive()).entry for _ in range(3)] == [0, 1, 2]
+    consumer.acknowledge_up_to((1, 0))
     consumer.redeliver()
-    broker.link.message(0, 1, 3, b"old", consumer_epoch=0)
-    broker.link.message(0, 1, 0, b"new", consumer_epoch=1)
-    assert (await consumer.receive()).payload == b"new"
+    broker.link.message(0, 1, 4, b"on its way before", consumer_epoch=0)
+    await until(lambda: consumer.sessions == 2)
+    broker.link.message(0, 1, 5, b"read for the old registration", consumer_epoch=0)
+    for entry in range(1, 5):
+        broker.link.message(0, 1, entry, b"again", consumer_epoch=1)
+    assert [(await consumer.receive()).entry for _ in range(4)] == [1, 2, 3, 4]
     assert consumer.waiting == 0
-    await until(lambda: broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES])
-    (asked,) = broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES]
-    assert (asked.consumer_epoch, len(asked.message_ids)) == (1, 0)
+    assert broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES] == []
+    assert [asked.consumer_epoch for asked in broker.asked[BaseCommand.SUBSCRIBE]] == [0, 1]
     await consumer.close()
 
 

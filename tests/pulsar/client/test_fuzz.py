@@ -78,6 +78,8 @@ async def feed(frames: list[bytes]) -> None:
     producer = Producer(lookup, 0, TOPIC, Publication())
     await producer._attachment.stop_trying()
     consumer = Consumer(lookup, 1, TOPIC, Subscription("s", Types.Failover))
+    consumer._state.subscribing()
+    consumer._state.activated()
     for role, table in ((producer, connection.producers), (consumer, connection.consumers)):
         table[role._id] = role
         role._attachment.connection = connection

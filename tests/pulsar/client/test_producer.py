@@ -6,6 +6,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.pulsar.client.connection import MAX_SENDS_IN_FLIGHT
+from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -198,6 +199,28 @@ async def test_what_takes_too_long_fails_and_the_rest_goes_on(broker: Broker, cl
     await producer.close()
 
 
+async def test_what_takes_too_long_takes_all_behind_it_along_where_order_counts(broker: Broker, client, frames):
+    """Also what is sent by somebody who has not heard of it yet; the next one is taken when all have."""
+    broker.on[BaseCommand.SEND] = silent
+    producer = client.producer(TOPIC, Publication(max_elapsed_s=0.5, fails_in_order=True))
+    (first,) = send(producer, b"a")
+    await until(lambda: frames)
+    await asyncio.sleep(0.3)
+    later = send(producer, b"b", b"c")
+    unheard: list[asyncio.Future] = []
+    later[1].add_done_callback(lambda _: unheard.extend(send(producer, b"d")))
+    with pytest.raises(RequestTimeout):
+        await first
+    assert [type(one.exception()) for one in later if one.done()] == [RequestTimeout] * 2, "at once, long before their own time"
+    await until(lambda: unheard and unheard[0].done())
+    assert isinstance(unheard[0].exception(), RequestTimeout)
+    broker.on[BaseCommand.SEND] = broker.store
+    await until(lambda: producer._failing is None)
+    await asyncio.gather(*send(producer, b"a again"))
+    assert len(frames) == 4, "a, b, c, and a again"
+    await producer.close()
+
+
 async def test_a_name_that_is_taken_is_fatal_after_a_while(broker: Broker):
     def busy(link, frame):
         link.error(frame.command.producer.request_id, pb.ProducerBusy)
@@ -245,7 +268,7 @@ async def test_closing_waits_for_receipts_but_not_for_ever(broker: Broker, clien
     producer = client.producer(TOPIC)
     (sent,) = send(producer, b"a")
     await producer.opened()
-    await producer.close(timeout=0.05)
+    await producer.close(asyncio.get_running_loop().time() + 0.05)
     with pytest.raises(ClusterError, match="closed"):
         await sent
     with pytest.raises(ClusterError, match="closed"):

@@ -12,9 +12,10 @@ from mqbridge.errors import Unreachable
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.rocketmq.client import connection as connections
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
-from mqbridge.rocketmq.wire import batch, headers
+from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command, decode, encode, measure
+from mqbridge.rocketmq.wire.headers.sending import SendHeader, SendResult
 from tests.kit.conversation import ServerLink, in_turn, silent, until  # noqa: F401 - tests take the last three from here
 
 NS, NS2 = "ns:9876", "ns2:9876"
@@ -79,9 +80,9 @@ class Cluster:
         (link,) = self.links_to(address)
         return link
 
-    def headers(self, code: int) -> list[headers.SendHeader]:
+    def headers(self, code: int) -> list[SendHeader]:
         """What sends of this kind said, in the order of arrival."""
-        return [headers.SendHeader.decode(command.ext) for command in self.asked[code]]
+        return [SendHeader.decode(command.ext) for command in self.asked[code]]
 
     async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **_: Any) -> Endpoint:
         address = f"{host}:{port}"
@@ -154,7 +155,7 @@ def success(link: Link, request: Command) -> None:
 
 def store(link: Link, request: Command, code: int = Status.SUCCESS) -> None:
     """Keep a message or the messages of a batch, and say where."""
-    said = headers.SendHeader.decode(request.ext)
+    said = SendHeader.decode(request.ext)
     if request.code == Code.SEND_BATCH_MESSAGE:
         messages = [(body, properties.decode()) for _, body, properties in batch.decode_batch(request.body)]
     else:
@@ -163,7 +164,7 @@ def store(link: Link, request: Command, code: int = Status.SUCCESS) -> None:
     offset = len(stored)
     stored.extend(messages)
     ids = ",".join(f"7F00000100002A9F{(said.queue_id << 32) + offset + place:016X}" for place in range(len(messages)))
-    link.answer(request, code, headers.SendResult(ids, said.queue_id, offset, transaction_id="TX").encode())
+    link.answer(request, code, SendResult(ids, said.queue_id, offset, transaction_id="TX").encode())
 
 
 def stored_with(code: int) -> Answer:

@@ -6,7 +6,18 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net import pending
-from mqbridge.rocketmq.client import carriers, connection, consumer, membership, pop, pulling, routes, sending, stream
+from mqbridge.rocketmq.client import (
+    commit_carrying_pulls,
+    connection,
+    consumer,
+    membership,
+    pop,
+    pull_loop,
+    pulling,
+    routes,
+    send_queue,
+    stream,
+)
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.command import Command
 from tests.rocketmq.client.broker import Cluster, Link, scripted_client
@@ -19,12 +30,13 @@ SHORT_S = 0.2
 LONG_S = 5.0
 """For one that comes, on a busy machine too."""
 WAITS = {
-    carriers: ("BEGUN_S",),
+    commit_carrying_pulls: ("BEGUN_S",),
     consumer: ("HANDOVER_S", "UNBALANCED_S"),
     membership: ("JOIN_PAUSE_S",),
     routes: ("LEAST_REFRESH_S",),
-    sending: ("FIRST_RETRY_S",),
-    stream: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S", "OVERTAKEN_S"),
+    send_queue: ("FIRST_RETRY_S",),
+    pull_loop: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S"),
+    stream: ("OVERTAKEN_S",),
     pending: ("SWEEP_S",),
 }
 

@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.rocketmq.client import carriers
+from mqbridge.rocketmq.client import commit_carrying_pulls, pull_loop
 from mqbridge.rocketmq.client import consumer as consumer_module
-from mqbridge.rocketmq.client import stream as stream_module
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.consumer import GroupConsumer, join
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.wire import bodies, properties
-from mqbridge.rocketmq.wire.bodies import Queue, TopicConfig
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat
+from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
-from mqbridge.rocketmq.wire.headers import PullFlag, PullHeader, PullResult
+from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader, PullResult
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
 
@@ -88,7 +90,7 @@ class Groups:
             Code.PULL_MESSAGE: self.pull,
             Code.LITE_PULL_MESSAGE: self.pull,
             Code.GET_TOPIC_CONFIG: lambda link, request: link.answer(
-                request, body=bodies.encode_topic_config(TopicConfig(request.ext["topic"], 2, 2))
+                request, body=TopicConfig(request.ext["topic"], 2, 2).encode()
             ),
         }
         cluster.on.update(answers)
@@ -131,7 +133,7 @@ class Groups:
     # --- members ----------------------------------------------------------------------------------------------------
 
     def heartbeat(self, link: Link, request: Command) -> None:
-        beat = bodies.decode_heartbeat(request.body)
+        beat = Heartbeat.decode(request.body)
         for consumer in beat.consumers:
             group = self.members[consumer.group]
             known = beat.client_id in group
@@ -155,7 +157,7 @@ class Groups:
     def list_members(self, link: Link, request: Command) -> None:
         members = self.members[request.ext["consumerGroup"]]
         if members:
-            link.answer(request, body=bodies.encode_consumer_list(members))
+            link.answer(request, body=ConsumerList(tuple(members)).encode())
         else:
             link.answer(request, Status.SYSTEM_ERROR, remark="no consumer for this group")
 
@@ -185,12 +187,12 @@ class Groups:
     # --- locks ------------------------------------------------------------------------------------------------------
 
     def lock(self, link: Link, request: Command) -> None:
-        said = bodies.decode_lock(request.body)
+        said = LockRequest.decode(request.body)
         held = [queue for queue in said.queues if self.locks.setdefault((said.group, queue), said.client_id) == said.client_id]
-        link.answer(request, body=bodies.encode_locked(held))
+        link.answer(request, body=LockedQueues(tuple(held)).encode())
 
     def unlock(self, link: Link, request: Command) -> None:
-        said = bodies.decode_lock(request.body)
+        said = LockRequest.decode(request.body)
         for queue in said.queues:
             if self.locks.get((said.group, queue)) == said.client_id:
                 del self.locks[said.group, queue]
@@ -280,8 +282,8 @@ async def first_stream(consumer: GroupConsumer) -> QueueStream:
 async def scene(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     """Waits that only spare servers are cut short."""
     for name in ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
-        monkeypatch.setattr(stream_module, name, 0.002)
-    monkeypatch.setattr(carriers, "BEGUN_S", 0.0)
+        monkeypatch.setattr(pull_loop, name, 0.002)
+    monkeypatch.setattr(commit_carrying_pulls, "BEGUN_S", 0.0)
     monkeypatch.setattr(consumer_module, "HANDOVER_S", 0.0)
     monkeypatch.setattr(consumer_module, "UNBALANCED_S", 0.02)
     scene = Scene(cluster)

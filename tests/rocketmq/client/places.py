@@ -15,7 +15,7 @@ from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.kit import conversation
 from tests.kit.rocketmq import RocketMQ
 

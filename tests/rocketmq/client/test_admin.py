@@ -5,10 +5,22 @@ import pytest
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestTimeout, ServerRefused
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.routes import Queue
-from mqbridge.rocketmq.wire import bodies, headers
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.bodies import BrokerData, ClusterInfo, GroupConfig, QueueStats, TopicConfig
+from mqbridge.rocketmq.wire.bodies.configs import DataVersion, GroupConfig, GroupConfigs, TopicConfig
+from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections, ProducerConnections
+from mqbridge.rocketmq.wire.bodies.offsets import (
+    ConsumeOffsets,
+    ConsumerOffsets,
+    ConsumeStats,
+    QueueStats,
+    ResetOffsets,
+    TopicStats,
+)
+from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, TopicList
 from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers.admin import CreateTopicHeader, QueryHeader
+from mqbridge.rocketmq.wire.headers.groups import ResetOffsetHeader
+from mqbridge.rocketmq.wire.headers.offsets import SearchOffsetHeader
 from mqbridge.rocketmq.wire.ids import offset_id, parse_host
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import NS, TOPIC, A, B, Cluster, in_turn, refuses, route, says, scripted_client, success
@@ -20,7 +32,7 @@ A0, B0 = Queue(TOPIC, "broker-a", 0), Queue(TOPIC, "broker-b", 0)
 def registered(cluster: Cluster) -> None:
     """Both brokers are in one cluster."""
     brokers = {name: BrokerData(name, "C", addresses) for name, addresses in cluster.brokers.items()}
-    info = bodies.encode_cluster_info(ClusterInfo(brokers, {"C": ("broker-a", "broker-b"), "empty": ()}))
+    info = ClusterInfo(brokers, {"C": ("broker-a", "broker-b"), "empty": ()}).encode()
     cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says(info)
 
 
@@ -54,10 +66,10 @@ async def test_topics_and_those_of_the_system(cluster: Cluster, client: Rocketmq
         "C_REPLY_TOPIC",
         "my_REPLY_TOPIC",
     ]
-    cluster.on[Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER] = says(bodies.encode_topic_list(names))
+    cluster.on[Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER] = says(TopicList(tuple(names)).encode())
     assert await client.admin.topics() == sorted(names)
     assert await client.admin.user_topics() == ["a", "my_REPLY_TOPIC", "z"]
-    cluster.on[Code.GET_TOPICS_BY_CLUSTER] = says(bodies.encode_topic_list(["x"]))
+    cluster.on[Code.GET_TOPICS_BY_CLUSTER] = says(TopicList(("x",)).encode())
     assert await client.admin.topics("C") == ["x"]
     assert cluster.asked[Code.GET_TOPICS_BY_CLUSTER][0].ext == {"cluster": "C"}
 
@@ -67,7 +79,7 @@ def creates(cluster: Cluster):
     names = {A: "broker-a", B: "broker-b"}
 
     def answer(link, request):
-        said = headers.CreateTopicHeader.decode(request.ext)
+        said = CreateTopicHeader.decode(request.ext)
         cluster.topics.setdefault(said.topic, {})[names[link.address]] = said.write_queue_nums
         link.answer(request, remark="not set any response code")
 
@@ -79,7 +91,7 @@ async def test_a_topic_is_made_at_every_master_and_shown(cluster: Cluster, clien
     cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = in_turn(refuses(Status.TOPIC_NOT_EXIST), refuses(Status.TOPIC_NOT_EXIST), route)
     await client.admin.create_topic("new", 3, attributes={"message.type": "FIFO", "x": "y"}, order=True)
     assert asked_of(cluster, Code.UPDATE_AND_CREATE_TOPIC) == [A, B]
-    said = headers.CreateTopicHeader.decode(cluster.asked[Code.UPDATE_AND_CREATE_TOPIC][0].ext)
+    said = CreateTopicHeader.decode(cluster.asked[Code.UPDATE_AND_CREATE_TOPIC][0].ext)
     assert (said.topic, said.read_queue_nums, said.write_queue_nums, said.perm, said.order) == ("new", 3, 3, 6, True)
     assert (said.attributes, said.topic_filter_type) == ("+message.type=FIFO,+x=y", "SINGLE_TAG")
     assert len(cluster.asked[Code.GET_ROUTEINFO_BY_TOPIC]) == 3
@@ -122,11 +134,11 @@ async def test_a_topic_is_deleted_at_every_broker_and_name_server(cluster: Clust
 
 async def test_configurations_and_statistics(cluster: Cluster, client: RocketmqClient):
     config = TopicConfig(TOPIC, 2, 2, attributes={"message.type": "NORMAL"})
-    cluster.at[A, Code.GET_TOPIC_CONFIG] = says(bodies.encode_topic_config(config))
+    cluster.at[A, Code.GET_TOPIC_CONFIG] = says(config.encode())
     cluster.at[B, Code.GET_TOPIC_CONFIG] = refuses(Status.TOPIC_NOT_EXIST)
     assert await client.admin.topic_config(TOPIC) == {"broker-a": config}
     for address, queue in ((A, A0), (B, B0)):
-        cluster.at[address, Code.GET_TOPIC_STATS_INFO] = says(bodies.encode_topic_stats({queue: QueueStats(1, 5, 99)}))
+        cluster.at[address, Code.GET_TOPIC_STATS_INFO] = says(TopicStats({queue: QueueStats(1, 5, 99)}).encode())
     assert await client.admin.topic_stats(TOPIC) == {A0: QueueStats(1, 5, 99), B0: QueueStats(1, 5, 99)}
     with pytest.raises(ServerRefused, match="knows topic 'none'") as caught:
         await client.admin.topic_stats("none")
@@ -153,24 +165,33 @@ async def test_groups_are_made_and_deleted_at_every_master(cluster: Cluster, cli
     await client.groups.create(config)
     await client.groups.delete("G")
     assert asked_of(cluster, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP) == [A, B]
-    assert bodies.decode_group_config(cluster.asked[Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP][0].body) == config
+    assert GroupConfig.decode(cluster.asked[Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP][0].body) == config
     assert [one.ext for one in cluster.asked[Code.DELETE_SUBSCRIPTIONGROUP]] == [{"groupName": "G", "cleanOffset": "true"}] * 2
-    cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = says(bodies.encode_group_configs([config], bodies.DataVersion()))
+    cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = says(
+        GroupConfigs({one.name: one for one in [config]}, DataVersion()).encode()
+    )
     assert await client.groups.configs() == {"G": {"broker-a": config, "broker-b": config}}
     with pytest.raises(ClusterError, match="cannot be a group"):
         await client.groups.create(GroupConfig("a b"))
 
 
 async def test_who_is_connected(cluster: Cluster, client: RocketmqClient):
-    connection = bodies.Connection("id", "1.2.3.4:5")
+    connection = Connection("id", "1.2.3.4:5")
     cluster.at[A, Code.GET_CONSUMER_CONNECTION_LIST] = refuses(Status.CONSUMER_NOT_ONLINE)
-    found = bodies.ConsumerConnections((connection,))
-    cluster.at[B, Code.GET_CONSUMER_CONNECTION_LIST] = says(bodies.encode_consumer_connections(found))
+    found = ConsumerConnections((connection,))
+    cluster.at[B, Code.GET_CONSUMER_CONNECTION_LIST] = says(found.encode())
     assert await client.groups.consumers("G") == found
     cluster.at[B, Code.GET_CONSUMER_CONNECTION_LIST] = refuses(Status.CONSUMER_NOT_ONLINE)
     assert await client.groups.consumers("G") is None
     cluster.at[A, Code.GET_PRODUCER_CONNECTION_LIST] = refuses(Status.SYSTEM_ERROR, "the producer group[G] not exist")
-    cluster.at[B, Code.GET_PRODUCER_CONNECTION_LIST] = says(bodies.encode_producer_connections([connection, connection]))
+    cluster.at[B, Code.GET_PRODUCER_CONNECTION_LIST] = says(
+        ProducerConnections(
+            (
+                connection,
+                connection,
+            )
+        ).encode()
+    )
     assert await client.groups.producers("G") == [connection]
     cluster.at[B, Code.GET_PRODUCER_CONNECTION_LIST] = refuses(Status.SYSTEM_ERROR, "NullPointerException")
     with pytest.raises(ServerRefused, match="NullPointerException"):
@@ -178,8 +199,15 @@ async def test_who_is_connected(cluster: Cluster, client: RocketmqClient):
 
 
 async def test_topics_of_a_group_and_groups_of_a_topic(cluster: Cluster, client: RocketmqClient):
-    cluster.at[A, Code.QUERY_TOPICS_BY_CONSUMER] = says(bodies.encode_topic_list(["x", "y"]))
-    cluster.at[B, Code.QUERY_TOPICS_BY_CONSUMER] = says(bodies.encode_topic_list(["y"]))
+    cluster.at[A, Code.QUERY_TOPICS_BY_CONSUMER] = says(
+        TopicList(
+            (
+                "x",
+                "y",
+            )
+        ).encode()
+    )
+    cluster.at[B, Code.QUERY_TOPICS_BY_CONSUMER] = says(TopicList(("y",)).encode())
     assert await client.groups.topics_of("G") == ["x", "y"]
     assert cluster.asked[Code.QUERY_TOPICS_BY_CONSUMER][0].ext == {"group": "G"}
     cluster.at[A, Code.QUERY_TOPIC_CONSUME_BY_WHO] = says({"groupList": ["G2"]})
@@ -188,19 +216,19 @@ async def test_topics_of_a_group_and_groups_of_a_topic(cluster: Cluster, client:
 
 
 async def test_offsets_of_groups(cluster: Cluster, client: RocketmqClient):
-    stats = bodies.ConsumeStats({A0: bodies.ConsumeOffsets(10, 7)})
-    cluster.at[A, Code.GET_CONSUME_STATS] = says(bodies.encode_consume_stats(stats))
-    cluster.at[B, Code.GET_CONSUME_STATS] = says(bodies.encode_consume_stats(bodies.ConsumeStats({})))
+    stats = ConsumeStats({A0: ConsumeOffsets(10, 7)})
+    cluster.at[A, Code.GET_CONSUME_STATS] = says(stats.encode())
+    cluster.at[B, Code.GET_CONSUME_STATS] = says(ConsumeStats({}).encode())
     assert await client.groups.progress("G", TOPIC) == stats.offsets
-    offsets = bodies.encode_consumer_offsets({(TOPIC, "G"): {0: 7}, (TOPIC, "H"): {0: 1}})
+    offsets = ConsumerOffsets({(TOPIC, "G"): {0: 7}, (TOPIC, "H"): {0: 1}}).encode()
     cluster.at[A, Code.GET_ALL_CONSUMER_OFFSET] = says(offsets)
     cluster.at[B, Code.GET_ALL_CONSUMER_OFFSET] = says(b'{"offsetTable":{}}')
     assert await client.groups.offsets("G") == {("G", A0): 7}
     assert await client.groups.offsets() == {("G", A0): 7, ("H", A0): 1}
     for address, queue in ((A, A0), (B, B0)):
-        cluster.at[address, Code.INVOKE_BROKER_TO_RESET_OFFSET] = says(bodies.encode_reset_offsets({queue: 3}))
+        cluster.at[address, Code.INVOKE_BROKER_TO_RESET_OFFSET] = says(ResetOffsets({queue: 3}).encode())
     assert await client.groups.reset("G", TOPIC, 123) == {A0: 3, B0: 3}
-    said = headers.ResetOffsetHeader.decode(cluster.asked[Code.INVOKE_BROKER_TO_RESET_OFFSET][0].ext)
+    said = ResetOffsetHeader.decode(cluster.asked[Code.INVOKE_BROKER_TO_RESET_OFFSET][0].ext)
     assert (said.group, said.topic, said.timestamp, said.is_force, said.queue_id) == ("G", TOPIC, 123, True, -1)
 
 
@@ -241,7 +269,7 @@ async def test_positions_of_a_queue(cluster: Cluster, client: RocketmqClient):
         cluster.at[B, code] = lambda link, request, value=value: link.answer(request, ext={"offset": str(value)})
     assert (await client.positions.first(B0), await client.positions.next(B0)) == (3, 9)
     assert await client.positions.at(B0, 77, upper=True) == 5
-    said = headers.SearchOffsetHeader.decode(cluster.asked[Code.SEARCH_OFFSET_BY_TIMESTAMP][0].ext)
+    said = SearchOffsetHeader.decode(cluster.asked[Code.SEARCH_OFFSET_BY_TIMESTAMP][0].ext)
     assert (said.queue_id, said.timestamp, said.boundary_type) == (0, 77, "UPPER")
     cluster.on[Code.GET_EARLIEST_MSG_STORETIME] = in_turn(
         lambda link, request: link.answer(request, ext={"timestamp": "55"}),
@@ -265,7 +293,7 @@ async def test_what_is_found_by_hash_is_checked_by_key(cluster: Cluster, client:
     cluster.at[A, Code.QUERY_MESSAGE] = says(record("k1 k2", "U1", 20) + record("kk", "U2", 5))
     cluster.at[B, Code.QUERY_MESSAGE] = says(record("k2", "U1", 10))
     assert [one.store_timestamp for one in await client.query.by_key(TOPIC, "k2", begin=1, end=99, most=7)] == [10, 20]
-    said = headers.QueryHeader.decode(cluster.asked[Code.QUERY_MESSAGE][0].ext)
+    said = QueryHeader.decode(cluster.asked[Code.QUERY_MESSAGE][0].ext)
     assert (said.key, said.max_num, said.begin_timestamp, said.end_timestamp, said.unique_key) == ("k2", 7, 1, 99, None)
     assert [one.store_timestamp for one in await client.query.by_unique_key(TOPIC, "U1")] == [10, 20]
     assert cluster.asked[Code.QUERY_MESSAGE][-1].ext["_UNIQUE_KEY_QUERY"] == "true"

@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.errors import LocalProtocolError
 from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.wire.bodies import ConsumerData, Heartbeat, SubscriptionData, decode_heartbeat
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.codes import Code
 from tests.rocketmq.client.broker import NS, TOPIC, A, B, Cluster, in_turn, refuses, scripted_client, silent, success, until
 
@@ -14,7 +14,7 @@ BEAT = Code.HEART_BEAT
 
 
 def beats(cluster: Cluster, address: str) -> list[Heartbeat]:
-    return [decode_heartbeat(command.body) for command in cluster.asked_at[address] if command.code == BEAT]
+    return [Heartbeat.decode(command.body) for command in cluster.asked_at[address] if command.code == BEAT]
 
 
 def consumer(group: str = "G", version: int = 1) -> ConsumerData:

@@ -11,14 +11,16 @@ from mqbridge.rocketmq.client import membership
 from mqbridge.rocketmq.client.broadcast import MemoryOffsets
 from mqbridge.rocketmq.client.consumer import GroupConsumer, join
 from mqbridge.rocketmq.client.rebalance import circle
-from mqbridge.rocketmq.client.spec import From, GroupSpec, Model
+from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import everything, parse_tags, sql92, tagged
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerList, Heartbeat
+from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.running import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
-from mqbridge.rocketmq.wire.headers import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
-from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
+from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
+from tests.rocketmq.client.broker import NS, hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, first_stream, scene
 
 __all__ = ["scene"]
@@ -80,7 +82,7 @@ async def test_who_is_not_listed_tells_the_broker_and_then_gives_all_back(scene:
     beats = len(scene.cluster.asked[Code.HEART_BEAT])
 
     def without_us(link: object, request: Command) -> None:
-        link.answer(request, body=bodies.encode_consumer_list(["other"]))  # type: ignore[attr-defined]
+        link.answer(request, body=ConsumerList(("other",)).encode())  # type: ignore[attr-defined]
 
     scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = without_us
     consumer.look_again()
@@ -108,7 +110,7 @@ async def test_the_retry_queue_is_taken_as_soon_as_it_shows(scene: Scene) -> Non
     scene.groups.make_retry_topics = False
     consumer = await scene.join(retries=True)
     assert list(consumer.held) == [q(0)]
-    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert [one.topic for one in beat.consumers[0].subscriptions] == ["T", "%RETRY%G"]
     scene.groups.append(b"again", topic="%RETRY%G")
     scene.cluster.topics["%RETRY%G"] = {"broker-a": 1}
@@ -148,9 +150,11 @@ async def test_a_queue_whose_start_is_unknown_is_taken_later(scene: Scene) -> No
 
 @pytest.mark.parametrize(
     ("start", "start_ms", "offset"),
-    [(From.EARLIEST, 0, 2), (From.LATEST, 0, 6), (From.TIMESTAMP, 300, 3), (From.TIMESTAMP, 999, 6)],
+    [(StartOffset.EARLIEST, 0, 2), (StartOffset.LATEST, 0, 6), (StartOffset.TIMESTAMP, 300, 3), (StartOffset.TIMESTAMP, 999, 6)],
 )
-async def test_a_new_group_begins_where_it_is_told_and_commits_it(scene: Scene, start: From, start_ms: int, offset: int) -> None:
+async def test_a_new_group_begins_where_it_is_told_and_commits_it(
+    scene: Scene, start: StartOffset, start_ms: int, offset: int
+) -> None:
     scene.groups.append(*[b"x"] * 6)
     scene.groups.log().first = 2
     scene.groups.times[q(0)] = [100, 150, 200, 300, 400, 500]
@@ -163,12 +167,12 @@ async def test_a_new_group_begins_where_it_is_told_and_commits_it(scene: Scene, 
 async def test_a_known_group_goes_on_where_it_stands(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 6)
     scene.groups.offsets["G", q(0)] = 5
-    stream = await scene.stream(start=From.LATEST)
+    stream = await scene.stream(start=StartOffset.LATEST)
     assert (await stream.receive()).first == 5
 
 
 async def test_a_queue_that_the_topic_gets_later_is_read_from_its_beginning(scene: Scene) -> None:
-    consumer = await scene.join(start=From.LATEST)
+    consumer = await scene.join(start=StartOffset.LATEST)
     scene.groups.append(b"before we saw it", number=1)
     scene.cluster.topics["T"] = {"broker-a": 2}
     scene.clients[0].routes.invalidate("T")
@@ -204,9 +208,10 @@ async def test_sql_is_checked_before_anything_else(scene: Scene) -> None:
 async def test_sql_goes_with_the_heartbeat(scene: Scene) -> None:
     scene.cluster.on[Code.CHECK_CLIENT_CONFIG] = lambda link, request: link.answer(request)
     await scene.join(subscriptions=(sql92("T", "a > 5"),))
-    _, group, checked = bodies.decode_check_client(scene.cluster.asked[Code.CHECK_CLIENT_CONFIG][0].body)
+    found = CheckClient.decode(scene.cluster.asked[Code.CHECK_CLIENT_CONFIG][0].body)
+    group, checked = found.group, found.subscription
     assert (group, checked.kind, checked.expression) == ("G", "SQL92", "a > 5")
-    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert beat.consumers[0].subscriptions == (checked,)
 
 
@@ -223,7 +228,7 @@ async def test_two_groups_share_a_client(scene: Scene) -> None:
     two = await join(scene.clients[0], GroupSpec("H", (everything("T"),), retries=False))
     scene.consumers.append(two)
     assert (await one.held[q(0)].receive()).next == (await two.held[q(0)].receive()).next == 1
-    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert {consumer.group for consumer in beat.consumers} == {"G", "H"}
 
 
@@ -271,7 +276,7 @@ async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(s
         assert store.offsets == {q(0): 3, q(1): 3}
     assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == scene.cluster.asked[Code.QUERY_CONSUMER_OFFSET] == []
     assert {pull.sys_flag & 1 for pull in scene.groups.pulls()} == {0}
-    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert beat.consumers[0].model == "BROADCASTING"
 
 
@@ -279,9 +284,9 @@ async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end
     scene.groups.append(*[b"x"] * 3)
     store = MemoryOffsets()
     store.offsets[q(0)] = 1
-    known = await scene.stream(instance="1", model=Model.BROADCASTING, store=store, start=From.LATEST)
+    known = await scene.stream(instance="1", model=Model.BROADCASTING, store=store, start=StartOffset.LATEST)
     assert (await known.receive()).first == 1
-    new = await scene.stream(instance="2", model=Model.BROADCASTING, start=From.LATEST)
+    new = await scene.stream(instance="2", model=Model.BROADCASTING, start=StartOffset.LATEST)
     assert new.position == 3
 
 
@@ -293,7 +298,7 @@ async def test_a_reset_by_request_is_followed(scene: Scene, caplog: pytest.LogCa
     stream = await scene.stream()
     await stream.receive()
     header = ResetOffsetHeader("G", "T", -1).encode()
-    body = bodies.encode_reset_offsets({q(0): 2, q(7): 1})
+    body = ResetOffsets({q(0): 2, q(7): 1}).encode()
     with caplog.at_level(logging.WARNING):
         scene.groups.say(scene.clients[0], Command(Code.RESET_CONSUMER_CLIENT_OFFSET, header, body, flag=ONEWAY))
         await until(lambda: scene.groups.committed("G") == 2)
@@ -309,7 +314,7 @@ async def test_running_info_says_what_is_held(scene: Scene) -> None:
     scene.groups.say(scene.clients[0], ask)
     await until(lambda: [c for c in scene.cluster.asked[0] if c.is_response and c.opaque == 9])
     (answer,) = (c for c in scene.cluster.asked[0] if c.is_response and c.opaque == 9)
-    info = bodies.decode_running_info(answer.body)
+    info = RunningInfo.decode(answer.body)
     assert info.queues[stream.queue]["cachedMsgCount"] == 6
     assert [one.topic for one in info.subscriptions] == ["T"]
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
@@ -340,3 +345,27 @@ async def test_a_notice_about_a_group_that_is_gone_is_ignored(scene: Scene) -> N
     await consumer.close()
     link.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"}, flag=ONEWAY))
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["away", "forgetful"])
+async def test_consuming_goes_on_without_name_servers(scene: Scene, how: str) -> None:
+    """Pulls, commits and locks go where the last known route says."""
+    scene.groups.append(b"1")
+    consumer = await scene.join(orderly=True)
+    (stream,) = consumer.held.values()
+    await stream.receive()
+    if how == "away":
+        scene.cluster.unreachable.add(NS)
+        scene.cluster.link_to(NS).drop()
+    else:
+        scene.cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = refuses(Status.TOPIC_NOT_EXIST)
+    scene.clients[0].routes.invalidate("T")
+    for number in range(2, 6):
+        await until(lambda: scene.groups.held)
+        scene.groups.append(b"%d" % number)
+        stream.commit((await asyncio.wait_for(stream.receive(), 5)).next)
+    assert consumer._locks is not None
+    await consumer.renew(consumer._locks)
+    assert not stream.revoked
+    await stream.release()
+    assert scene.groups.committed("G") == 5

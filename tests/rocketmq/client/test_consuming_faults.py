@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.kit.rocketmq import RocketMQ
 from tests.rocketmq.client.places import Place, Reading, until
 

@@ -12,11 +12,13 @@ from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.client.transactions import Half, State
-from mqbridge.rocketmq.wire import batch, bodies
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire import batch
+from mqbridge.rocketmq.wire.bodies.pops import BatchAcks
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
-from mqbridge.rocketmq.wire.headers import CheckTransactionHeader, EndTransactionHeader, PopResult
+from mqbridge.rocketmq.wire.headers.pops import PopResult
+from mqbridge.rocketmq.wire.headers.transactions import CheckTransactionHeader, EndTransactionHeader
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import A, Link, store, success
 from tests.rocketmq.client.cutting import MODES, SILENT, Cutting, cutting, impatient, insist, new_client
@@ -195,7 +197,7 @@ async def pop(cluster: Cutting) -> None:
         link.answer(request, ext=header.encode(), body=b"".join(todo[at] for at in offsets))
 
     def acknowledged(link: Link, request: Command) -> None:
-        for one in bodies.decode_batch_acks(request.body)[1]:
+        for one in BatchAcks.decode(request.body).acks:
             for bit in range(64):
                 if one.mask >> bit & 1:
                     todo.pop(one.start + bit, None)

@@ -7,11 +7,11 @@ import pytest
 from mqbridge.errors import GapError
 from mqbridge.rocketmq.client import consumer as consumer_module
 from mqbridge.rocketmq.client import stream as stream_module
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
-from mqbridge.rocketmq.wire.headers import PullFlag, PullHeader
+from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader
 from tests.rocketmq.client.broker import Link, until
 from tests.rocketmq.client.groups import Scene, first_stream, scene
 
@@ -79,7 +79,7 @@ async def test_a_gap_is_told_once_until_the_offset_is_another(scene: Scene, monk
     if by == "a commit":
         groups.offsets["G", QUEUE] = 7
     else:
-        body = bodies.encode_reset_offsets({QUEUE: 7})
+        body = ResetOffsets({QUEUE: 7}).encode()
         command = Command(Code.RESET_CONSUMER_CLIENT_OFFSET, {"group": "G", "topic": "T", "timestamp": "0"}, body, flag=ONEWAY)
         groups.say(consumer._client, command)
     again = await first_stream(consumer)

@@ -7,9 +7,9 @@ import pytest
 from mqbridge.errors import LaneRevoked
 from mqbridge.rocketmq.client import stream as stream_module
 from mqbridge.rocketmq.client.consumer import GroupConsumer
-from mqbridge.rocketmq.client.locks import VALID_S
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
+from mqbridge.rocketmq.wire.bodies.locks import LockRequest
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from tests.rocketmq.client.broker import hangs_up, refuses, until
 from tests.rocketmq.client.groups import Scene, scene
@@ -33,7 +33,7 @@ async def test_a_queue_is_locked_before_its_offset_is_read(scene: Scene) -> None
     codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
     places = [codes.index(c) for c in (Code.LOCK_BATCH_MQ, Code.QUERY_CONSUMER_OFFSET, Code.PULL_MESSAGE)]
     assert places == sorted(places)
-    said = bodies.decode_lock(scene.cluster.asked[Code.LOCK_BATCH_MQ][0].body)
+    said = LockRequest.decode(scene.cluster.asked[Code.LOCK_BATCH_MQ][0].body)
     assert (said.group, said.client_id, said.queues) == ("G", scene.clients[0].client_id, (q(0),))
 
 
@@ -41,7 +41,7 @@ async def test_locks_are_taken_broker_by_broker(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 2, "broker-b": 1}
     consumer = await scene.join(orderly=True)
     assert set(consumer.held) == {q(0), q(1), q(0, "broker-b")}
-    asked = [bodies.decode_lock(command.body).queues for command in scene.cluster.asked[Code.LOCK_BATCH_MQ]]
+    asked = [LockRequest.decode(command.body).queues for command in scene.cluster.asked[Code.LOCK_BATCH_MQ]]
     assert sorted(asked) == [(q(0), q(1)), (q(0, "broker-b"),)]
 
 
@@ -117,8 +117,8 @@ async def test_a_renewal_that_does_not_get_through_is_tolerated_for_a_while(scen
     scene.cluster.on[Code.LOCK_BATCH_MQ] = answer  # type: ignore[assignment]
     await renew(consumer)
     assert not stream.revoked
-    assert stream.locked_at is not None
-    stream.locked_at -= VALID_S
+    assert stream.state.locked_at is not None
+    stream.state.locked_at -= LOCK_VALID_S
     await renew(consumer)
     assert stream.revoked
     scene.cluster.on[Code.LOCK_BATCH_MQ] = lock
@@ -132,8 +132,8 @@ async def test_an_aged_lock_hands_nothing_out_and_commits_nothing(scene: Scene) 
     stream = consumer.held[q(0)]
     stream.commit((await stream.receive()).next)
     await until(lambda: scene.groups.held)
-    assert stream.locked_at is not None
-    stream.locked_at -= VALID_S
+    assert stream.state.locked_at is not None
+    stream.state.locked_at -= LOCK_VALID_S
     assert stream.take() is None
     assert stream.due() is None
     await renew(consumer)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.client.broadcast import MemoryOffsets
 from mqbridge.rocketmq.client.spec import Model
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.rocketmq.client.broker import hangs_up, refuses, until
 from tests.rocketmq.client.groups import Scene, scene
@@ -57,7 +57,7 @@ async def test_a_commit_that_could_not_be_sent_is_sent_again(scene: Scene) -> No
     scene.cluster.link_to("a:10911").drop()
     await until(lambda: scene.clients[0].pool.ready("a:10911") is None)
     stream.commit(pulled.next)
-    assert await consumer.keeper.save_soon({QUEUE: 1}) == [QUEUE]
+    assert await consumer.store.save_soon({QUEUE: 1}) == [QUEUE]
     await consumer.commit_now()
     await until(lambda: stream.due() == 1)
     scene.cluster.unreachable.clear()

@@ -12,13 +12,14 @@ from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemotePro
 from mqbridge.rocketmq.client import pop as module
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.pop import Popper, batch_acks, make_receipts, popped_topic
-from mqbridge.rocketmq.client.spec import From
+from mqbridge.rocketmq.client.spec import StartOffset
 from mqbridge.rocketmq.client.subscription import everything, tagged
-from mqbridge.rocketmq.wire import bodies, properties
-from mqbridge.rocketmq.wire.bodies import Assignment, AssignmentQuery, BatchAck, Queue
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.bodies.pops import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
+from mqbridge.rocketmq.wire.headers.pops import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
 from mqbridge.rocketmq.wire.receipts import Receipt
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import Answer, Cluster, Link, refuses, scripted_client, success
@@ -54,7 +55,7 @@ async def client(cluster: Cluster) -> AsyncIterator[RocketmqClient]:
 
 async def test_a_pop_brings_messages_with_receipts(cluster: Cluster, client: RocketmqClient) -> None:
     cluster.on[Code.POP_MESSAGE] = brings(*RECORDS)
-    popped = await Popper(client, "G", everything("T"), start=From.LATEST, poll_ms=2000).pop("broker-a")
+    popped = await Popper(client, "G", everything("T"), start=StartOffset.LATEST, poll_ms=2000).pop("broker-a")
     assert [receipt for _, receipt in popped.messages] == RECEIPTS
     assert [one.body for one, _ in popped.messages] == [b"12", b"6", b"10"]
     assert popped.rest == 7
@@ -134,7 +135,8 @@ async def test_one_is_acknowledged_alone(cluster: Cluster, client: RocketmqClien
 async def test_many_are_acknowledged_together(cluster: Cluster, client: RocketmqClient) -> None:
     cluster.on[Code.BATCH_ACK_MESSAGE] = success
     await Popper(client, "G", everything("T")).acknowledge(RECEIPTS)
-    broker, acks = bodies.decode_batch_acks(cluster.asked[Code.BATCH_ACK_MESSAGE][0].body)
+    found = BatchAcks.decode(cluster.asked[Code.BATCH_ACK_MESSAGE][0].body)
+    broker, acks = found.broker, list(found.acks)
     assert broker == "broker-a"
     assert acks == [BatchAck("G", "T", "0", 10, 0, 3, 1000, 60000, 0b101), BatchAck("G", "T", "2", 5, 0, 3, 1000, 60000, 0b10)]
 
@@ -169,11 +171,11 @@ async def test_a_changed_time_gives_a_new_receipt(cluster: Cluster, client: Rock
 
 async def test_assignments_of_the_broker(cluster: Cluster, client: RocketmqClient) -> None:
     found = [Assignment(Queue("T", "broker-a", 0), "POP")]
-    body = bodies.encode_assignments(found)
+    body = Assignments(tuple(found)).encode()
     cluster.on[Code.QUERY_ASSIGNMENT] = lambda link, request: link.answer(request, body=body)
     popper = Popper(client, "G", everything("T"))
     assert await popper.assignments() == found
-    query = bodies.decode_assignment_query(cluster.asked[Code.QUERY_ASSIGNMENT][0].body)
+    query = AssignmentQuery.decode(cluster.asked[Code.QUERY_ASSIGNMENT][0].body)
     assert query == AssignmentQuery("T", "G", client.client_id, "AVG", "CLUSTERING")
 
 
@@ -190,7 +192,7 @@ async def test_each_broker_is_popped_by_itself(cluster: Cluster, client: Rocketm
         await Popper(client, "G", everything("absent")).brokers()
 
 
-@pytest.mark.parametrize("bad", [{"start": From.TIMESTAMP}, {"max_msgs": 33}, {"max_msgs": 0}])
+@pytest.mark.parametrize("bad", [{"start": StartOffset.TIMESTAMP}, {"max_msgs": 33}, {"max_msgs": 0}])
 def test_what_cannot_be_asked(bad: dict[str, Any]) -> None:
     with pytest.raises(LocalProtocolError):
         Popper(None, "G", everything("T"), **bad)  # type: ignore[arg-type]

@@ -12,9 +12,11 @@ from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES, Producer
 from mqbridge.rocketmq.client.routes import Queue
-from mqbridge.rocketmq.wire import batch, compression, headers
+from mqbridge.rocketmq.client.send_request import SendResult
+from mqbridge.rocketmq.wire import batch, compression
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers.sending import SendResult as SendResultHeader
 from mqbridge.rocketmq.wire.record import Sys
 from mqbridge.wire.javahash import java_string_hash
 from tests.rocketmq.client.broker import (
@@ -294,8 +296,8 @@ async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: Producer
 
 
 async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluster, producer: Producer):
-    wrong_queue = headers.SendResult("00", 77, 5).encode()
-    for ext in ({}, wrong_queue, headers.SendResult("00", 0, -5).encode()):
+    wrong_queue = SendResultHeader("00", 77, 5).encode()
+    for ext in ({}, wrong_queue, SendResultHeader("00", 0, -5).encode()):
         cluster.on[SINGLE] = in_turn(lambda link, request, ext=ext: link.answer(request, ext=ext), store)
         await asyncio.gather(*send(producer, b"x"))
     assert cluster.dialled.count(A) == 4
@@ -485,3 +487,51 @@ async def test_close_gives_up_in_the_end(cluster: Cluster, producer: Producer):
     await producer.close(timeout=0.01)
     done = await asyncio.gather(*sent, return_exceptions=True)
     assert [type(one) for one in done] == [ConnectionLost] * 2
+
+
+# --- ordered failure ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [Status.TOPIC_NOT_EXIST, Status.NO_PERMISSION, Status.SYSTEM_ERROR])
+async def test_nothing_overtakes_what_failed(cluster: Cluster, client: RocketmqClient, code: int) -> None:
+    """What is behind fails too, also what is sent before the sender could know; what is sent after that is stored."""
+    limit = 0.0 if code == Status.SYSTEM_ERROR else None
+    producer = client.producer("p", TOPIC, fail_behind=True, max_elapsed_s=limit)
+    queue = (await producer.queues())[0]
+    if code == Status.TOPIC_NOT_EXIST:
+        cluster.topics.pop(TOPIC)
+    cluster.on[Code.SEND_MESSAGE_V2] = in_turn(refuses(code), store)
+    sent_late: list[asyncio.Future[SendResult]] = []
+    first = producer.send_single(queue, b"1", b"")
+    behind = [producer.send_single(queue, b"%d" % n, b"") for n in (2, 3)]
+    first.add_done_callback(lambda _: sent_late.append(producer.send_single(queue, b"4", b"")))
+    outcomes = await asyncio.gather(first, *behind, return_exceptions=True)
+    assert all(isinstance(outcome, ClusterError) and outcome.failure is not Failure.REFUSED for outcome in outcomes)
+    late = await asyncio.gather(*sent_late, return_exceptions=True)
+    assert [type(outcome) for outcome in late] == [type(outcomes[0])]
+    assert sum(map(len, cluster.stored.values())) == 0
+    await producer.send_single(queue, b"5", b"")
+    assert [body for stored in cluster.stored.values() for body, _ in stored] == [b"5"]
+    await producer.close()
+
+
+async def test_a_refused_message_holds_up_nothing_behind_it(cluster: Cluster, client: RocketmqClient) -> None:
+    producer = client.producer("p", TOPIC, fail_behind=True)
+    queue = (await producer.queues())[0]
+    cluster.on[Code.SEND_MESSAGE_V2] = in_turn(refuses(Status.MESSAGE_ILLEGAL), store)
+    first, second = producer.send_single(queue, b"1", b""), producer.send_single(queue, b"2", b"")
+    with pytest.raises(ClusterError) as refused:
+        await first
+    assert refused.value.failure is Failure.REFUSED
+    assert (await second).offset == 0
+    await producer.close()
+
+
+async def test_closing_leaves_no_send_undecided(cluster: Cluster, client: RocketmqClient) -> None:
+    cluster.on[Code.SEND_MESSAGE_V2] = silent
+    producer = client.producer("p", TOPIC)
+    queue = (await producer.queues())[0]
+    sends = [producer.send_single(queue, b"1", b""), producer.send_single(queue, b"2", b"")]
+    await until(lambda: cluster.asked[Code.SEND_MESSAGE_V2])
+    await producer.close(timeout=0.01)
+    assert [type(outcome) for outcome in await asyncio.gather(*sends, return_exceptions=True)] == [ConnectionLost] * 2

@@ -7,15 +7,17 @@ import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client import pulling
+from mqbridge.rocketmq.client.pull_loop import NULL_TRIES
 from mqbridge.rocketmq.client.pulled import Pulled, tag_of
-from mqbridge.rocketmq.client.spec import From, Model
-from mqbridge.rocketmq.client.stream import NULL_TRIES
+from mqbridge.rocketmq.client.spec import Model, StartOffset
 from mqbridge.rocketmq.client.subscription import tagged
-from mqbridge.rocketmq.wire import bodies, properties
+from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.batch import encode_element
-from mqbridge.rocketmq.wire.bodies import Queue, TopicConfig
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.bodies.groups import Heartbeat
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers import PullFlag
+from mqbridge.rocketmq.wire.headers.pulling import PullFlag
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, moved, replies, scene
@@ -73,7 +75,7 @@ async def test_what_is_pulled_names_limit_hold_and_version(scene: Scene) -> None
     await until(lambda: scene.groups.held)
     header = scene.groups.pulls()[-1]
     assert (header.max_msg_nums, header.suspend_timeout_millis, header.consumer_group) == (777, pulling.SUSPEND_MS, "G")
-    beat = bodies.decode_heartbeat(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert header.sub_version == beat.consumers[0].subscriptions[0].version
 
 
@@ -226,7 +228,7 @@ async def test_a_compacted_topic_has_holes(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 4)
     scene.groups.offsets["G", QUEUE] = 1
     scene.groups.log().compacted = {1, 2}
-    config = bodies.encode_topic_config(TopicConfig("T", 1, 1, attributes={"cleanup.policy": "COMPACTION"}))
+    config = TopicConfig("T", 1, 1, attributes={"cleanup.policy": "COMPACTION"}).encode()
     scene.cluster.on[Code.GET_TOPIC_CONFIG] = lambda link, request: link.answer(request, body=config)
     stream = await scene.stream()
     pulled = await stream.receive()
@@ -488,7 +490,7 @@ async def test_a_reader_begins_where_it_is_told_and_a_lost_place_is_a_gap(scene:
 async def test_an_old_broker_is_pulled_with_the_old_code(scene: Scene) -> None:
     scene.groups.append(b"x")
     scene.cluster.on[Code.LITE_PULL_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
-    stream = await scene.stream(group="", model=Model.ASSIGNED, queues=(QUEUE,), start=From.EARLIEST)
+    stream = await scene.stream(group="", model=Model.ASSIGNED, queues=(QUEUE,), start=StartOffset.EARLIEST)
     assert bodies_of(await stream.receive()) == [b"x"]
     await until(lambda: scene.groups.held)
     assert len(scene.cluster.asked[Code.LITE_PULL_MESSAGE]) == 1
@@ -507,3 +509,23 @@ async def test_without_a_master_a_slave_is_read_and_not_told_offsets(scene: Scen
     await stream.receive()
     await until(lambda: scene.groups.held)
     assert not scene.groups.pulls()[-1].sys_flag & PullFlag.COMMIT_OFFSET
+
+
+def test_an_answer_is_cut_before_an_offset_also_inside_an_inner_batch() -> None:
+    single = [encode_record(Record("T", b"%d" % n, queue_offset=n)) for n in range(10)]
+    pulled = Pulled(QUEUE, b"".join(single), 0, 10)
+    assert pulled.until(10) is pulled
+    cut = pulled.until(4)
+    assert (bodies_of(cut), cut.count, cut.next) == ([b"0", b"1", b"2", b"3"], 4, 4)
+    elements = b"".join(encode_element(body, b"", 0) for body in (b"a", b"b", b"c"))
+    batch = Pulled(QUEUE, encode_record(Record("T", elements, sys_flag=64 | 128, queue_offset=10)), 11, 13)
+    assert (bodies_of(batch.until(12)), batch.until(12).count) == ([b"b"], 1)
+    assert batch.mentions(b"anything"), "its properties may be compressed"
+
+
+def test_records_are_not_kept() -> None:
+    """They take several times the bytes that they were read from."""
+    pulled = Pulled(QUEUE, encode_record(Record("T", b"x", properties.encode([("TAGS", "a")]))), 0, 1, frozenset({"a"}))
+    assert (pulled.count, pulled.first_record, bodies_of(pulled)) == (1, 0, [b"x"])
+    assert pulled._records is None
+    assert (bodies_of(pulled), pulled.mentions(b"TAGS")) == ([b"x"], True)

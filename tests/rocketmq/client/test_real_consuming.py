@@ -14,12 +14,12 @@ from mqbridge.rocketmq.client.pop import Popped, Popper
 from mqbridge.rocketmq.client.pulled import tag_of
 from mqbridge.rocketmq.client.rebalance import STRATEGIES, divide
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import From, Model
+from mqbridge.rocketmq.client.spec import Model, StartOffset
 from mqbridge.rocketmq.client.subscription import everything, sql92, tagged
 from mqbridge.rocketmq.wire import properties
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
-from mqbridge.rocketmq.wire.headers import GroupHeader, ResetOffsetHeader
+from mqbridge.rocketmq.wire.headers.groups import GroupHeader, ResetOffsetHeader
 from tests.rocketmq.client.places import BROKER, PATIENCE_S, Place, Places, bodies_of, places, receive, stream_of, until
 
 __all__ = ["places"]
@@ -92,14 +92,14 @@ async def test_restarts_go_on_where_the_group_stood(places: Places) -> None:
     stream.commit((await receive(stream)).next)
     await first.close()
     await place.send(b"3")
-    again = await place.stream(start=From.LATEST)
+    again = await place.stream(start=StartOffset.LATEST)
     assert bodies_of(await receive(again)) == [b"3"]
 
 
 async def test_a_new_group_at_the_end_of_a_young_queue_really_begins_there(places: Places) -> None:
     place = places()
     await place.send(b"old")
-    stream = await place.stream(start=From.LATEST)
+    stream = await place.stream(start=StartOffset.LATEST)
     await until(lambda: stream.caught_up)
     await place.send(b"new")
     assert bodies_of(await receive(stream)) == [b"new"]
@@ -112,19 +112,19 @@ async def test_a_new_group_begins_at_a_time(places: Places) -> None:
     at = time.time_ns() // 1_000_000
     await asyncio.sleep(0.1)
     await place.send(b"after")
-    stream = await place.stream(start=From.TIMESTAMP, start_ms=at)
+    stream = await place.stream(start=StartOffset.TIMESTAMP, start_ms=at)
     assert bodies_of(await receive(stream)) == [b"after"]
 
 
 async def test_a_start_at_the_end_is_kept_though_nothing_came(places: Places) -> None:
     place = places()
     await place.send(b"old")
-    first = await place.join(start=From.LATEST)
+    first = await place.join(start=StartOffset.LATEST)
     stream = await stream_of(first, place.queue())
     await until(lambda: stream.caught_up)
     await first.close()
     await place.send(b"while nobody was there")
-    assert bodies_of(await receive(await place.stream(start=From.LATEST))) == [b"while nobody was there"]
+    assert bodies_of(await receive(await place.stream(start=StartOffset.LATEST))) == [b"while nobody was there"]
 
 
 async def test_a_missing_topic_is_told(places: Places) -> None:
@@ -135,7 +135,7 @@ async def test_a_missing_topic_is_told(places: Places) -> None:
 
 async def test_a_queue_that_is_added_is_read_from_its_beginning(places: Places) -> None:
     place = places(1)
-    reading = await place.reading(start=From.LATEST)
+    reading = await place.reading(start=StartOffset.LATEST)
     await until(lambda: reading.queues == [0])
     await asyncio.to_thread(place.kit.create_topic, place.topic, 2)
     await place.send(b"in the new queue", queue=1)

@@ -14,10 +14,12 @@ from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.routes import Queue
 from mqbridge.rocketmq.client.transactions import Half, State
-from mqbridge.rocketmq.wire import batch, headers
+from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.bodies import GroupConfig, decode_table
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
+from mqbridge.rocketmq.wire.bodies.routes import Table
 from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader, PullResult
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from tests.kit.rocketmq import RocketMQ
 
@@ -40,7 +42,7 @@ async def indexed(client: RocketmqClient, address: str | None) -> bool:
     """Whether all that the broker has stored is in its queues: that comes after the answer to a send."""
     assert address is not None
     answer = await client.request(address, Code.GET_BROKER_RUNTIME_INFO, {})
-    return decode_table(answer.body)["dispatchBehindBytes"] == "0"
+    return Table.decode(answer.body).table["dispatchBehindBytes"] == "0"
 
 
 async def read(client: RocketmqClient, queue: Queue) -> list[Record]:
@@ -51,7 +53,7 @@ async def read(client: RocketmqClient, queue: Queue) -> list[Record]:
     await soon(lambda: indexed(client, route.master(queue.broker)))
     at = await client.positions.first(queue)
     while True:
-        header = headers.PullHeader(READER, queue.topic, queue.id, at, 1000, headers.PullFlag.SUBSCRIPTION, 0, 0, 0, "*", "TAG")
+        header = PullHeader(READER, queue.topic, queue.id, at, 1000, PullFlag.SUBSCRIPTION, 0, 0, 0, "*", "TAG")
         address = route.reader(queue.broker)
         assert address is not None
         empty = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_OFFSET_MOVED})
@@ -59,7 +61,7 @@ async def read(client: RocketmqClient, queue: Queue) -> list[Record]:
         if answer.code != Status.SUCCESS:
             return found
         found += decode_records(answer.body)
-        at = headers.PullResult.decode(answer.ext).next_begin_offset
+        at = PullResult.decode(answer.ext).next_begin_offset
 
 
 async def read_all(client: RocketmqClient, topic: str) -> list[Record]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqbridge.rocketmq.client.rebalance import STRATEGIES, Strategy, averagely, circle, consistent_hash, divide, java_order
 from mqbridge.rocketmq.client.rebalance import queue_order as order
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 # What the three strategies of the Java client 5.3.3 gave: per queue the owner's place in `members`, both lists sorted by Java.
 DIVISIONS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("divisions.json").read_text())

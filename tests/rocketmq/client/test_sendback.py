@@ -10,9 +10,9 @@ from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.wire import ids, properties
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers import SendBackHeader
+from mqbridge.rocketmq.wire.headers.groups import SendBackHeader
 from mqbridge.rocketmq.wire.record import Record
 from tests.rocketmq.client.broker import Cluster, hangs_up, refuses, scripted_client, success
 

@@ -13,16 +13,17 @@ from mqbridge.rocketmq.client.consumer import GroupConsumer, join
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.client.pop import Popper
 from mqbridge.rocketmq.client.producer import Producer
+from mqbridge.rocketmq.client.send_request import SendResult
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.sending import SendResult
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything, sql92
 from mqbridge.rocketmq.client.transactions import State
 from mqbridge.rocketmq.wire import batch
-from mqbridge.rocketmq.wire.bodies import GroupConfig, Queue
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status, failure_of
-from mqbridge.rocketmq.wire.headers import PopResult
+from mqbridge.rocketmq.wire.headers.pops import PopResult
 from mqbridge.rocketmq.wire.ids import offset_id
 from mqbridge.rocketmq.wire.receipts import Receipt
 from mqbridge.rocketmq.wire.record import Record, encode_record

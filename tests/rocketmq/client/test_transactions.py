@@ -9,10 +9,10 @@ from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage
 from mqbridge.rocketmq.client.transactions import MAX_CHECKS, Half, State
 from mqbridge.rocketmq.wire import properties as props
-from mqbridge.rocketmq.wire.bodies import decode_heartbeat
+from mqbridge.rocketmq.wire.bodies.groups import Heartbeat
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
-from mqbridge.rocketmq.wire.headers import CheckTransactionHeader, EndTransactionHeader
+from mqbridge.rocketmq.wire.headers.transactions import CheckTransactionHeader, EndTransactionHeader
 from mqbridge.rocketmq.wire.record import Record, Sys, encode_record
 from tests.rocketmq.client.broker import TOPIC, A, B, Cluster, refuses, stored_with, until
 
@@ -76,7 +76,7 @@ async def test_brokers_know_the_group_before_the_first_half(cluster: Cluster, cl
     result = await producer.send(OutgoingMessage(b"x"), lambda *_: State.COMMIT)
     asked = [command.code for command in cluster.asked_at[result.half.address]]
     assert asked.index(Code.HEART_BEAT) < asked.index(SINGLE)
-    assert decode_heartbeat(cluster.asked[Code.HEART_BEAT][0].body).producers == ("G",)
+    assert Heartbeat.decode(cluster.asked[Code.HEART_BEAT][0].body).producers == ("G",)
     await producer.close()
 
 

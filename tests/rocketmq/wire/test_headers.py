@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.rocketmq.wire import headers
 from mqbridge.rocketmq.wire.command import decode
-from mqbridge.rocketmq.wire.headers import Header, PullHeader, SendHeader
+from mqbridge.rocketmq.wire.headers.admin import BrokerHeader, QueryHeader
+from mqbridge.rocketmq.wire.headers.base import Header
+from mqbridge.rocketmq.wire.headers.groups import ResetOffsetHeader, UnregisterHeader
+from mqbridge.rocketmq.wire.headers.offsets import QueryOffsetHeader, QueueHeader
+from mqbridge.rocketmq.wire.headers.pulling import PullHeader
+from mqbridge.rocketmq.wire.headers.sending import SendHeader, SendResult
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.kinds import HEADERS as ALL
 
@@ -67,30 +71,30 @@ def test_the_pull_of_java(frame: bytes) -> None:
 
 
 def test_names_on_the_wire() -> None:
-    assert headers.UnregisterHeader("c", "p").encode() == {"clientID": "c", "producerGroup": "p"}
-    assert headers.QueryHeader("t", "k", 1, 2, 3, unique_key=True).encode()["_UNIQUE_KEY_QUERY"] == "true"
-    assert headers.SendResult("m", 1, 2, region="R", trace_on=True).encode() == {
+    assert UnregisterHeader("c", "p").encode() == {"clientID": "c", "producerGroup": "p"}
+    assert QueryHeader("t", "k", 1, 2, 3, unique_key=True).encode()["_UNIQUE_KEY_QUERY"] == "true"
+    assert SendResult("m", 1, 2, region="R", trace_on=True).encode() == {
         "msgId": "m",
         "queueId": "1",
         "queueOffset": "2",
         "MSG_REGION": "R",
         "TRACE_ON": "true",
     }
-    assert headers.BrokerHeader("b", "a", "c", body_crc32=5).encode()["bodyCrc32"] == "5"
+    assert BrokerHeader("b", "a", "c", body_crc32=5).encode()["bodyCrc32"] == "5"
 
 
 def test_names_of_go_clients_in_another_case() -> None:
-    assert headers.QueueHeader.decode({"Topic": "T", "QueueId": "4"}) == headers.QueueHeader("T", 4)
+    assert QueueHeader.decode({"Topic": "T", "QueueId": "4"}) == QueueHeader("T", 4)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("1", False), ("", False)])
 def test_booleans_are_javas(text: str, value: bool) -> None:
     ext = {"consumerGroup": "g", "topic": "t", "queueId": "1", "setZeroIfNotFound": text}
-    assert headers.QueryOffsetHeader.decode(ext).set_zero_if_not_found is value
+    assert QueryOffsetHeader.decode(ext).set_zero_if_not_found is value
 
 
 def test_an_optional_number_may_be_blank() -> None:
-    assert headers.ResetOffsetHeader.decode({"group": "g", "topic": "t", "timestamp": "1", "offset": ""}).offset is None
+    assert ResetOffsetHeader.decode({"group": "g", "topic": "t", "timestamp": "1", "offset": ""}).offset is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,7 @@ def test_an_optional_number_may_be_blank() -> None:
 )
 def test_what_is_missing_or_no_number_is_named(ext: dict[str, str], word: str) -> None:
     with pytest.raises(RemoteProtocolError, match=word):
-        headers.QueueHeader.decode(ext)
+        QueueHeader.decode(ext)
 
 
 @settings(max_examples=400)

@@ -1,16 +1,16 @@
-"""Sending: a line per queue, which keeps order across every retry, or many requests in flight where order does not matter.
+"""SendRequest: a line per queue, which keeps order across every retry, or many requests in flight where order does not matter.
 
 A broker works on the requests of one connection side by side, so order is kept only by having one request of a queue outstanding;
 and it knows no sequence numbers, so a request whose answer was lost is sent again and may then be stored twice.
 
-The lines run on callbacks: a send costs one request and two futures, no task and no timer.
+The queues run on callbacks: a send costs one request and two futures, no task and no timer.
 """
 
 import asyncio
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Protocol
 
 from mqbridge.errors import (
     ClusterError,
@@ -25,15 +25,13 @@ from mqbridge.errors import (
 )
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.route import TopicRoute, shown
-from mqbridge.rocketmq.wire import headers
-from mqbridge.rocketmq.wire.bodies import Queue
-from mqbridge.rocketmq.wire.codes import STORED, Status, refused
+from mqbridge.rocketmq.client.send_request import SendRequest, SendResult, read_result
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.command import Command
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.producer import Producer
 
 log = logging.getLogger(__name__)
 
@@ -42,75 +40,63 @@ MOST_RETRY_S = 5.0
 """An overloaded broker takes sends again within milliseconds; one that restarts needs seconds."""
 AVOID_S = 5.0
 """How long a queue that failed is not chosen for messages that may go to any."""
-OVERSIZED = "message body size exceeded"
-"""In the remark of a SYSTEM_ERROR: how a 5.3 broker refuses a batch above its maxMessageSize; a message gets MESSAGE_ILLEGAL."""
 DOUBTFUL = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
 """Said for a queue that was taken away (its topic shrank, its broker is being emptied), and for what will never be accepted."""
 
 
-class SendResult(NamedTuple):
-    """Where it was stored: the queue, the first offset there, and the offset message ids, joined by commas for a batch.
+class SenderContext(Protocol):
+    """What the send queues of one producer share."""
 
-    A delayed message and a half message wait elsewhere: their offset and id are those of that place. `status` is SUCCESS, or says
-    that it is stored but not yet on disk or at a slave (FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT). `address`
-    is the broker's.
-    """
+    client: BaseClient
+    in_flight_per_queue: int
+    max_elapsed_s: float | None
+    fail_behind: bool
+    closing: bool
 
-    queue: Queue
-    offset: int
-    message_id: str
-    status: int
-    transaction_id: str | None
-    address: str
+    async def route(self, *, missing: bool = False) -> TopicRoute:
+        """The topic's route. Raises ClusterError."""
 
+    def take_over(self, request: SendRequest, avoid: str | None) -> bool:
+        """Give a movable request to another queue, not at the broker `avoid`; False if there is none."""
 
-class Sending:
-    """A request on its way, with the same bytes each time. One that is `movable` may go to any queue."""
-
-    __slots__ = ("body", "code", "future", "header", "movable", "size")
-
-    def __init__(
-        self, code: int, header: headers.SendHeader, body: bytes, future: "asyncio.Future[SendResult]", *, movable: bool = False
-    ) -> None:
-        self.code, self.header, self.body, self.future, self.movable = code, header, body, future, movable
-        self.size = len(body) + len(header.properties)
-
-    def fail(self, error: Exception) -> None:
-        """It will not be stored."""
-        if not self.future.done():
-            self.future.set_exception(error)
+    def emptied(self) -> None:
+        """A queue has nothing left to send."""
 
 
-class Line:
+class PartitionSendQueue:
     """One queue's requests, in order: those that wait, and those whose answers are due."""
 
-    def __init__(self, producer: "Producer", queue: Queue) -> None:
+    def __init__(self, context: SenderContext, queue: Queue) -> None:
         self.queue = queue
-        self._producer, self._client = producer, producer.client
-        self._waiting: deque[Sending] = deque()
-        self._in_flight = 0
+        self._context, self._client = context, context.client
+        self._waiting: deque[SendRequest] = deque()
+        self._in_flight: set[SendRequest] = set()
+        self._barred_by: MqbridgeError | None = None
         self._address: str | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._backoff = Backoff(FIRST_RETRY_S, MOST_RETRY_S)
         self._failing_since: float | None = None
         self._avoid_until = 0.0
         self._told = False
-        self._doubted: list[tuple[Sending, ServerRefused]] = []
+        self._doubted: list[tuple[SendRequest, ServerRefused]] = []
         self._loop = asyncio.get_running_loop()
 
     @property
     def pending(self) -> int:
         """Requests that are not decided."""
-        return len(self._waiting) + self._in_flight
+        return len(self._waiting) + len(self._in_flight)
 
     @property
     def healthy(self) -> bool:
         """Whether nothing has failed here lately."""
         return self._avoid_until <= self._loop.time()
 
-    def add(self, sending: Sending) -> None:
+    def add(self, request: SendRequest) -> None:
         """Send it after all before it."""
-        self._waiting.append(sending)
+        if self._barred_by is not None:
+            request.fail(self._barred_by)
+            return
+        self._waiting.append(request)
         self.pump()
 
     def on_route(self, route: TopicRoute) -> None:
@@ -120,94 +106,77 @@ class Line:
     def pump(self) -> None:
         """Send what the limits allow."""
         waiting, client = self._waiting, self._client
-        while waiting and self._recovery is None and self._in_flight < self._producer.in_flight_per_queue:
-            sending = waiting[0]
-            if sending.future.done():  # whoever wanted it has given up
+        while waiting and self._recovery is None and len(self._in_flight) < self._context.in_flight_per_queue:
+            request = waiting[0]
+            if request.future.done():  # whoever wanted it has given up
                 waiting.popleft()
                 continue
             connection = client.pool.ready(self._address) if self._address else None
             if connection is None:
                 self._recover(None)
                 return
-            if not client.window.take(sending.size, self.pump):
+            if not client.window.take(request.size, self.pump):
                 return
             waiting.popleft()
-            self._post(connection, sending)
+            self._post(connection, request)
         if not waiting and not self._in_flight:
-            self._producer.line_emptied()
+            self._context.emptied()
 
-    def _post(self, connection: Connection, sending: Sending) -> None:
-        sending.header.queue_id = self.queue.id
+    def _post(self, connection: Connection, request: SendRequest) -> None:
+        request.header.queue_id = self.queue.id
         timeout = self._client.timing.request
         try:
-            future = connection.post(sending.code, sending.header.encode(), sending.body, timeout)
+            future = connection.post(request.code, request.header.encode(), request.body, timeout)
         except LocalProtocolError as error:  # it does not fit a frame
-            self._client.window.give(sending.size)
-            sending.fail(ClusterError(f"a send to {shown(self.queue)}: {error}", Failure.REFUSED))
+            self._client.window.give(request.size)
+            request.fail(ClusterError(f"a send to {shown(self.queue)}: {error}", Failure.REFUSED))
         except ConnectionLost as error:
-            self._client.window.give(sending.size)
-            self._failed(sending, error)
+            self._client.window.give(request.size)
+            self._failed(request, error)
         else:
-            self._in_flight += 1
-            future.add_done_callback(partial(self._answered, sending, connection, self._loop.time()))
+            self._in_flight.add(request)
+            future.add_done_callback(partial(self._answered, request, connection, self._loop.time()))
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def _answered(self, sending: Sending, connection: Connection, sent_at: float, future: "asyncio.Future[Command]") -> None:
-        self._in_flight -= 1
-        self._client.window.give(sending.size)
+    def _answered(self, request: SendRequest, connection: Connection, sent_at: float, future: "asyncio.Future[Command]") -> None:
+        self._in_flight.discard(request)
+        self._client.window.give(request.size)
         try:
             result = self._read(future.result(), connection)
         except MqbridgeError as error:
             if isinstance(error, RequestTimeout):
                 connection.suspect(sent_at, error)
-            self._failed(sending, error)
+            self._failed(request, error)
         else:
             if self._failing_since is not None:
                 self._recovered()
-            if not sending.future.done():
-                sending.future.set_result(result)
+            if not request.future.done():
+                request.future.set_result(result)
         self.pump()
 
     def _read(self, answer: Command, connection: Connection) -> SendResult:
         if answer.code == Status.GO_AWAY:
             self._client.pool.retire(connection)
-        if answer.code not in STORED:
-            raise self._refused(answer)
         try:
-            said = headers.SendResult.decode(answer.ext)
-            self._check(said)
-        except RemoteProtocolError as error:
-            wrong = RemoteProtocolError(
-                f"{connection.address} answered a send to {shown(self.queue)} by what makes no sense: {error}"
-            )
+            return read_result(self.queue, answer, connection.address)
+        except RemoteProtocolError as wrong:
             connection.endpoint.abort(wrong)
-            raise wrong from error
-        return SendResult(self.queue, said.queue_offset, said.msg_id, answer.code, said.transaction_id, connection.address)
-
-    def _refused(self, answer: Command) -> ServerRefused:
-        error = refused(f"a send to {shown(self.queue)}", answer.code, answer.remark)
-        if answer.code == Status.SYSTEM_ERROR and OVERSIZED in (answer.remark or ""):
-            error.failure = Failure.REFUSED
-        return error
-
-    def _check(self, said: headers.SendResult) -> None:
-        if said.queue_id != self.queue.id or said.queue_offset < 0:
-            raise RemoteProtocolError(f"it names queue {said.queue_id} and offset {said.queue_offset}")
+            raise
 
     def _recovered(self) -> None:
         self._failing_since, self._avoid_until, self._told = None, 0.0, False
         self._backoff.reset()
 
-    def _failed(self, sending: Sending, error: MqbridgeError) -> None:
+    def _failed(self, request: SendRequest, error: MqbridgeError) -> None:
         failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
         doubtful = isinstance(error, ServerRefused) and error.code in DOUBTFUL
-        if self._producer.closing or (failure in (Failure.REFUSED, Failure.FATAL) and not doubtful):
-            sending.fail(error)
+        if self._context.closing or (failure in (Failure.REFUSED, Failure.FATAL) and not doubtful):
+            self._give_up(request, error, failure)
             return
-        self._waiting.appendleft(sending)
+        self._waiting.appendleft(request)
         if isinstance(error, ServerRefused) and doubtful:
-            self._doubted.append((sending, error))
+            self._doubted.append((request, error))
         if self._too_long():
             self._fail_all(error)
             return
@@ -217,16 +186,16 @@ class Line:
 
     def _hand_over(self, avoid: str | None) -> None:
         """Let other queues, not at the broker `avoid`, have what may go to any."""
-        if any(sending.movable for sending in self._waiting):
+        if any(request.movable for request in self._waiting):
             waiting, self._waiting = self._waiting, deque()
-            kept = [sending for sending in waiting if not (sending.movable and self._producer.take_over(sending, avoid))]
+            kept = [request for request in waiting if not (request.movable and self._context.take_over(request, avoid))]
             self._waiting.extendleft(reversed(kept))
 
     # --- trouble ----------------------------------------------------------------------------------------------------
 
     def _too_long(self) -> bool:
         """Whether nothing was stored for as long as is allowed, since a request failed first."""
-        now, limit = self._loop.time(), self._producer.max_elapsed_s
+        now, limit = self._loop.time(), self._context.max_elapsed_s
         self._avoid_until = now + AVOID_S
         if self._failing_since is None:
             self._failing_since = now
@@ -237,8 +206,28 @@ class Line:
         waiting, self._waiting = self._waiting, deque()
         self._failing_since = None
         self._doubted.clear()
-        for sending in waiting:
-            sending.fail(error)
+        for request in waiting:
+            request.fail(error)
+        if self._context.fail_behind:
+            self._bar(error)
+
+    def _give_up(self, request: SendRequest, error: MqbridgeError, failure: Failure) -> None:
+        """It will not be stored; where order counts nothing behind it is, unless the broker refuses just this message."""
+        request.fail(error)
+        if self._context.fail_behind and failure is not Failure.REFUSED:
+            self._fail_all(error)
+
+    def _bar(self, error: MqbridgeError) -> None:
+        """Until the sender knows of the failure, what it sends fails as well: it would overtake what failed.
+
+        The future's callbacks run in the next step of the loop and make the receipt, whose own callbacks run in the step after.
+        """
+        self._barred_by = error
+        self._loop.call_soon(self._loop.call_soon, self._unbar, error)
+
+    def _unbar(self, error: MqbridgeError) -> None:
+        if self._barred_by is error:
+            self._barred_by = None
 
     def _recover(self, error: MqbridgeError | None) -> None:
         if self._recovery is None:
@@ -273,7 +262,7 @@ class Line:
         elif isinstance(error, ConnectionLost) or (isinstance(error, ClusterError) and error.failure is not Failure.RETRY):
             routes.invalidate(topic)
         missing = isinstance(error, ServerRefused) and error.code == Status.TOPIC_NOT_EXIST
-        route = await self._producer.route(missing=missing)
+        route = await self._context.route(missing=missing)
         address = route.master(broker)
         if address is None:
             raise ClusterError(f"the route of {topic} names no master of {broker} now", Failure.REFRESH)
@@ -285,9 +274,9 @@ class Line:
     def _end_doubt(self) -> None:
         """The queue is there, so it was the message, or our rights."""
         doubted, self._doubted = self._doubted, []
-        for sending, error in doubted:
+        for request, error in doubted:
             failure = Failure.REFUSED if error.code == Status.INVALID_PARAMETER else Failure.FATAL
-            sending.fail(ServerRefused(str(error), error.code, failure))
+            self._give_up(request, ServerRefused(str(error), error.code, failure), failure)
 
     def _say(self, error: MqbridgeError) -> None:
         """Once per outage; a broker that is busy is no news."""
@@ -296,10 +285,14 @@ class Line:
         log.log(level, "sending to %s goes on later: %s", shown(self.queue), error)
 
     async def stop(self) -> None:
-        """Fail what waits; the answers of what is in flight find nobody."""
+        """Fail what has no answer yet; answers that still come find nobody."""
         await cancel(self._recovery)
         self._recovery = None
-        self._fail_all(ConnectionLost(f"the producer of {self.queue.topic} is closed"))
+        closed = ConnectionLost(f"the producer of {self.queue.topic} is closed")
+        closed.failure = Failure.FATAL  # sending it again by this producer does not help
+        for request in self._in_flight:
+            request.fail(closed)
+        self._fail_all(closed)
 
 
 class QueueGone(ClusterError):

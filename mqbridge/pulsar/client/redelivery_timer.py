@@ -11,7 +11,7 @@ TICK_S = 0.1
 """How much later than asked something may happen."""
 
 
-class Due:
+class RedeliveryTimer:
     """The caller brings the clock."""
 
     __slots__ = ("_by_tick", "_ticks")
@@ -23,29 +23,29 @@ class Due:
     def __len__(self) -> int:
         return len(self._ticks)
 
-    def add(self, place: EntryId, at: float) -> None:
+    def add(self, entry: EntryId, at: float) -> None:
         """Due at this time; an earlier one is forgotten."""
-        self.discard(place)
+        self.discard(entry)
         tick = int(at / TICK_S) + 1
-        self._ticks[place] = tick
-        self._by_tick.setdefault(tick, {})[place] = None
+        self._ticks[entry] = tick
+        self._by_tick.setdefault(tick, {})[entry] = None
 
-    def discard(self, place: EntryId) -> None:
+    def discard(self, entry: EntryId) -> None:
         """Nothing is due for it any more."""
-        tick = self._ticks.pop(place, None)
+        tick = self._ticks.pop(entry, None)
         if tick is not None:
-            places = self._by_tick[tick]
-            del places[place]
-            if not places:
+            entries = self._by_tick[tick]
+            del entries[entry]
+            if not entries:
                 del self._by_tick[tick]
 
-    def discard_up_to(self, place: EntryId) -> None:
+    def discard_up_to(self, entry: EntryId) -> None:
         """Nothing is due for it and for all before it."""
-        self._discard_all([each for each in self._ticks if each <= place])
+        self._discard_all([each for each in self._ticks if each <= entry])
 
-    def _discard_all(self, places: Iterable[EntryId]) -> None:
-        for place in places:
-            self.discard(place)
+    def _discard_all(self, entries: Iterable[EntryId]) -> None:
+        for entry in entries:
+            self.discard(entry)
 
     def clear(self) -> None:
         """Nothing is due."""
@@ -55,9 +55,9 @@ class Due:
     def pop(self, now: float) -> list[EntryId]:
         """What is due by now, in order of time."""
         late = sorted(tick for tick in self._by_tick if tick * TICK_S <= now)
-        places = [place for tick in late for place in self._by_tick[tick]]
-        self._discard_all(places)
-        return places
+        entries = [entry for tick in late for entry in self._by_tick[tick]]
+        self._discard_all(entries)
+        return entries
 
     def next_at(self) -> float | None:
         """When something is due next."""

@@ -16,13 +16,13 @@ from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
 from mqbridge.rocketmq.client import connection
-from mqbridge.rocketmq.client.before5 import LEVELS, delay_levels
 from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.compat_v4 import LEVELS, delay_levels
 from mqbridge.rocketmq.client.pop import Popper
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import encode
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.kit.rocketmq import RocketMQ
 from tests.rocketmq.client.broker import A, B, refuses, scripted_client
@@ -96,7 +96,7 @@ async def test_who_never_committed_stands_nowhere(rocketmq_old: RocketMQ, client
     await client.positions.commit(queue, group, 0)
     assert await client.positions.committed(queue, group) == 0
     assert await client.groups.topics_of(group) == [topic]
-    assert await cluster.groups(topic) == [group]
+    assert await cluster.operations.groups(topic) == [group]
 
 
 @cluster_test

@@ -6,21 +6,19 @@ which may be one before it or, of several of the same millisecond, one in the mi
 """
 
 import logging
-from typing import TYPE_CHECKING
 
 from mqbridge.errors import RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.spec import READER_GROUP
-from mqbridge.rocketmq.wire import bodies, headers
-from mqbridge.rocketmq.wire.bodies import Queue
+from mqbridge.rocketmq.wire.bodies.offsets import ConsumeStats
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import PullFlag, PullHeader
+from mqbridge.rocketmq.wire.headers.admin import ConsumeStatsHeader
+from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader
 from mqbridge.rocketmq.wire.record import decode_records
 from mqbridge.rocketmq.wire.settings import decode_settings
 from mqbridge.rocketmq.wire.tags import TAG
-
-if TYPE_CHECKING:
-    from mqbridge.rocketmq.client.client import RocketmqClient
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ def is_old(answer: Command) -> bool:
     return answer.version < V5_0_0
 
 
-async def delay_levels(client: "RocketmqClient", address: str) -> tuple[int, ...]:
+async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
     """The delays (ms) that the broker knows, from level 1 on; none of one that holds messages until any time.
 
     One that refuses to tell its settings counts as such. Raises ClusterError.
@@ -66,7 +64,7 @@ def _milliseconds(text: str) -> int:
 
 
 async def find_time(
-    client: "RocketmqClient", address: str, queue: Queue, timestamp: int, first: int, next_: int, *, upper: bool
+    client: BaseClient, address: str, queue: Queue, timestamp: int, first: int, next_: int, *, upper: bool
 ) -> int:
     """The first offset from `first` on whose message was stored at `timestamp` (ms) or later, `next_` if there is none.
 
@@ -83,7 +81,7 @@ async def find_time(
     return max(low - 1, first) if upper else low
 
 
-async def _stored_at(client: "RocketmqClient", address: str, queue: Queue, offset: int) -> int:
+async def _stored_at(client: BaseClient, address: str, queue: Queue, offset: int) -> int:
     """When the message was stored; -1 for one that was deleted meanwhile, as it is older than all others."""
     header = PullHeader(READER_GROUP, queue.topic, queue.id, offset, 1, PullFlag.SUBSCRIPTION, 0, 0, 0, "*", TAG)
     answer = await client.request(address, Code.PULL_MESSAGE, header.encode(), accept=_ANSWERS)
@@ -91,7 +89,7 @@ async def _stored_at(client: "RocketmqClient", address: str, queue: Queue, offse
     return records[0].store_timestamp if records else -1
 
 
-async def topics_with_offsets(client: "RocketmqClient", address: str, group: str) -> set[str]:
+async def topics_with_offsets(client: BaseClient, address: str, group: str) -> set[str]:
     """The topics that the group ever committed in at this broker: its statistics are of these, when no topic is named."""
-    answer = await client.request(address, Code.GET_CONSUME_STATS, headers.ConsumeStatsHeader(group).encode())
-    return {queue.topic for queue in bodies.decode_consume_stats(answer.body).offsets}
+    answer = await client.request(address, Code.GET_CONSUME_STATS, ConsumeStatsHeader(group).encode())
+    return {queue.topic for queue in ConsumeStats.decode(answer.body).offsets}

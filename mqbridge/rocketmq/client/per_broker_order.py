@@ -2,7 +2,7 @@
 
 A broker works on the requests of one connection side by side, so a later one may overtake. It must not when it undoes an earlier
 one: an unlock that overtakes its lock leaves the queue locked for a minute, a farewell that overtakes a heartbeat leaves a member
-that is gone. A caller that is cancelled stops waiting; what it sent keeps its turn until it is answered.
+that is gone. A caller that is cancelled stops waiting; what it sent stays in order until it is answered.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from mqbridge.net.tasks import spawn
 T = TypeVar("T")
 
 
-class Turns:
+class PerBrokerOrder:
     """One request at a time per key, first come first served."""
 
     def __init__(self) -> None:
@@ -23,12 +23,12 @@ class Turns:
 
     async def take(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
         """Call `request` when those before it have their answers. Raises what it raises; it must have a deadline of its own."""
-        task = spawn(self._take(key, request), f"rocketmq turn at {key}", quiet=True)
+        task = spawn(self._take(key, request), f"rocketmq request in order at {key}", quiet=True)
         task.add_done_callback(_seen)
         return await asyncio.shield(task)
 
     async def wait(self, key: str) -> None:
-        """Until those before have their answers; without a turn of one's own, so that many may go on side by side."""
+        """Until those before have their answers; without holding up others, so that many may go on side by side."""
         async with self._locks[key]:
             pass
 

@@ -1,6 +1,6 @@
 """What brokers ask a consumer: to look at its group again, to go to other offsets, what it is doing, to consume one message.
 
-A client has one desk for all of its groups.
+A client has one handler for all of its groups.
 """
 
 import logging
@@ -10,26 +10,26 @@ from weakref import WeakKeyDictionary
 
 from mqbridge.errors import LocalProtocolError
 from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
-from mqbridge.rocketmq.wire import bodies
-from mqbridge.rocketmq.wire.bodies import DirectResult, Queue
 from mqbridge.rocketmq.wire.bodies.groups import PASSIVELY
-from mqbridge.rocketmq.wire.bodies.running import LATER
+from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.bodies.running import LATER, DirectResult, RunningInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers import ConsumeDirectlyHeader, GroupHeader, ResetOffsetHeader, RunningInfoHeader
+from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, GroupHeader, ResetOffsetHeader, RunningInfoHeader
 
 log = logging.getLogger(__name__)
 
 
-_desks: "WeakKeyDictionary[RocketmqClient, Desk]" = WeakKeyDictionary()
+_handlers_by_client: "WeakKeyDictionary[BaseClient, BrokerRequestHandler]" = WeakKeyDictionary()
 
 
-class Served(Protocol):
-    """A consumer, as the desk sees it."""
+class ServedConsumer(Protocol):
+    """A consumer, as the handler of broker requests sees it."""
 
     spec: GroupSpec
     membership: Membership
@@ -43,31 +43,31 @@ class Served(Protocol):
         """Divide the queues anew."""
 
 
-class Desk:
+class BrokerRequestHandler:
     """Answers for the groups of one client. `of` gives the client's own."""
 
-    def __init__(self, client: RocketmqClient) -> None:
-        self._consumers: dict[str, Served] = {}
+    def __init__(self, client: BaseClient) -> None:
+        self._consumers: dict[str, ServedConsumer] = {}
         client.on(Code.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
         client.on(Code.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
         client.on(Code.GET_CONSUMER_RUNNING_INFO, self._running_info)
         client.on(Code.CONSUME_MESSAGE_DIRECTLY, self._directly)
 
     @classmethod
-    def of(cls, client: RocketmqClient) -> "Desk":
-        """The desk of a client."""
-        desk = _desks.get(client)
-        if desk is None:
-            desk = _desks[client] = cls(client)
-        return desk
+    def of(cls, client: BaseClient) -> "BrokerRequestHandler":
+        """The handler of a client."""
+        handler = _handlers_by_client.get(client)
+        if handler is None:
+            handler = _handlers_by_client[client] = cls(client)
+        return handler
 
-    def admit(self, group: str, consumer: Served) -> None:
+    def admit(self, group: str, consumer: ServedConsumer) -> None:
         """Answer for this consumer. Raises LocalProtocolError when the client has a member of the group already."""
         if group in self._consumers:
             raise LocalProtocolError(f"this client has a member of group {group} already; another one needs a client of its own")
         self._consumers[group] = consumer
 
-    def dismiss(self, group: str, consumer: Served) -> bool:
+    def dismiss(self, group: str, consumer: ServedConsumer) -> bool:
         """Answer no more for this consumer; False when it was not answered for."""
         if self._consumers.get(group) is not consumer:
             return False
@@ -86,7 +86,7 @@ class Desk:
         consumer = self._consumers.get(header.group)
         if consumer is None:
             return
-        for queue, offset in bodies.decode_reset_offsets(request.body).items():
+        for queue, offset in ResetOffsets.decode(request.body).offsets.items():
             stream = consumer.held.get(queue)
             if stream is not None:
                 spawn(stream.reset(offset, f"as an administrator has told {address}"), f"rocketmq reset of {stream}")
@@ -105,7 +105,7 @@ class Desk:
             "PROP_THREADPOOL_CORE_SIZE": "1",
         }
         queues = {queue: _process(stream) for queue, stream in consumer.held.items()}
-        return request.answer(body=bodies.encode_running_info(properties, consumer.membership.data(), queues))
+        return request.answer(body=RunningInfo(properties, tuple(consumer.membership.data()), queues).encode())
 
     def _directly(self, _address: str, request: Command) -> Command:
         """Only the application can consume, and it takes whole answers in order: the tool is told so."""
@@ -113,7 +113,7 @@ class Desk:
         if consumer is None:
             return self._unknown(request)
         remark = "this consumer takes messages in the order of their queues and cannot consume one alone"
-        return request.answer(body=bodies.encode_direct_result(DirectResult(LATER, remark=remark, order=consumer.spec.orderly)))
+        return request.answer(body=DirectResult(LATER, remark=remark, order=consumer.spec.orderly).encode())
 
     def _unknown(self, request: Command) -> Command:
         groups = ", ".join(self._consumers) or "none"
@@ -132,7 +132,7 @@ def _process(stream: QueueStream) -> Mapping[str, Any]:
         "lastConsumeTimestamp": 0,
         "lastLockTimestamp": 0,
         "lastPullTimestamp": stream.answered_ms,
-        "locked": stream.locked_at is not None,
+        "locked": stream.state.locked_at is not None,
         "transactionMsgCount": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgMinOffset": 0,

@@ -1,0 +1,103 @@
+"""Entries as batches: what their size, their positions and the memory that they take are, without decoding them.
+
+An entry may be delivered in part: the mask of its messages that are to be delivered is `Entry.ack_set`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mqbridge.message import Batch, Message, Partition, Position
+from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
+
+FORMAT = "pulsar.entries"
+"""`Batch.data` is a sequence of `Entry`, unpacked."""
+MAX_ENTRIES = 5000
+"""Most entries of a batch."""
+ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
+"""What an entry holds besides its payload, and each property of its own metadata; measured as resident memory."""
+
+
+def size_of(entry: Entry) -> int:
+    """Bytes of its messages: its payload as it is once it is unpacked."""
+    return max(len(entry.payload), entry.metadata.uncompressed_size)
+
+
+def held_bytes(entry: Entry) -> int:
+    """What it takes in memory."""
+    return len(entry.payload) + ENTRY_BYTES + PROPERTY_BYTES * len(entry.metadata.properties)
+
+
+def mask_of(entry: Entry) -> int:
+    """Which messages of it are to be delivered: bit i is message i. A damaged entry is one message."""
+    return full_mask(1) if entry.defect is not None else from_words(entry.ack_set) or full_mask(entry.count)
+
+
+def position_of(entry: Entry) -> Position:
+    """Of its first message that is to be delivered."""
+    mask = mask_of(entry)
+    return (entry.ledger, entry.entry, (mask & -mask).bit_length() - 1)
+
+
+def leave_out(entry: Entry, begin: int, end: int | None = None) -> bool:
+    """Deliver only messages `begin` to `end`, not included, of it; False when none is left."""
+    keeps = mask_of(entry) & ~full_mask(begin) & (full_mask(entry.count) if end is None else full_mask(end))
+    if keeps != full_mask(entry.count):
+        entry.ack_set = tuple(to_words(keeps))
+    return keeps != 0
+
+
+def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = None, following: Position | None = None) -> Batch:
+    """These entries, which are not empty; `following` is what comes next where that is not behind the last entry."""
+    first, last = entries[0], entries[-1]
+    return Batch(
+        partition,
+        lambda: _decode_all(entries),
+        count=sum(mask_of(entry).bit_count() for entry in entries),
+        size=sum(map(size_of, entries)),
+        first=position_of(first),
+        next=(last.ledger, last.entry + 1, 0) if following is None else following,
+        format=FORMAT,
+        data=entries,
+        handle=handle,
+        held_bytes=sum(map(held_bytes, entries)),
+        mentions=lambda text: any(_mentions(entry, text) for entry in entries),
+    )
+
+
+def masks_of(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, int]:
+    """Which messages of which entries are those at these indexes of the batch, which are sorted."""
+    found: dict[EntryId, int] = {}
+    wanted, at = iter(indexes), 0
+    index = next(wanted, None)
+    for entry in entries:
+        mask, done = mask_of(entry), 0
+        count = mask.bit_count()
+        while index is not None and index < at + count:
+            done |= _bit(mask, index - at)
+            index = next(wanted, None)
+        if done:
+            found[entry.place] = done
+        at += count
+    return found
+
+
+def _bit(mask: int, number: int) -> int:
+    """The bit of the mask that is set and has `number` set ones below it."""
+    if mask & (mask + 1) == 0:
+        return 1 << number
+    for _ in range(number):
+        mask &= mask - 1
+    return mask & -mask
+
+
+def _decode_all(entries: Sequence[Entry]) -> list[Message]:
+    if len(entries) == 1:
+        return decode(entries[0])
+    return [message for entry in entries for message in decode(entry)]
+
+
+def _mentions(entry: Entry, text: bytes) -> bool:
+    """A batch has the properties of its messages in its payload, a single message has them in the metadata."""
+    return text in entry.payload or (not entry.is_batch and text in entry.metadata.SerializePartialToString())

@@ -1,0 +1,267 @@
+"""The task that pulls one queue: asks, judges the answer, tells the queue's state, and waits where asking again would not help.
+
+One pull is on its way at a time; the next one leaves when its answer is there and the budget has room. A pull waits at the broker
+only when the queue is known to be read to its end, so `at_end` is known at once and only idle queues wait there. An answer that
+moves nothing is followed by a pause: a broker that holds no pulls, or a slave that is behind, would be asked all the time.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, ProtocolError, RemoteProtocolError, ServerRefused
+from mqbridge.net.backoff import Backoff
+from mqbridge.net.tasks import spawn
+from mqbridge.rocketmq.client import pulling
+from mqbridge.rocketmq.client.budget import Account, Budget
+from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
+from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.pulling import PullAnswer, Puller
+from mqbridge.rocketmq.client.queue_state import Pull, QueueState
+from mqbridge.rocketmq.client.queue_table import Event
+from mqbridge.rocketmq.client.subscription import Subscription
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Status
+from mqbridge.rocketmq.wire.tags import TAG
+
+log = logging.getLogger(__name__)
+
+FLOW_CONTROL_WAIT_S = 0.02
+"""After answer 215, as the Java clients have it."""
+FIRST_WAIT_S, MOST_WAIT_S = 0.2, 10.0
+HELD_S, MOST_IDLE_S = 0.02, 1.0
+"""An answer that moves nothing and comes sooner than HELD_S was not held; the pauses after it grow from there."""
+SUBSCRIPTION_WAIT_S = 1.0
+"""After an answer that the broker does not know our subscription, and the heartbeat that tells it."""
+NULL_TRIES = 5
+"""Answers in a row that a part of the queue's index is missing, before it is believed."""
+
+_UNKNOWN_SUBSCRIPTION = frozenset(
+    {
+        Status.SUBSCRIPTION_NOT_EXIST,
+        Status.SUBSCRIPTION_NOT_LATEST,
+        Status.FILTER_DATA_NOT_EXIST,
+        Status.FILTER_DATA_NOT_LATEST,
+    }
+)
+
+
+class PullContext(Protocol):
+    """What pulling needs of its consumer."""
+
+    budget: Budget
+
+    @property
+    def commits_with_pulls(self) -> bool:
+        """Whether pulls may carry the group's offset along."""
+
+    async def announce(self) -> None:
+        """Send a heartbeat, which tells brokers our subscriptions."""
+
+    def look_again(self) -> None:
+        """The queues may have changed: divide them anew."""
+
+    async def compacted(self, queue: Queue) -> bool:
+        """Whether the topic keeps only the newest message per key, so that offsets are missing on purpose."""
+
+
+class PullLoop:
+    """Pulls `queue` into `state`. `changed` is called when there is news, `ended` when reading ended by itself."""
+
+    def __init__(
+        self,
+        name: str,
+        queue: Queue,
+        state: QueueState,
+        context: PullContext,
+        subscription: Subscription,
+        puller: Puller,
+        *,
+        changed: Callable[[], None],
+        ended: Callable[[MqbridgeError], None],
+        reset: Callable[[int, str], Awaitable[None]],
+    ) -> None:
+        self.first_offset = self.end_offset = 0
+        """Where the queue began and ended when the last answer came."""
+        self.answered_ms = 0
+        """When the last answer came, ms since the epoch."""
+        self.commits = CommitCarryingPulls()
+        self._name, self._queue, self._state, self._context = name, queue, state, context
+        self._tags, self._puller = subscription.tags, puller
+        self._unfiltered = subscription.kind == TAG and not subscription.tags
+        self._changed, self._ended, self._reset = changed, ended, reset
+        self._account = Account()
+        self._nulls = 0
+        self._errors = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
+        self._idle = Backoff(HELD_S, MOST_IDLE_S)
+        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that wait to be taken."""
+        return self._account.held
+
+    def restart(self) -> None:
+        """Pull from where the state now is; an answer to an older pull is dropped."""
+        self.stop()
+        self._nulls = 0
+        self._task = spawn(self._run(self._state.run), f"rocketmq pulls of {self._name}")
+
+    def stop(self) -> None:
+        """Pull no more; an answer that still comes is dropped."""
+        self.settle_budget()
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            self.commits.end(task)
+
+    def settle_budget(self) -> None:
+        """Give back what was taken or forgotten."""
+        if (gone := self._account.held - self._state.waiting_bytes) > 0:
+            self._context.budget.taken(self._account, gone)
+
+    async def _run(self, run: int) -> None:
+        while self._state.reads(run):
+            try:
+                await self._round()
+            except GapError as error:
+                self._end(run, Event.GAP, error)
+            except (ClusterError, ProtocolError) as error:
+                if self._state.reads(run):
+                    await self._failed(run, error)
+
+    async def _round(self) -> None:
+        """One pull and what follows from its answer. Raises what is wrong with it."""
+        asked_at, pull, answer = await self._ask()
+        if self._state.is_current(pull):
+            self.first_offset, self.end_offset = answer.first, answer.end
+            if await self._judge(pull, answer):
+                self._idle.reset()
+            elif self._loop.time() - asked_at < HELD_S:
+                await asyncio.sleep(self._idle.delay())
+
+    async def _ask(self) -> tuple[float, Pull, PullAnswer]:
+        budget, state = self._context.budget, self._state
+        reserved = await budget.reserve(self._account, idle=state.at_end)
+        try:
+            asked_at = self._loop.time()
+            pull = state.pull(asked_at, with_commit=self._context.commits_with_pulls)
+            if pull.commit is not None:
+                self.commits.started(hold=pull.hold)
+            try:
+                answer = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold)
+            except BaseException:
+                state.asked_in_vain(pull, failed=True)
+                raise
+        finally:
+            self.commits.answered()
+            budget.settle(reserved)
+        self.answered_ms = time.time_ns() // 1_000_000
+        return asked_at, pull, answer
+
+    # --- what an answer means -----------------------------------------------------------------------------------------
+
+    async def _judge(self, pull: Pull, answer: PullAnswer) -> bool:
+        """Tell the state; whether anything moved, or was waited for. Raises what is wrong with the answer."""
+        try:
+            if answer.kind == pulling.MOVED:
+                await self._moved(answer)
+                return True
+            pulled = await self._cut(answer) if answer.kind == pulling.FOUND else None
+            if pulled is None and not self._plausible(answer):
+                await asyncio.sleep(self._errors.delay())
+                return True
+            return self._believe(pull, answer, pulled)
+        finally:
+            self._state.asked_in_vain(pull, failed=False)
+
+    def _believe(self, pull: Pull, answer: PullAnswer, pulled: Pulled | None) -> bool:
+        if not self._state.is_current(pull):
+            return False
+        self._nulls = 0
+        self._errors.reset()
+        moved = self._state.answered(pull, answer.next, answer.end, pulled)
+        if pulled is not None:
+            self._context.budget.received(self._account, pulled.size)
+        self._changed()
+        return moved
+
+    async def _cut(self, answer: PullAnswer) -> Pulled:
+        """What the answer brought.
+
+        Raises RemoteProtocolError for an answer that makes no sense, GapError when the broker left something out.
+        """
+        position = self._state.position
+        if answer.next <= position or not answer.body:
+            raise RemoteProtocolError(
+                f"an answer with {len(answer.body)} bytes for offset {position} of {self._name} goes on at {answer.next}"
+            )
+        pulled = Pulled(self._queue, answer.body, position, answer.next, self._tags)
+        missing = pulled.first_stored > position and self._unfiltered and not self._state.first_start
+        if missing and not await self._context.compacted(self._queue):
+            raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
+        return pulled
+
+    def _plausible(self, answer: PullAnswer) -> bool:
+        """Whether an answer without messages may be believed; if not, the same offset is asked for again. Raises GapError."""
+        position, first_start = self._state.position, self._state.first_start
+        lost = answer.remark in (pulling.FOUND_NULL, pulling.REMOVING) and answer.next > position and not first_start
+        if not lost and answer.next >= position and (answer.next > position or answer.next >= answer.end):
+            return True
+        self._nulls += 1
+        if lost and self._nulls > NULL_TRIES:
+            raise self._gap(answer.next, f"the broker says {answer.remark}")
+        return False
+
+    async def _moved(self, answer: PullAnswer) -> None:
+        """Answer 21: a reset by an administrator, our own start that is gone already, or messages that are lost."""
+        position = self._state.position
+        if answer.remark == pulling.RESET or answer.first <= position <= answer.end:
+            await self._reset(answer.next, "as an administrator has set the group's offset")
+        elif self._state.first_start:
+            log.info("%s: begins at offset %d, since %d is gone", self._name, answer.next, position)
+            self._state.move(answer.next, own_start=True)
+            self.restart()
+        elif answer.next > position:
+            raise self._gap(answer.next, "they were deleted before they were read; give the broker a longer fileReservedTime")
+        else:
+            raise GapError(
+                f"{self._name} ends at offset {answer.next}, reading was to go on at {position}: the topic was made anew, or the "
+                "broker lost what it had not written to disk. Reset the group's offset to go on"
+            )
+
+    def _gap(self, next_: int, why: str) -> GapError:
+        position = self._state.position
+        return GapError(f"{self._name} has a gap: offsets {position} to {next_ - 1} were not read, {why}", (next_,))
+
+    # --- what goes wrong ----------------------------------------------------------------------------------------------
+
+    async def _failed(self, run: int, error: ClusterError | ProtocolError) -> None:
+        """Wait, tell the broker our subscriptions, or end."""
+        if not isinstance(error, ServerRefused):
+            await self._pause(error)
+        elif error.code == Status.FLOW_CONTROL:
+            await asyncio.sleep(FLOW_CONTROL_WAIT_S)
+        elif error.code in _UNKNOWN_SUBSCRIPTION:
+            log.info("%s: a heartbeat goes first: %s", self._name, error)
+            await self._context.announce()
+            await asyncio.sleep(SUBSCRIPTION_WAIT_S)
+        elif error.failure is Failure.FATAL:
+            self._end(run, Event.REFUSE, error)
+        else:
+            await self._pause(error)
+
+    async def _pause(self, error: MqbridgeError) -> None:
+        delay = self._errors.delay()
+        log.warning("%s: pulling goes on in %.1f s: %s", self._name, delay, error)
+        if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
+            self._context.look_again()
+        await asyncio.sleep(delay)
+
+    def _end(self, run: int, event: Event, error: MqbridgeError) -> None:
+        """It ends by itself; what waits can still be taken."""
+        if self._state.reads(run) and self._state.end(event):
+            log.error("%s", error)
+            self._ended(error)

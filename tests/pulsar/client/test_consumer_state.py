@@ -1,0 +1,265 @@
+"""The state of a consumer against a model of the broker."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mqbridge.errors import LocalProtocolError
+from mqbridge.pulsar.client.consumer_state import ConsumerState, State
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.ids import LATEST, EntryId, message_id
+
+LENGTH = 8
+Sent = tuple[int, EntryId]
+"""What a broker has on its way: the epoch that it was read for, and the entry."""
+
+
+class ConsumerLife(RuleBasedStateMachine):
+    """One consumer and one topic, `ledger` of `length` entries, of which the `cursor` is the last acknowledged one.
+
+    `owed` are the entries that the application must have seen by the time that they are acknowledged, and sooner or later.
+    """
+
+    @initialize(kind=st.sampled_from(["exclusive", "failover", "earliest", "latest"]), consumed=st.integers(-2, 5))
+    def make(self, kind: str, consumed: int) -> None:
+        """Most examples begin when some entries are consumed, as most of what can go wrong needs that."""
+        start = {"earliest": ids.EARLIEST, "latest": LATEST}.get(kind)
+        self.kind, self.reads = kind, start is not None
+        self.state = ConsumerState(tracks=True, failover=kind == "failover", start=start)
+        self.ledger, self.length, self.cursor = 9, LENGTH, -1
+        self.owed = set() if kind == "latest" else set(range(LENGTH))
+        self.subscribed_once = False
+        self.wire: list[Sent] = []
+        self.late: list[Sent] = []
+        self.queue: list[EntryId] = []
+        self.unsent: EntryId | None = None
+        self.run, self.last = 0, ids.EARLIEST
+        if consumed >= 0:
+            if kind == "failover":
+                self.become_active()
+            self.subscribe(False)
+        if consumed > 0:
+            self.consume(consumed, True)
+
+    @property
+    def subscribed(self) -> bool:
+        return self.state.link is State.SUBSCRIBED
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.state.link in (State.DETACHED, State.SUBSCRIBING))
+    @rule(fails=st.booleans())
+    def subscribe(self, fails: bool) -> None:
+        start = self.state.subscribing()
+        if fails:
+            return
+        begin = self.cursor + 1
+        if start == LATEST:
+            assert not self.subscribed_once, "it counts once"
+            begin = self.length
+        elif start is not None:
+            begin = max(0, start[1]) if start[0] == self.ledger else 0
+        cursor = (self.ledger, begin - 1) if self.reads else (self.ledger, self.cursor)
+        self.subscribed_once = True
+        if self.state.subscribed(cursor if self.state.asks_cursor else None):
+            self.unsent = None
+        self._send_acks()
+        self._deliver_from(begin if self.reads else self.cursor + 1)
+
+    def _deliver_from(self, begin: int) -> None:
+        self.wire = [(self.state.epoch, (self.ledger, entry)) for entry in range(begin, self.length)]
+
+    def _leave(self, *, closed: bool) -> None:
+        self.late += self.wire
+        self.wire, self.queue = [], []
+        self.state.left(LATEST, closed=closed)
+
+    @precondition(lambda self: self.subscribed)
+    @rule(forgets=st.integers(0, 3))
+    def lose_connection(self, forgets: int) -> None:
+        """A killed broker forgets its last acknowledgements; a cut connection loses those on their way, which looks the same."""
+        self.cursor = max(-1, self.cursor - forgets)
+        self._leave(closed=False)
+
+    @precondition(lambda self: self.subscribed)
+    @rule()
+    def unload(self) -> None:
+        self._leave(closed=True)
+
+    @precondition(lambda self: self.subscribed and not self.reads)
+    @rule(back=st.integers(-3, LENGTH))
+    def reset_from_outside(self, back: int) -> None:
+        to = max(-1, min(self.cursor - back, self.length - 1))
+        self._set_cursor(to)
+        self._leave(closed=True)
+
+    @precondition(lambda self: self.subscribed and self.state.place is not State.SEEKING)
+    @rule()
+    def migrate(self) -> None:
+        """The new cluster has smaller ids."""
+        self.ledger, self.length, self.cursor = self.ledger - 1, LENGTH, -1
+        self.owed = set(range(LENGTH))
+        self.state.migrated()
+        self.unsent = None
+        self._leave(closed=True)
+
+    def _set_cursor(self, to: int) -> None:
+        """Somebody decides what is acknowledged: what comes behind is owed, also if it was seen before."""
+        if to < self.cursor:
+            self.owed |= set(range(to + 1, self.length))
+        self.owed -= set(range(to + 1))
+        self.cursor = to
+
+    # --- entries ----------------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 3))
+    def publish(self, count: int) -> None:
+        new = range(self.length, self.length + count)
+        self.length += count
+        if self.subscribed_once or self.kind != "latest":
+            self.owed |= set(new)
+        if self.subscribed:
+            self.wire += [(self.state.epoch, (self.ledger, entry)) for entry in new]
+
+    @precondition(lambda self: self.wire)
+    @rule(count=st.integers(1, 8))
+    def deliver(self, count: int) -> None:
+        for _ in range(min(count, len(self.wire))):
+            self._arrive(*self.wire.pop(0))
+
+    @precondition(lambda self: self.late)
+    @rule(count=st.integers(1, 8))
+    def deliver_late(self, count: int) -> None:
+        """What was read for a registration that is over."""
+        for _ in range(min(count, len(self.late))):
+            self._arrive(*self.late.pop())
+
+    def _arrive(self, epoch: int, entry: EntryId) -> None:
+        if self.state.is_current(epoch) and self.state.is_new(entry):
+            self.queue.append(entry)
+
+    @precondition(lambda self: self.queue)
+    @rule(count=st.integers(1, 8))
+    def take(self, count: int) -> None:
+        for _ in range(min(count, len(self.queue))):
+            entry = self.queue.pop(0)
+            assert entry[0] == self.ledger, "of another cluster"
+            if self.state.run != self.run:
+                self.run, self.last = self.state.run, ids.EARLIEST
+            assert entry > self.last, "twice in a run, or out of order"
+            self.last = entry
+            self.owed.discard(entry[1])
+            self.state.handed_out(entry)
+
+    @precondition(lambda self: self.wire and self.state.takes_entries)
+    @rule(count=st.integers(1, 8), acknowledges=st.booleans())
+    def consume(self, count: int, acknowledges: bool) -> None:
+        """What usually happens, in one step, so that examples get somewhere."""
+        self.deliver(count)
+        self.take(count)
+        if acknowledges and not self.reads and self.state.place is State.READING:
+            self.acknowledge(self.last[1])
+            self.flush()
+
+    # --- acknowledgements and positions -----------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.reads)
+    @rule(entry=st.integers(0, 2 * LENGTH))
+    def acknowledge(self, entry: int) -> None:
+        place = self.ledger, entry
+        if self.state.acknowledged(place):
+            assert place <= self.last, "not handed out in this run"
+            self.unsent = max(place, self.unsent or place)
+
+    @precondition(lambda self: self.subscribed and not self.reads)
+    @rule()
+    def flush(self) -> None:
+        self._send_acks()
+
+    def _send_acks(self) -> None:
+        mark = self.state.told if self.state.repeats else None
+        if self.unsent is not None:
+            mark, self.unsent = message_id(*self.unsent), None
+        if mark is None:
+            return
+        self.state.sent(mark)
+        ledger, entry = ids.entry_id(mark)
+        assert ledger == self.ledger, "of another cluster"
+        skipped = self.owed & set(range(entry + 1))
+        assert not skipped, f"acknowledged up to {entry} and never handed out: {skipped}"
+        self.cursor = max(self.cursor, entry)
+
+    @precondition(lambda self: self.subscribed)
+    @rule()
+    def redeliver(self) -> None:
+        if not self.reads:
+            self._send_acks()
+        self._leave(closed=False)
+        self.state.rewound()
+
+    @precondition(lambda self: self.subscribed)
+    @rule(to=st.integers(0, LENGTH), closed=st.booleans(), late=st.booleans())
+    def seek(self, to: int, closed: bool, late: bool) -> None:
+        self.state.seeking()
+        if late and self.wire:
+            self._arrive(*self.wire[0])
+            assert not self.queue or self.queue[-1] != self.wire[0][1]
+        self.owed = set(range(to, self.length))
+        self.cursor, self.unsent = to - 1, None
+        if closed:
+            self._leave(closed=True)
+        self.state.sought((self.ledger, to))
+        if not closed:
+            self._leave(closed=False)
+
+    @precondition(lambda self: self.kind == "failover" and self.state.link is not State.ENDED)
+    @rule(back=st.integers(-3, 3))
+    def lose_activity(self, back: int) -> None:
+        """Another consumer takes over; it acknowledges, or seeks."""
+        if self.subscribed:
+            self._send_acks()
+        self.state.deactivated()
+        self.unsent, self.queue, self.wire = None, [], []
+        self._set_cursor(max(-1, min(self.cursor - back, self.length - 1)))
+        self.owed = set(range(self.cursor + 1, self.length))
+
+    @precondition(lambda self: self.kind == "failover" and self.state.link is not State.ENDED)
+    @rule()
+    def become_active(self) -> None:
+        if self.state.role is State.STANDBY and self.subscribed:
+            self._deliver_from(self.cursor + 1)
+        self.state.activated()
+
+    @precondition(lambda self: self.subscribed)
+    @rule(really=st.integers(0, 9))
+    def end(self, really: int) -> None:
+        if really == 9:
+            self._leave(closed=False)
+            self.state.ended()
+            assert not self.state.takes_entries
+            with pytest.raises(LocalProtocolError):
+                self.state.subscribing()
+
+    # --- always, and in the end -------------------------------------------------------------------------------------
+
+    @invariant()
+    def acknowledged_is_handed_out(self) -> None:
+        told = ids.EARLIEST if self.state.told is None else ids.entry_id(self.state.told)
+        assert told <= self.state.acked <= max(self.state.handed, ids.EARLIEST)
+
+    def teardown(self) -> None:
+        """Left alone, a consumer gets all that is owed."""
+        if not hasattr(self, "state") or self.state.link is State.ENDED:
+            return
+        if self.state.role is State.STANDBY:
+            self.become_active()
+        if not self.subscribed:
+            self.subscribe(False)
+        self.deliver(1000) if self.wire else None
+        self.take(1000) if self.queue else None
+        assert not {entry for entry in self.owed if self.reads or entry > self.cursor}, f"never came: {self.owed}"
+
+
+TestConsumerLife = ConsumerLife.TestCase
+TestConsumerLife.settings = settings(max_examples=600, stateful_step_count=20)

@@ -1,0 +1,45 @@
+"""What an outbound sends, seen from the scripted broker."""
+
+from mqbridge.adapter import OutboundSpec
+from mqbridge.message import Batch, Message, Partition, Share
+from mqbridge.pulsar.adapter.batches import make_batch
+from mqbridge.pulsar.adapter.outbound import PulsarOutbound
+from mqbridge.pulsar.adapter.topics import Topics
+from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.wire.entry import Entry, decode_entry
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.pulsar.client.broker import Broker
+from tests.pulsar.entries import batch
+
+SOURCE = Partition("here", "t", "0", 0)
+
+
+async def test_entries_are_written_without_being_decoded(broker: Broker, client):
+    stored: list[Entry] = []
+    receive = broker.receive
+
+    def note(link, frame):
+        if frame.type == BaseCommand.SEND:
+            stored.append(decode_entry(frame.data, frame.rest))
+        receive(link, frame)
+
+    broker.receive = note  # type: ignore[method-assign]
+    target = Partition("c", "target", "-1", 0)
+    topics = Topics(client, "c", "public/default")
+    outbound = PulsarOutbound(None, client, topics, OutboundSpec("target"), [target], 1 << 20)  # type: ignore[arg-type]
+    assert outbound.encodes("pulsar.entries")
+    entries = []
+    for number in range(2):
+        metadata, payload, _ = batch([b"%d-a" % number, b"%d-b" % number])
+        entries.append(Entry(metadata, payload, ledger=7, entry=number))
+    source = make_batch(SOURCE, entries)
+    receipt = await outbound.send(0, Share(source))
+    assert (len(receipt.positions), receipt.failures, source.is_decoded) == (4, [], False)
+    await outbound.send(0, Share(source, [1, 2]))
+    await outbound.send(0, Share(source, edited=[Message(b"edited", position=(7, 0, 0))]))
+    await outbound.send(0, Share(Batch.of([Message(b"made")])))
+    found = [message for entry in stored for message in decode(entry)]
+    assert [message.payload for message in found] == [b"0-a", b"0-b", b"1-a", b"1-b", b"0-b", b"1-a", b"edited", b"made"]
+    assert [message.origin for message in found[:3]] == ["here|t|0|7:0:0", "here|t|0|7:0:1", "here|t|0|7:1:0"]
+    assert (found[5].origin, found[7].origin) == ("here|t|0|7:1:0", None)
+    await outbound.close()

@@ -1,0 +1,197 @@
+"""Where a consumer goes on when somebody else decides it: operators, other consumers, other clusters; and readers at the end."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.pulsar.client.subscription import Subscription, Types, reader
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.pulsar.client.broker import Broker, ends_at, found, silent, until
+
+TOPIC = "persistent://public/default/t"
+
+
+def acknowledged(broker: Broker) -> list[tuple[int, int]]:
+    return [ids.entry_id(each) for ack in broker.asked[BaseCommand.ACK] for each in ack.message_id]
+
+
+def active(broker: Broker, is_active: bool) -> None:
+    broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=is_active))
+
+
+def close(broker: Broker) -> None:
+    broker.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
+
+
+async def take(broker: Broker, consumer, *entries: int, ledger: int = 1) -> list[int]:
+    """Deliver these and take as many."""
+    for entry in entries:
+        broker.link.message(0, ledger, entry, b"x")
+    return [(await asyncio.wait_for(consumer.receive(), 5)).entry for _ in entries]
+
+
+async def test_a_cursor_that_an_operator_set_back_is_followed(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    assert await take(broker, consumer, 0, 1, 2, 3) == [0, 1, 2, 3]
+    consumer.acknowledge_up_to((1, 3))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker) == [(1, 3)])
+    run = consumer.run
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 3, cursor=(1, 0))
+    close(broker)
+    await until(lambda: consumer.sessions == 2)
+    consumer.acknowledge_up_to((1, 3))
+    assert await take(broker, consumer, 1, 2, 3) == [1, 2, 3]
+    consumer.flush_acks()
+    await asyncio.sleep(0.01)
+    assert acknowledged(broker) == [(1, 3)], "neither the old mark nor one for what was handed out before the reset"
+    assert consumer.run != run
+    await consumer.close()
+
+
+async def test_a_cursor_that_a_killed_broker_forgot_is_set_again(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1, 2, 3)
+    consumer.acknowledge_up_to((1, 2))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 3, cursor=(1, 0))
+    broker.link.drop()
+    await until(lambda: acknowledged(broker) == [(1, 2), (1, 2)])
+    for entry in (1, 2, 3, 4):
+        broker.link.message(0, 1, entry, b"x")
+    assert (await consumer.receive()).entry == 4
+    await consumer.close()
+
+
+async def test_what_the_broker_has_noted_is_not_repeated(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1)
+    consumer.acknowledge_up_to((1, 1))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 5))
+    close(broker)
+    await until(lambda: consumer.sessions == 2)
+    assert await take(broker, consumer, 6) == [6]
+    assert acknowledged(broker) == [(1, 1)]
+    await consumer.close()
+
+
+async def test_a_failover_consumer_that_becomes_active_again_is_granted_what_it_dropped(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover, max_bytes=10))
+    active(broker, True)
+    await until(lambda: broker.asked[BaseCommand.FLOW])
+    granted = sum(flow.messagePermits for flow in broker.asked[BaseCommand.FLOW])
+    for entry in range(granted):
+        broker.link.message(0, 1, entry, bytes(100))
+    active(broker, False)
+    active(broker, True)
+    await until(lambda: sum(flow.messagePermits for flow in broker.asked[BaseCommand.FLOW]) > granted)
+    assert consumer.waiting == 0
+    await consumer.close()
+
+
+async def test_a_consumer_that_was_active_once_repeats_no_acknowledgement(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover))
+    active(broker, True)
+    await take(broker, consumer, 0, 1, 2)
+    consumer.acknowledge_up_to((1, 1))
+    active(broker, False)
+    await until(lambda: acknowledged(broker) == [(1, 1)])
+    consumer.acknowledge_up_to((1, 2))
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 2, cursor=(1, -1))
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    consumer.flush_acks()
+    active(broker, True)
+    assert await take(broker, consumer, 0, 1) == [0, 1]
+    assert acknowledged(broker) == [(1, 1)]
+    await consumer.close()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["closed", "lost"])
+async def test_a_reader_at_the_end_misses_nothing_while_it_is_away(broker: Broker, client, lost: bool):
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 8))
+    consumer = await client.consumer(TOPIC, reader(ids.LATEST))
+    assert consumer.sessions == 1
+    if lost:
+        broker.link.drop()
+    else:
+        close(broker)
+    await until(lambda: consumer.sessions == 2)
+    assert [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]] == [ids.LATEST, (1, 8)]
+    for entry in (8, 9, 10):
+        broker.link.message(0, 1, entry, b"x")
+    assert [(await consumer.receive()).entry for _ in range(2)] == [9, 10], "(1, 8) is what was there before"
+    assert len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]) == 1
+    await consumer.close()
+
+
+async def test_a_topic_in_another_cluster_has_other_ids(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 7, 8, ledger=50)
+    consumer.acknowledge_up_to((50, 8))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    blue = broker.link
+    broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(link, frame, "pulsar://green:6650")
+    migrated = pb.CommandTopicMigrated(
+        resource_id=0, resource_type=pb.CommandTopicMigrated.Consumer, brokerServiceUrl="pulsar://green:6650"
+    )
+    blue.send(topicMigrated=migrated)
+    close(broker)
+    await until(lambda: consumer.sessions == 2)
+    consumer.acknowledge_up_to((50, 8))
+    assert await take(broker, consumer, 0, 1, ledger=2) == [0, 1]
+    consumer.acknowledge_up_to((2, 1))
+    await consumer.close()
+    assert acknowledged(broker) == [(50, 8), (2, 1)]
+
+
+async def test_entries_of_a_non_persistent_topic_have_one_id(broker: Broker, client):
+    consumer = await client.consumer("non-persistent://public/default/t", Subscription("s"))
+    for _ in range(3):
+        assert await take(broker, consumer, 0, ledger=0) == [0]
+    await consumer.close()
+
+
+async def test_single_acknowledgements_that_a_cut_may_have_lost_are_asked_for_again(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1, 2)
+    consumer.acknowledge((1, 1))
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    assert await take(broker, consumer, 0, 1, 2) == [0, 1, 2]
+    await consumer.close()
+
+
+async def test_a_message_in_chunks_tells_its_first(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    for number in range(2):
+        metadata = {"uuid": "a", "chunk_id": number, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
+        broker.link.message(0, 1, 4 + number, b"x", metadata=metadata)
+    entry = await consumer.receive()
+    assert (entry.place, entry.first_chunk) == ((1, 5), (1, 4))
+    assert (await take(broker, consumer, 6), entry.payload) == ([6], b"xx")
+    await consumer.close()
+
+
+async def test_while_a_seek_has_no_answer_nothing_is_handed_out(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    for entry in (0, 1):
+        broker.link.message(0, 1, entry, b"x")
+    assert (await consumer.receive()).entry == 0
+    broker.on[BaseCommand.SEEK] = silent
+    seeking = asyncio.ensure_future(consumer.seek((1, 7)))
+    await until(lambda: broker.asked[BaseCommand.SEEK])
+    broker.link.message(0, 1, 2, b"on its way")
+    assert consumer.take() is None
+    request_id = broker.asked[BaseCommand.SEEK][0].request_id
+    broker.link.send(success=pb.CommandSuccess(request_id=request_id))
+    await seeking
+    await until(lambda: consumer.sessions == 2)
+    assert await take(broker, consumer, 7) == [7]
+    await consumer.close()

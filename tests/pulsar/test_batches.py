@@ -1,0 +1,72 @@
+"""Entries as batches, without decoding them: which message is where, what is left of an entry, what stands in it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.message import Partition
+from mqbridge.pulsar.adapter.batches import FORMAT, leave_out, make_batch, mask_of, masks_of
+from mqbridge.pulsar.wire.batch import join_batch
+from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.ids import full_mask, to_words
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+
+PARTITION = Partition("c", "t", "0", 0)
+
+
+def entry_of(number: int, count: int, mask: int = 0, *, broken: bool = False) -> Entry:
+    payload = join_batch([(SingleMessageMetadata(), b"%d-%d" % (number, index)) for index in range(count)])
+    metadata = MessageMetadata(num_messages_in_batch=count)
+    return Entry(metadata, b"!" if broken else payload, ledger=1, entry=number, ack_set=tuple(to_words(mask)))
+
+
+entries = st.lists(
+    st.integers(1, 70).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, full_mask(count)), st.booleans())),
+    min_size=1,
+    max_size=5,
+).map(lambda parts: [entry_of(number, count, mask, broken=broken) for number, (count, mask, broken) in enumerate(parts)])
+
+
+@given(entries, st.data())
+def test_messages_of_a_batch_are_found_in_their_entries(found, data):
+    batch = make_batch(PARTITION, found)
+    messages = batch.messages
+    indexes = sorted(data.draw(st.sets(st.integers(0, len(messages) - 1))))
+    masks = masks_of(found, indexes)
+    expected: dict[tuple[int, int], int] = {}
+    for index in indexes:
+        ledger, entry, at = messages[index].position
+        expected[ledger, entry] = expected.get((ledger, entry), 0) | 1 << at
+    assert masks == expected
+    assert (batch.format, batch.data) == (FORMAT, found)
+    batch.let_go()
+    assert [message.payload for message in batch.messages] == [message.payload for message in messages]
+
+
+@given(st.integers(1, 20), st.integers(0, 20), st.integers(0, 20), st.integers(0, (1 << 20) - 1))
+def test_what_is_left_of_an_entry(count, begin, end, mask):
+    entry = entry_of(0, count, mask & full_mask(count))
+    before = mask_of(entry)
+    left = [index for index in range(count) if before >> index & 1 and begin <= index < end]
+    assert leave_out(entry, begin, end) == bool(left)
+    if left:
+        assert [message.position[2] for message in make_batch(PARTITION, [entry]).messages] == left
+
+
+def test_a_batch_is_counted_without_being_decoded():
+    batch = make_batch(PARTITION, [entry_of(3, 5, 0b11100), entry_of(4, 2)])
+    assert (batch.count, batch.first, batch.next, batch.is_decoded) == (5, (1, 3, 2), (1, 5, 0), False)
+    assert batch.held_bytes > batch.size > 0
+    assert [message.position for message in batch.messages] == [(1, 3, 2), (1, 3, 3), (1, 3, 4), (1, 4, 0), (1, 4, 1)]
+
+
+def test_properties_are_looked_for_where_they_stand():
+    single = Entry(MessageMetadata(), b"payload")
+    single.metadata.properties.add(key="mqbridge.origin", value="here|t|0|1")
+    metadata = SingleMessageMetadata()
+    metadata.properties.add(key="mqbridge.origin", value="here|t|0|1")
+    batched = Entry(MessageMetadata(num_messages_in_batch=1), join_batch([(metadata, b"payload")]))
+    for entry in (single, batched):
+        batch = make_batch(PARTITION, [entry_of(0, 1), entry])
+        assert batch.mentions(b"here|t|0|")
+        assert not batch.mentions(b"there|")
+        assert not batch.is_decoded

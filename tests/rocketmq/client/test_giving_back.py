@@ -1,0 +1,178 @@
+"""Giving queues back is one task that everybody waits for; a lock that comes back wakes; what moves nothing pauses."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.errors import GapError
+from mqbridge.rocketmq.client import pull_loop
+from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from tests.rocketmq.client.broker import Link, silent, until
+from tests.rocketmq.client.groups import Scene, replies, scene
+
+__all__ = ["scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+
+
+@pytest.mark.parametrize("begun_by", ["revoke", "release"])
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_close_waits_for_a_queue_that_is_being_given_back(scene: Scene, begun_by: str, orderly: bool) -> None:
+    """A rolling update: the queue that goes to the new member is committed and unlocked, though this member leaves meanwhile."""
+    scene.groups.append(*[b"x"] * 10)
+    consumer = await scene.join(orderly=orderly)
+    stream = consumer.held[QUEUE]
+    stream.commit((await stream.receive()).next)
+    update, late = scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET], list[tuple[Link, Command]]()
+    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda link, request: late.append((link, request))
+    giving = asyncio.ensure_future(getattr(stream, begun_by)())
+    await until(lambda: late)
+    giving.cancel()  # as the task that divides the queues is, when its consumer closes
+    closing = asyncio.ensure_future(consumer.close())
+    await asyncio.sleep(0.02)
+    assert not closing.done()
+    update(*late[0])
+    await closing
+    assert scene.groups.committed("G") == 10
+    assert scene.groups.locks == {}
+    assert len(late) == 1, "it is given back once"
+
+
+async def test_a_cancelled_release_leaves_no_queue_unread(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    consumer = await scene.join()
+    stream = consumer.held[QUEUE]
+    stream.commit((await stream.receive()).next)
+    update, late = scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET], list[tuple[Link, Command]]()
+    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda link, request: late.append((link, request))
+    releasing = asyncio.ensure_future(stream.release())
+    await until(lambda: late)
+    releasing.cancel()
+    update(*late[0])
+    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = update
+    await until(lambda: consumer.held.get(QUEUE) not in (None, stream))
+    assert consumer.held[QUEUE].position == 10
+
+
+async def test_everybody_who_closes_waits_for_the_same(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    consumer = await scene.join()
+    stream = consumer.held[QUEUE]
+    stream.commit((await stream.receive()).next)
+    first = asyncio.ensure_future(consumer.close())
+    await asyncio.sleep(0)
+    first.cancel()
+    await consumer.close()
+    assert scene.groups.committed("G") == 10
+    assert scene.groups.members["G"] == {}
+
+
+async def test_a_deadline_ends_what_no_broker_answers(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[QUEUE]
+    await stream.receive()
+    revoking = asyncio.ensure_future(stream.revoke())  # waits for what is out
+    await until(lambda: stream.revoked)
+    for code in (Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ, Code.UNREGISTER_CLIENT):
+        scene.cluster.on[code] = silent
+    async with asyncio.timeout(4):  # no request is waited for as long as its own timeout
+        await consumer.close(asyncio.get_running_loop().time() + 0.05)
+    assert consumer.held == {}
+    await asyncio.gather(revoking, return_exceptions=True)
+
+
+async def test_what_was_pulled_ahead_is_not_committed_when_a_locked_queue_goes(scene: Scene) -> None:
+    """Two answers are here, one was handed out: acknowledging it must not commit the other."""
+    scene.groups.append(*[b"x"] * 6)
+    scene.groups.log().limit = 3
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[QUEUE]
+    await until(lambda: stream.position == 6)
+    pulled = await stream.receive()
+    revoking = asyncio.ensure_future(stream.revoke())
+    await until(lambda: stream.revoked)
+    stream.commit(pulled.next)
+    await revoking
+    assert scene.groups.committed("G") == 3
+
+
+# --- waking up, and not waking up all the time ----------------------------------------------------------------------------
+
+
+async def test_a_renewed_lock_wakes_who_waits(scene: Scene) -> None:
+    scene.groups.append(b"x")
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[QUEUE]
+    await until(lambda: stream.held_bytes)
+    assert stream.state.locked_at is not None
+    stream.state.locked_at -= LOCK_VALID_S
+    waiting = asyncio.ensure_future(stream.receive())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    assert consumer._locks is not None
+    await consumer.renew(consumer._locks)
+    assert (await asyncio.wait_for(waiting, 5)).count == 1
+
+
+@pytest.mark.parametrize("what", ["something waits", "its lock is old", "it is gone"])
+async def test_changed_always_lets_others_run(scene: Scene, what: str) -> None:
+    scene.groups.append(b"x")
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[QUEUE]
+    await until(lambda: stream.held_bytes)
+    if what == "its lock is old":
+        assert stream.state.locked_at is not None
+        stream.state.locked_at -= LOCK_VALID_S
+    elif what == "it is gone":
+        await stream.release()
+    ran = []
+    asyncio.get_running_loop().call_soon(ran.append, 1)
+    await stream.changed(0.01)
+    assert ran
+
+
+async def test_changed_tells_what_ended_the_queue(scene: Scene) -> None:
+    scene.groups.append(*[b"x"] * 10)
+    scene.groups.offsets["G", QUEUE] = 3
+    scene.groups.log().first = 7
+    stream = await scene.stream()
+    await until(lambda: stream.state.gap_at == 3)
+    assert stream.take() is None
+    with pytest.raises(GapError):
+        await stream.changed(1.0)
+
+
+async def test_answers_that_move_nothing_are_not_asked_for_without_a_pause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave that is behind says at once that there is nothing at this offset, in words that are not those of an end."""
+    scene.groups.append(*[b"x"] * 9)
+    scene.groups.offsets["G", QUEUE] = 9
+    scene.cluster.on[Code.PULL_MESSAGE] = replies(Status.PULL_RETRY_IMMEDIATELY, 9, 0, 5)
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def paused(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0.001)
+
+    stream = await scene.stream()
+    monkeypatch.setattr(pull_loop.asyncio, "sleep", paused)
+    asked = len(scene.groups.pulls())
+    await until(lambda: len(scene.groups.pulls()) > asked + 8)
+    monkeypatch.undo()
+    assert len(pauses) >= 7, "a pause for each, after the first that told where the end is"
+    assert max(pauses) > 10 * pull_loop.HELD_S, "they grow"
+    assert not stream.revoked
+
+
+async def test_a_seek_to_what_is_gone_is_a_gap_also_before_anything_was_read(scene: Scene) -> None:
+    """As a route does that goes on from its checkpoint under a new group."""
+    scene.groups.append(*[b"x"] * 10)
+    scene.groups.log().first = 7
+    stream = await scene.stream()
+    await stream.seek(3)
+    with pytest.raises(GapError):
+        await stream.receive()

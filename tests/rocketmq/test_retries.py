@@ -1,0 +1,147 @@
+"""Retry queues go on, whatever Brokers refuse or have deleted; their lanes end with the queue."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from mqbridge.errors import ClusterError, LaneRevoked, MqbridgeError, ServerRefused
+from mqbridge.rocketmq.adapter import retries
+from mqbridge.rocketmq.adapter.retries import RetryLane, RetryQueue
+from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.properties import Name
+from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.rocketmq.client.broker import refuses, until
+from tests.rocketmq.client.conftest import cluster
+from tests.rocketmq.client.groups import Scene, moved, scene
+
+__all__ = ["cluster", "scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+
+
+class Retries:
+    """A retry queue over a scripted Broker: messages of `orders` are this member's, others are sent back."""
+
+    def __init__(self, scene: Scene, stream: QueueStream, send_back: Callable[[Record], Awaitable[None]]) -> None:
+        self.scene, self.stream = scene, stream
+        self.found: list[RetryLane | MqbridgeError] = []
+        self.queue = RetryQueue(stream, "c", ["orders"], self.found.append, send_back)
+
+    async def lane(self) -> RetryLane:
+        await until(lambda: self.found)
+        lane = self.found[0]
+        assert isinstance(lane, RetryLane)
+        return lane
+
+
+def store(scene: Scene, *messages: tuple[str, bytes]) -> None:
+    log = scene.groups.log()
+    for topic, body in messages:
+        stored = properties.encode([(Name.RETRY_TOPIC, topic)])
+        log.records.append(encode_record(Record("T", body, stored, queue_offset=log.end)))
+
+
+async def nobody(record: Record) -> None:
+    raise AssertionError(f"{record} was sent back")
+
+
+async def test_a_refused_send_back_is_offered_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
+    store(scene, ("others", b"1"), ("orders", b"2"))
+    sent: list[bytes] = []
+
+    async def send_back(record: Record) -> None:
+        if len(sent) < 2:
+            sent.append(b"refused")
+            raise ClusterError("the broker is busy")
+        sent.append(record.body)
+
+    one = Retries(scene, await scene.stream(), send_back)
+    batch = await asyncio.wait_for((await one.lane()).receive(), 5)
+    assert [message.payload for message in batch.messages] == [b"2"]
+    assert sent == [b"refused", b"refused", b"1"]
+    await one.queue.release()
+
+
+async def test_a_gap_is_passed_over_and_retries_go_on(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    store(scene, *[("orders", b"%d" % n) for n in range(10)])
+    scene.groups.offsets["G", QUEUE] = 2
+    scene.groups.log().first = 6
+    one = Retries(scene, await scene.stream(), nobody)
+    batch = await asyncio.wait_for((await one.lane()).receive(), 5)
+    assert (batch.first, batch.next, len(batch.messages)) == ((6,), (10,), 4)
+    assert "messages that were sent back are lost" in caplog.text
+    await one.queue.release()
+
+
+async def test_a_gap_waits_for_what_is_out_before_it(scene: Scene) -> None:
+    """Passing over it moves the group's offset: what was handed out before must be stored by then."""
+    store(scene, *[("orders", b"%d" % n) for n in range(2)])
+    stream = await scene.stream()
+    one = Retries(scene, stream, nobody)
+    lane = await one.lane()
+    batch = await lane.receive()
+    await until(lambda: scene.groups.held)
+    store(scene, *[("orders", b"%d" % n) for n in range(2, 10)])
+    scene.groups.log().first = 6
+    moved(6, 6, 10, "OFFSET_TOO_SMALL")(*scene.groups.held.pop())
+    await until(lambda: stream.state.gap_at == 2)
+    await asyncio.sleep(0.01)
+    assert (stream.state.gap_at, stream.committed) == (2, 0)
+    lane.acknowledge(batch)
+    assert (await asyncio.wait_for(lane.receive(), 5)).first == (6,)
+    await one.queue.release()
+
+
+async def test_after_revocation_nothing_that_waited_is_handed_out(scene: Scene) -> None:
+    store(scene, ("orders", b"1"), ("other", b"-"), ("orders", b"2"))
+
+    async def send_back(_: Record) -> None:
+        pass
+
+    one = Retries(scene, await scene.stream(), send_back)
+    lane = await one.lane()
+    batch = await lane.receive()
+    await until(lambda: one.queue.stream.position == 3)
+    await one.stream.revoke()
+    assert lane.revoked.is_set()
+    with pytest.raises(LaneRevoked):
+        await lane.receive()
+    lane.acknowledge(batch)
+    assert scene.groups.committed("G") in (None, 0)
+
+
+async def test_a_lane_that_waits_hears_of_the_revocation(scene: Scene) -> None:
+    store(scene, ("orders", b"1"))
+    one = Retries(scene, await scene.stream(), nobody)
+    lane = await one.lane()
+    await lane.receive()
+    waiting = asyncio.ensure_future(lane.receive())
+    await asyncio.sleep(0)
+    await one.stream.revoke()
+    with pytest.raises(LaneRevoked):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_lane_that_is_released_gives_its_queue_back(scene: Scene) -> None:
+    store(scene, ("orders", b"1"))
+    consumer = await scene.join()
+    stream = consumer.held[QUEUE]
+    one = Retries(scene, stream, nobody)
+    lane = await one.lane()
+    lane.acknowledge(await lane.receive())
+    await lane.release()
+    assert scene.groups.committed("G") == 1
+    await until(lambda: consumer.held.get(QUEUE) not in (None, stream))
+
+
+async def test_what_ends_a_retry_queue_for_good_is_told_without_a_lane(scene: Scene) -> None:
+    scene.cluster.on[Code.PULL_MESSAGE] = refuses(Status.NO_PERMISSION)
+    one = Retries(scene, await scene.stream(), nobody)
+    await until(lambda: one.found)
+    assert isinstance(one.found[0], ServerRefused)
+    await one.queue.release()
