@@ -20,7 +20,6 @@ ALLOWED: dict[str, set[str]] = {
     "net": {"errors", "wire"},
     "adapter": MODEL | {"mapping"},
     "receipts": CONTRACT,
-    "readback": CONTRACT,
     "ranges": CONTRACT,
     "mapping": {"errors", "message", "wire"},
     "routing": CONTRACT | {"config"},
@@ -38,7 +37,7 @@ for system in SYSTEMS:
         inner["client"]: {"errors", "wire", "net", inner["wire"]},
         inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
-        inner["adapter"]: CONTRACT | {"config", "net", "readback", "receipts", "wire", system, *inner.values()},
+        inner["adapter"]: CONTRACT | {"config", "net", "ranges", "receipts", "wire", system, *inner.values()},
         system: CONTRACT | {"net"},
     }
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}
