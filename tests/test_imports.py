@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "mqbridge"
-SYSTEMS = ("tubemq", "pulsar", "rocketmq", "log", "memory")
+SYSTEMS = sorted(path.parent.name for path in ROOT.glob("*/adapter"))
+"""Every folder with an adapter."""
 MODEL = {"errors", "message"}
 CONTRACT = MODEL | {"adapter"}
 CORE = CONTRACT | {"net", "routing", "delivery"}
