@@ -14,7 +14,7 @@ Deadlines are times of the event loop. None is CLOSE_S from now; nobody below ha
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import entry_points
 from typing import Any, Protocol, Self
@@ -99,10 +99,6 @@ class InboundSpec:
     group: str
     start: Start = Start.EARLIEST
     msg_types: frozenset[str] = frozenset()
-    temporary: bool = False
-    """The group ends with this inbound: nothing of it is to be kept, where the system can do that."""
-    positions: Mapping[str, Position] = field(default_factory=dict)
-    """Where a temporary inbound of one topic begins, by partition name; partitions that are not named begin at `start`."""
     max_bytes: int = 64 << 20
     """Most bytes that the inbound may hold ahead of the core, all lanes together."""
     options: BaseModel | None = None

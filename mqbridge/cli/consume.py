@@ -1,10 +1,11 @@
 """`mqbridge consume`: print messages. The letters are kcat's.
 
-Without a group it reads as a group of its own with a random name, so that no real group moves.
+Without a group it reads the partitions themselves, so that no group moves and none is left behind.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,20 +13,20 @@ import orjson
 import typer
 from pydantic import BaseModel
 
-from mqbridge.adapter import Bounds, Cluster, InboundSpec, Start, Topic
+from mqbridge.adapter import Bounds, Cluster, InboundSpec, Start
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
+from mqbridge.cli.group_reader import GroupReader, GroupReading, Show
 from mqbridge.cli.places import HELP, Place, find, parse_place, pick
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, SettingOption, UrlOption, choose, no_topic
-from mqbridge.cli.reading import temporary
-from mqbridge.cli.tail import Show, Tail, Wanted
+from mqbridge.cli.reader import Range, read
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.message import Message, Partition, Position
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to read, as the command line says it; no place is where the group stands."""
+    """What to read, as the command line says it; without a place it goes on where the group is."""
 
     topic: str
     group: str | None
@@ -81,6 +82,8 @@ def consume(
     place = _place(offset, group)
     chosen = choose(config, cluster, at)
     options = chosen.inbound_options(setting or ())
+    if setting and group is None:
+        raise ConfigError("-X sets how a member of a group consumes", hint="Name the group with -G")
 
     def show(part: Partition, messages: list[Message]) -> None:
         sys.stdout.buffer.write(b"".join([write(part, message) for message in messages]))
@@ -113,83 +116,67 @@ async def _consume(chosen: Chosen, reading: Reading, options: BaseModel, show: S
         if described is None:
             raise no_topic(reading.topic, cluster)
         names = pick(described, reading.partitions)
-        bounds = await _bounds(cluster, reading)
+        bounds_matter = reading.place is not None or reading.exit_at_end
+        bounds = await cluster.bounds(reading.topic) if bounds_matter else {}
+        if reading.place is None:
+            return await _as_group(cluster, reading, {}, names, bounds, options, show)
+        begin = await find(cluster, reading.topic, names, reading.place, bounds)
         if reading.group is None:
-            return await _without_group(cluster, described, reading, names, bounds, options, show)
-        return await _as_group(cluster, described, reading, names, bounds, options, show)
-
-
-async def _bounds(cluster: Cluster, reading: Reading) -> dict[str, Bounds]:
-    """Where partitions begin and end. Some clusters tell only through an administrative address: what can do without it does."""
-    needed = isinstance(reading.place, tuple) or (reading.group is not None and isinstance(reading.place, Start))
-    if not needed and not reading.exit_at_end:
-        return {}
-    try:
-        return dict(await cluster.bounds(reading.topic))
-    except ClusterError:
-        if needed:
-            raise
-        return {}
+            return await _without_group(cluster, reading, begin, bounds, show)
+        return await _as_group(cluster, reading, begin, names, bounds, options, show)
 
 
 async def _without_group(
-    cluster: Cluster,
-    topic: Topic,
-    reading: Reading,
-    names: Sequence[str],
-    bounds: dict[str, Bounds],
-    options: BaseModel,
-    show: Show,
+    cluster: Cluster, reading: Reading, begin: Mapping[str, Position], bounds: Mapping[str, Bounds], show: Show
 ) -> int:
-    begin: dict[str, Position] = {}
-    if not isinstance(reading.place, Start) and reading.place is not None:
-        begin = await find(cluster, topic.name, names, reading.place, bounds)
-    wanted = Wanted(
-        frozenset(names),
-        "beginning",
-        exit_at_end=reading.exit_at_end,
-        count=reading.count,
-        begin=begin,
-        msg_types=reading.msg_types,
-    )
-    tail = Tail(wanted, show)
-    tail.expect(topic, bounds, seek=True)
-    start = Start.LATEST if reading.place is Start.LATEST else Start.EARLIEST
-    async with temporary(cluster, topic.name, begin, options, start=start, msg_types=reading.msg_types) as inbound:
-        return await tail.run(inbound)
+    ranges = {name: Range(position, bounds[name].next if reading.exit_at_end else None) for name, position in begin.items()}
+    shown = 0
+    async with aclosing(read(cluster, reading.topic, ranges, msg_types=reading.msg_types)) as chunks:
+        async for partition, messages in chunks:
+            left = messages if reading.count is None else messages[: reading.count - shown]
+            show(partition, left)
+            shown += len(left)
+            if shown == reading.count:
+                break
+    return shown
 
 
 async def _as_group(
     cluster: Cluster,
-    topic: Topic,
     reading: Reading,
+    begin: Mapping[str, Position],
     names: Sequence[str],
-    bounds: dict[str, Bounds],
+    bounds: Mapping[str, Bounds],
     options: BaseModel,
     show: Show,
 ) -> int:
-    place = reading.place
-    seeks = "stored" if place is None else await find(cluster, topic.name, names, place, bounds)
-    wanted = Wanted(
-        frozenset(names),
-        seeks,
-        exit_at_end=reading.exit_at_end,
-        count=reading.count,
-        shared=True,
-        msg_types=reading.msg_types,
-    )
-    tail = Tail(wanted, show)
-    tail.expect(topic, bounds, seek=cluster.capabilities.seek)
-    inbound = await cluster.inbound(
-        InboundSpec(
-            topics=(topic.name,),
-            group=str(reading.group),
-            start=Start.LATEST if place is Start.LATEST else Start.EARLIEST,
+    if begin and not cluster.capabilities.seek:
+        raise ConfigError("this system cannot move to a position", hint="Use -o stored, or read without a group")
+    group = str(reading.group)
+    reader = GroupReader(
+        GroupReading(
+            frozenset(names),
+            ends={name: bounds[name].next for name in names if name in bounds},
+            begin=begin,
+            committed=await _committed(cluster, reading.topic, group, bounds) if reading.exit_at_end else {},
+            until_end=reading.exit_at_end,
+            count=reading.count,
             msg_types=reading.msg_types,
-            options=options,
-        )
+        ),
+        show,
     )
+    start = Start.LATEST if reading.place is Start.LATEST else Start.EARLIEST
+    inbound = await cluster.inbound(InboundSpec((reading.topic,), group, start, reading.msg_types, options=options))
     try:
-        return await tail.run(inbound)
+        return await reader.run(inbound)
     finally:
         await inbound.close()
+
+
+async def _committed(cluster: Cluster, topic: str, group: str, bounds: Mapping[str, Bounds]) -> dict[str, Position]:
+    """Where the group goes on, as far as the cluster tells: at the beginning where it never was."""
+    first = {name: one.first for name, one in bounds.items()}
+    try:
+        return first | dict(await cluster.committed(topic, group))
+    except ClusterError:
+        return first

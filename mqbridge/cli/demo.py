@@ -6,21 +6,22 @@ The gateway, the clusters and the files are those of `mqbridge run`; nothing her
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqbridge.adapter import Bounds, Cluster, InboundSpec, OutboundSpec
+from mqbridge.adapter import Bounds, OutboundSpec
+from mqbridge.cli.demo_messages import Checksum, ordinary, too_large
+from mqbridge.cli.reader import Range, read
 from mqbridge.cli.sender import Sender
-from mqbridge.cli.stream import Checksum, ordinary, too_large
-from mqbridge.cli.tail import Tail, Wanted
 from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError, DeliveryError
 from mqbridge.gateway.clusters import connected
 from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.run import Gateway
-from mqbridge.message import Message, Partition
+from mqbridge.message import Message
 from mqbridge.net.tasks import cancel, spawn
 
 SOURCE, COPY, DEAD = "orders", "orders-copy", "orders-dead"
@@ -202,32 +203,15 @@ async def _read_back(config: Config, report: Report) -> tuple[dict[str, Checksum
         bounds = await target.bounds(COPY)
         total = _held(bounds)
         sums = {name: Checksum() for name in bounds}
-
-        def add(partition: Partition, messages: list[Message]) -> None:
-            checksum = sums[partition.name]
-            for message in messages:
-                checksum.add(message)
-            report("verify", sum(one.count for one in sums.values()), total)
-
-        if total:
-            async with asyncio.timeout(VERIFY_TIMEOUT_S):
-                await _read(target, add)
+        ranges = {name: Range(one.first, one.next) for name, one in bounds.items()}
+        async with asyncio.timeout(VERIFY_TIMEOUT_S), aclosing(read(target, COPY, ranges)) as chunks:
+            async for partition, messages in chunks:
+                checksum = sums[partition.name]
+                for message in messages:
+                    checksum.add(message)
+                report("verify", sum(one.count for one in sums.values()), total)
         return sums, _held(await clusters["source"].bounds(DEAD))
 
 
-def _held(bounds: Any) -> int:
-    places: list[Bounds] = list(bounds.values())
-    return sum(place.next[0] - place.first[0] for place in places)
-
-
-async def _read(cluster: Cluster, show: Callable[[Partition, list[Message]], None]) -> None:
-    topic = await cluster.describe(COPY)
-    if topic is None:
-        return
-    tail = Tail(Wanted(frozenset(), "beginning", exit_at_end=True), show)
-    tail.expect(topic, {}, seek=cluster.capabilities.seek)
-    inbound = await cluster.inbound(InboundSpec((COPY,), "quickstart-verify"))
-    try:
-        await tail.run(inbound)
-    finally:
-        await inbound.close()
+def _held(bounds: Mapping[str, Bounds]) -> int:
+    return sum(one.next[0] - one.first[0] for one in bounds.values())

@@ -1,18 +1,18 @@
 """`mqbridge explain`: what becomes of each field from one system to another, and of one real message."""
 
 import base64
-import secrets
 import time
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
 
-from mqbridge.adapter import Adapter, Cluster, InboundSpec, Start, Topic, load_adapters
+from mqbridge.adapter import Adapter, Start, load_adapters
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, out, print_json, print_table
+from mqbridge.cli.places import find, pick
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, choose, no_topic
-from mqbridge.cli.reading import THROW_AWAY
-from mqbridge.cli.tail import Tail, Wanted
+from mqbridge.cli.reader import Range, read
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.mapping.field_table import Fate, FieldRule, FieldTable, map_fields
@@ -107,41 +107,17 @@ def _short(natives: str) -> str:
 
 async def _read(chosen: Chosen, topic: str, partition: str | None, position: Position | None) -> tuple[Partition, Message]:
     """One message. Raises ClusterError when the topic has none there."""
-    found: list[tuple[Partition, Message]] = []
     async with chosen.reached() as cluster:
         described = await cluster.describe(topic)
         if described is None:
             raise no_topic(topic, cluster)
-        wanted = Wanted(_partitions(described, partition, position), position or "beginning", exit_at_end=True, count=1)
-        tail = Tail(wanted, lambda place, messages: found.extend((place, one) for one in messages))
-        tail.expect(described, {}, seek=cluster.capabilities.seek)
-        await _tail(chosen, cluster, topic, tail)
-    if not found:
-        raise ClusterError(f"topic {topic!r} of cluster {chosen.name!r} has no message there to explain", Failure.FATAL)
-    return found[0]
-
-
-def _partitions(topic: Topic, partition: str | None, position: Position | None) -> frozenset[str]:
-    if partition is not None:
-        return frozenset({partition})
-    if position is not None and len(topic.partitions) > 1:
-        raise ConfigError("the position is of one partition", hint=f"Name it with -p: {', '.join(topic.partitions)}")
-    return frozenset()
-
-
-async def _tail(chosen: Chosen, cluster: Cluster, topic: str, tail: Tail) -> None:
-    spec = InboundSpec(
-        topics=(topic,),
-        group=THROW_AWAY + secrets.token_hex(6),
-        start=Start.EARLIEST,
-        temporary=True,
-        options=chosen.adapter.inbound_options(),
-    )
-    inbound = await cluster.inbound(spec)
-    try:
-        await tail.run(inbound)
-    finally:
-        await inbound.close()
+        names, bounds = pick(described, [] if partition is None else [partition]), await cluster.bounds(topic)
+        begin = await find(cluster, topic, names, Start.EARLIEST if position is None else position, bounds)
+        ranges = {name: Range(begin[name], bounds[name].next) for name in begin}
+        async with aclosing(read(cluster, topic, ranges)) as chunks:
+            async for place, messages in chunks:
+                return place, messages[0]
+    raise ClusterError(f"topic {topic!r} of cluster {chosen.name!r} has no message there to explain", Failure.FATAL)
 
 
 def _message(source: FieldTable, into: Adapter, place: Partition, message: Message, *, as_json: bool) -> None:

@@ -2,21 +2,21 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
 import orjson
 import typer
 
-from mqbridge.adapter import Bounds, Cluster, Inbound, Start
+from mqbridge.adapter import Bounds, Cluster, Start
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
 from mqbridge.cli.glance import Collected, Seen, show
 from mqbridge.cli.places import HELP, Place, find, parse_place, pick
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, UrlOption, choose, no_topic, operations_of
-from mqbridge.cli.reading import temporary
-from mqbridge.cli.tail import Tail, Wanted
+from mqbridge.cli.reader import Chunk, Range, read
 from mqbridge.errors import ClusterError, ConfigError, Failure, RequestTimeout
 from mqbridge.message import Position
 
@@ -99,29 +99,20 @@ async def _peek(chosen: Chosen, topic: str, look: Look) -> list[Seen]:
         if described is None:
             raise no_topic(topic, cluster)
         names, bounds = pick(described, look.partitions), await cluster.bounds(topic)
-        positions = await _begin(cluster, topic, names, look, bounds)
-        full = [name for name in names if name not in bounds or positions.get(name, bounds[name].first) < bounds[name].next]
-        if not full:
-            return []
-        wanted = Wanted(
-            frozenset(full),
-            "beginning",
-            exit_at_end=True,
-            each=None if look.place is None else look.count,
-            begin={} if look.place is None else positions,
-        )
-        collected = Collected(look.count, newest=look.place is None)
-        tail = Tail(wanted, collected.add)
-        tail.expect(described, bounds, seek=True)
-        async with temporary(cluster, topic, positions, chosen.adapter.inbound_options()) as inbound:
-            await _in_time(tail, inbound, topic)
+        begin = await _begin(cluster, topic, names, look, bounds)
+        ranges = {name: Range(begin.get(name, bounds[name].first), bounds[name].next) for name in names if name in bounds}
+        newest = look.place is None
+        collected = Collected(look.count, newest=newest)
+        chunks = read(cluster, topic, ranges, each=None if newest else look.count)
+        await _collect(chunks, collected, topic)
         return collected.chosen()
 
 
-async def _in_time(tail: Tail, inbound: Inbound, topic: str) -> None:
+async def _collect(chunks: AsyncGenerator[Chunk, None], collected: Collected, topic: str) -> None:
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            await tail.run(inbound)
+        async with asyncio.timeout(PATIENCE_S), aclosing(chunks):
+            async for chunk in chunks:
+                collected.add(*chunk)
     except TimeoutError as error:
         raise RequestTimeout(
             f"{topic!r} could not be read within {PATIENCE_S:g} s; look at one partition with -p, or at fewer messages"

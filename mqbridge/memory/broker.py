@@ -166,11 +166,6 @@ class Broker:
             for turn, member in enumerate(members)
         }
 
-    def forget_group(self, group: str) -> None:
-        """Drop how far a group is."""
-        for key in [key for key in self.progress if key[0] == group]:
-            del self.progress[key]
-
     def let_go(self, group: str, topic: str, number: int) -> None:
         """Nobody of the group has this partition until it is balanced again."""
         self._owners.pop((group, topic, number), None)

@@ -1,14 +1,18 @@
 """Every command against embedded logs, in this process."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from mqbridge.adapter import load_adapters
+from mqbridge.adapter import OutboundSpec, load_adapters
 from mqbridge.cli import reach
 from mqbridge.config.load import load
+from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.message import Batch, Message, Position, Share
 from tests.cli.conftest import Invoke
 
 COMMANDS = ["quickstart", "run", "check", "explain", "schema", "topics", "groups", "offsets", "peek", "produce", "consume"]
@@ -192,6 +196,29 @@ def test_from_a_position(invoke: Invoke, orders: list[Any]) -> None:
     assert invoke("consume", "-t", "orders", "-o", "end", "-e", *orders).out == ""
 
 
+def test_a_topic_that_is_written_to_is_read_to_where_it_ended_at_the_start(
+    invoke: Invoke, orders: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = LogCluster.read
+
+    async def growing(
+        cluster: LogCluster, topic: str, partition: str, begin: Position, end: Position | None = None
+    ) -> AsyncGenerator[Batch, None]:
+        """For every batch that is read, another one is written."""
+        async with aclosing(original(cluster, topic, partition, begin, end)) as batches:
+            async for batch in batches:
+                outbound = await cluster.outbound(OutboundSpec(topic))
+                await outbound.send(int(partition), Share(Batch.of([Message(b"later")])))
+                await outbound.close()
+                yield batch
+
+    invoke("produce", "-t", "orders", "-p", 1, *orders, stdin=b"a\nb\nc\n")
+    monkeypatch.setattr(LogCluster, "read", growing)
+    assert invoke("consume", "-t", "orders", "-e", "-f", "%s ", *orders).out == "a b c "
+    assert invoke("consume", "-t", "orders", "-p", 1, "-o", 2, "-e", "-f", "%s ", *orders).out == "c later "
+    assert invoke("peek", "orders", "-o", 4, "-p", 1, "--json", *orders).out.count("later") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -200,6 +227,7 @@ def test_from_a_position(invoke: Invoke, orders: list[Any]) -> None:
         (["consume", "-t", "orders", "-o", "7"], "the position 7 is of one partition. Name it with -p"),
         (["consume", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
         (["consume", "-t", "orders", "-f", "%q"], "uses %q"),
+        (["consume", "-t", "orders", "-X", "none=1"], "-X none: there is no such setting here. There are: none"),
         (["produce", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
         (["produce", "-t", "orders", "-H", "novalue"], "-H 'novalue' is not a property. Write NAME=VALUE"),
     ],
@@ -209,6 +237,11 @@ def test_wrong_options_say_what_is_right(invoke: Invoke, orders: list[Any], argu
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("error: ")
     assert said in answer.err
+
+
+def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
+    answer = invoke("consume", "-t", "orders", "-X", "sql=a > 1", "--at", "rocketmq://127.0.0.1:1")
+    assert (answer.code, answer.err) == (2, "error: -X sets how a member of a group consumes. Name the group with -G\n")
 
 
 @pytest.mark.parametrize(
@@ -321,10 +354,8 @@ def test_the_quickstart_is_kept_and_can_be_gone_on_with(invoke: Invoke, tmp_path
 
 
 def test_the_quickstart_notices_a_difference(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mqbridge.adapter import OutboundSpec
     from mqbridge.cli import demo
     from mqbridge.gateway.clusters import connected
-    from mqbridge.message import Batch, Message, Share
 
     bridge = demo._gateway
 

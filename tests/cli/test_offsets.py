@@ -153,12 +153,11 @@ def test_wrong_options_say_what_is_right(invoke: Invoke, filled: list[Any], argu
 def test_a_cluster_that_cannot_move_groups_says_what_is_missing(
     invoke: Invoke, filled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mqbridge.adapter import Capabilities
     from mqbridge.log.adapter.cluster import LogCluster
 
     if "log" not in filled[1].read_text():
         pytest.skip("said the same for every system")
-    monkeypatch.setattr(LogCluster, "capabilities", Capabilities())
+    monkeypatch.setattr(LogCluster, "operations", None)
     answer = invoke("offsets", "orders", "-G", "g", "--reset", "latest", "--yes", *filled)
     assert answer.code == 3
     assert "give its admin_url" in answer.err

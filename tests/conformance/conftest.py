@@ -1,6 +1,8 @@
 """The systems that the suite runs against, and what no adapter may leave behind."""
 
 import asyncio
+import importlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,18 +13,30 @@ from mqbridge.adapter import Capabilities, Cluster
 from tests.conformance.arena import Arena
 from tests.conformance.harness import Harness, LogHarness, MemoryHarness
 
-SYSTEMS = [
+OUTSIDE = os.environ.get("MQBRIDGE_CONFORMANCE")
+"""`module:attribute` of a harness: the suite runs against the adapter of somebody else, and it alone (see docs/adapters.md).
+
+The attribute is called with a new folder for each test.
+"""
+
+BUILT_IN = [
     "memory",
     "memory-individual",
     "log",
     pytest.param("tubemq", marks=pytest.mark.cluster),
     pytest.param("pulsar", marks=pytest.mark.cluster),
+    pytest.param("pulsar-shared", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("rocketmq", marks=pytest.mark.cluster),
     pytest.param("rocketmq_old", marks=pytest.mark.cluster),
 ]
+SYSTEMS = BUILT_IN if OUTSIDE is None else [OUTSIDE]
 
 
 def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Harness:
+    if name == OUTSIDE:
+        module, _, attribute = name.partition(":")
+        made: Harness = getattr(importlib.import_module(module), attribute)(folder)
+        return made
     if name.startswith("memory"):
         return MemoryHarness(individual_ack=name.endswith("individual"))
     if name == "log":
@@ -32,10 +46,10 @@ def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Har
         from tests.conformance.harness_tubemq import TubeMQHarness
 
         return TubeMQHarness(request.getfixturevalue("tubemq"))
-    if name == "pulsar":
+    if name.startswith("pulsar"):
         from tests.conformance.harness_pulsar import PulsarHarness
 
-        return PulsarHarness(request.getfixturevalue("pulsar"))
+        return PulsarHarness(request.getfixturevalue("pulsar"), "shared" if name.endswith("shared") else "failover")
     from tests.conformance.harness_rocketmq import RocketMQHarness
 
     return RocketMQHarness(request.getfixturevalue(name))

@@ -11,7 +11,7 @@ from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.adapter.operations import MemoryOperations
 from mqbridge.memory.broker import forget
 from mqbridge.message import Message, Partition, Position, origin_prefix
-from mqbridge.readback import last_stored
+from mqbridge.ranges import last_stored
 
 SOURCE = Partition("s", "t", "0", 0)
 COUNT = 600

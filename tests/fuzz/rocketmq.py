@@ -132,6 +132,7 @@ SMALL_TEXTS = [
 ]  # fmt: skip
 
 LOWEST = -(1 << 63)
+BEYOND = 1 << 63
 
 # --- records --------------------------------------------------------------------------------------------------------------
 
@@ -152,8 +153,8 @@ def read_records(data: bytes) -> None:
     for record in decode_records(data):
         if record.defect is None:
             must_equal(decode_records(encode_record(_plain(record)))[0].body, record.body)
-    pulled = Pulled(Queue("T", "b", 0), data, LOWEST, 0)
-    if pulled.stored != -LOWEST:  # inner batches count by their offsets
+    pulled = Pulled(Queue("T", "b", 0), data, LOWEST, BEYOND)
+    if pulled.stored != BEYOND - LOWEST:  # inner batches count by their offsets
         must_equal(pulled.stored, len(pulled.records))
     Pulled(Queue("T", "b", 0), data, 5, 6, frozenset({"a"})).records  # noqa: B018 - they are read
     make_receipts("b", PopResult(1000, 60000, 3, 7, "0 3 5", "0 3 5,6"), pulled.records)

@@ -119,19 +119,6 @@ async def test_an_sql_expression_is_passed_on_and_excludes_tags(ends: Ends) -> N
 
 
 @cluster_test
-async def test_a_temporary_inbound_leaves_no_group(ends: Ends) -> None:
-    cluster, topic, name = await ends.cluster(), ends.server.take_topic(2), group()
-    outbound = await ends.outbound(cluster, topic)
-    await outbound.send(1, Share(Batch.of([Message(b"x")])))
-    inbound = await ends.inbound(cluster, InboundSpec((topic,), name, temporary=True))
-    lanes = [await lane_of(inbound) for _ in range(2)]
-    [lane] = [lane for lane in lanes if lane.partition.index == 1]
-    assert [message.payload for message in await read(lane, 1)] == [b"x"]
-    await inbound.close()
-    assert name not in await cluster.operations.groups(topic)
-
-
-@cluster_test
 async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
     cluster, topic = await ends.cluster(), ends.server.take_topic(2)
     outbound = await ends.outbound(cluster, topic)

@@ -6,11 +6,12 @@ The conformance suite runs against them, too; this is what it does not ask.
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import Cluster, InboundSpec, OutboundSpec
+from mqbridge.adapter import Cluster, OutboundSpec
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
@@ -71,13 +72,14 @@ async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: RocketmqC
     for number in range(40):
         await outbound.send(0, Share(Batch.of([Message(b"%d" % number)] * (1 + number % 7))))  # a batch is stored at one time
     await asyncio.to_thread(rocketmq_old.settle)
-    inbound = await cluster.inbound(InboundSpec((topic,), "", temporary=True))
     stored: list[int] = []
-    async with asyncio.timeout(PATIENCE_S):
-        lane = await anext(inbound.lanes())
-        while len(stored) < await client.positions.next(queue):
-            stored += [message.publish_time or 0 for message in (await lane.receive()).messages]
-    await inbound.close()
+    [name] = (await cluster.bounds(topic)).keys()
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        aclosing(cluster.read(topic, name, (0,), (await client.positions.next(queue),))) as found,
+    ):
+        async for batch in found:
+            stored += [message.publish_time or 0 for message in batch.messages]
     await outbound.close()
     await cluster.close()
     for at in sorted({moment + aside for moment in stored for aside in (-1, 0, 1)}):
@@ -127,12 +129,9 @@ async def test_a_delayed_message_comes_by_a_level_and_keeps_its_time(rocketmq_ol
 
 
 async def first_of(cluster: Cluster, topic: str) -> Message:
-    inbound = await cluster.inbound(InboundSpec((topic,), "", temporary=True))
-    async with asyncio.timeout(PATIENCE_S):
-        lane = await anext(inbound.lanes())
-        message = (await lane.receive()).messages[0]
-    await inbound.close()
-    return message
+    name = next(iter(await cluster.bounds(topic)))
+    async with asyncio.timeout(PATIENCE_S), aclosing(cluster.read(topic, name, (0,))) as found:
+        return (await anext(found)).messages[0]
 
 
 @cluster_test

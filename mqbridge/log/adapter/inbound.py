@@ -37,8 +37,7 @@ class LogInbound:
     def __init__(self, store: Store, cluster: str, spec: InboundSpec) -> None:
         self._store, self._cluster = store, cluster
         lease_ms = int(store.config.lease * 1000)
-        offsets = {name: position[0] for name, position in spec.positions.items()} if spec.temporary else {}
-        self._me = Membership(spec.group, uuid.uuid4().hex, spec.topics, spec.start, lease_ms, spec.temporary, offsets)
+        self._me = Membership(spec.group, uuid.uuid4().hex, spec.topics, spec.start, lease_ms)
         self._held: dict[int, LogLane] = {}
         self._dirty: dict[int, int] = {}
         self._flushing: asyncio.TimerHandle | None = None

@@ -8,14 +8,11 @@ Partitions are dealt out in turn to the members in the order of their ids: all m
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 from mqbridge.adapter import Start
 from mqbridge.log.store import topics as topic_rows
 from mqbridge.log.store.topics import PartitionRow
-
-NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
 class Membership(NamedTuple):
@@ -26,9 +23,6 @@ class Membership(NamedTuple):
     topics: tuple[str, ...]
     start: Start
     lease_ms: int
-    temporary: bool
-    offsets: Mapping[str, int] = NOWHERE
-    """Where a temporary group begins, by partition name."""
 
 
 @dataclass(slots=True)
@@ -110,7 +104,7 @@ def _begin(connection: sqlite3.Connection, me: Membership, row: PartitionRow) ->
     found = connection.execute("SELECT next FROM position WHERE grp = ? AND partition = ?", (me.group, row.id)).fetchone()
     if found is not None:
         return int(found[0])
-    begin = me.offsets.get(str(row.number), row.first if me.start is Start.EARLIEST else row.next)
+    begin = row.first if me.start is Start.EARLIEST else row.next
     connection.execute("INSERT INTO position VALUES (?, ?, ?)", (me.group, row.id, begin))
     return begin
 
@@ -133,9 +127,7 @@ def give_back(connection: sqlite3.Connection, me: Membership, offsets: Mapping[i
 
 
 def leave(connection: sqlite3.Connection, me: Membership, offsets: Mapping[int, int | None]) -> None:
-    """Give everything back and end the membership; with it a temporary group's positions."""
+    """Give everything back and end the membership."""
     give_back(connection, me, offsets)
     connection.execute("DELETE FROM lease WHERE grp = ? AND owner = ?", (me.group, me.id))
     connection.execute("DELETE FROM member WHERE grp = ? AND id = ?", (me.group, me.id))
-    if me.temporary:
-        connection.execute("DELETE FROM position WHERE grp = ?", (me.group,))

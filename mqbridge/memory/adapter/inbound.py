@@ -36,16 +36,12 @@ class MemoryInbound:
         for lane in list(self._held.values()):
             self.revoke(lane.partition.topic, lane.partition.index)
         self.broker.leave(self.spec.group, self)
-        if self.spec.temporary:
-            self.broker.forget_group(self.spec.group)
         self._new.put_nowait(None)
 
     def assign(self, topic: str, number: int) -> None:
         """A lane is ours, from where the group's progress is."""
         stored = self.broker.topics[topic][number]
         begin = stored.first if self.spec.start is Start.EARLIEST else stored.next
-        if self.spec.temporary and (position := self.spec.positions.get(str(number))) is not None:
-            (begin,) = position
         progress = self.broker.progress.setdefault((self.spec.group, topic, number), Progress(begin))
         lane = self._held[topic, number] = MemoryLane(self, Partition(self._cluster, topic, str(number), number), progress)
         self._new.put_nowait(lane)

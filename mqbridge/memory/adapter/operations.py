@@ -61,7 +61,8 @@ class MemoryOperations:
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Times are not kept."""
         raise ClusterError(
-            f"memory cluster {self._cluster.name!r} keeps no times: {time_ms} of {topic!r} is nowhere", Failure.FATAL
+            f"memory cluster {self._cluster.name!r} does not say what it stored when; use earliest, latest or a position",
+            Failure.FATAL,
         )
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:

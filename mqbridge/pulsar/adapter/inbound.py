@@ -22,7 +22,6 @@ from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire.codes import is_missing
-from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class PulsarInbound:
         assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - by the registry
         self._client, self._topics, self._spec, self._refresh_s = client, topics, spec, refresh_s
         self._options = spec.options or PulsarInboundOptions()
-        self._type = Types.Exclusive if spec.temporary else SUBSCRIPTION_TYPES[self._options.subscription_type]
+        self._type = SUBSCRIPTION_TYPES[self._options.subscription_type]
         self.individual_ack = self._type in (Types.Shared, Types.Key_Shared)
         self._consumer_name = self._options.consumer_name or f"mqbridge-{uuid.uuid4().hex[:12]}"
         self._consumers: dict[Partition, Consumer] = {}
@@ -90,13 +89,11 @@ class PulsarInbound:
 
     async def _subscribe(self, partition: Partition, max_bytes: int, *, first: bool) -> None:
         earliest = self._spec.start is Start.EARLIEST or not first
-        temporary, sought = self._spec.temporary, partition.name in self._spec.positions
         subscription = Subscription(
             self._spec.group,
             self._type,
             earliest=earliest,
             consumer_name=self._consumer_name,
-            reader_from=None if not temporary else EARLIEST if earliest and not sought else LATEST,
             max_bytes=max_bytes,
             batch_index_ack=self.individual_ack,  # a broker that is not configured for it waits for the whole entry
             create_topic=not self._topics.is_kept(partition.topic),
@@ -119,7 +116,6 @@ class PulsarInbound:
             while True:
                 await consumer.wait_active(True)
                 lane = self._held[partition] = PulsarLane(partition, consumer, self._options.batch_bytes)
-                await self._place(lane)
                 self._new.put_nowait(lane)
                 await consumer.wait_active(False)
                 lane.revoke()
@@ -135,11 +131,6 @@ class PulsarInbound:
             lane.revoke()
         await consumer.close()
         del self._consumers[partition]
-
-    async def _place(self, lane: PulsarLane) -> None:
-        """Let a temporary lane begin where it is to. It waits at the end, so that nothing else comes before."""
-        if self._spec.temporary and (position := self._spec.positions.get(lane.partition.name)) is not None:
-            await lane.seek(position)
 
     async def _look_for_partitions(self) -> None:
         while True:

@@ -143,19 +143,18 @@ class RocketMQ:
                 yield batch
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join a group; or, temporary, read the queues that there are now and leave no trace."""
+        """Join a group."""
         options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
-        routes = [await self._route(topic) for topic in spec.topics]
+        for topic in spec.topics:
+            await self._route(topic)
         group = GroupSpec(
-            group="" if spec.temporary else spec.group,
+            group=spec.group,
             subscriptions=tuple(_subscription(topic, spec, options) for topic in spec.topics),
-            model=Model.ASSIGNED if spec.temporary else Model.CLUSTERING,
+            model=Model.CLUSTERING,
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
-            orderly=options.orderly and not spec.temporary,
+            orderly=options.orderly,
             retries=options.retries,
             strategy=STRATEGIES[options.strategy],
-            queues=tuple(queue for route in routes for queue in route.read_queues()) if spec.temporary else (),
-            offsets=_offsets(spec, routes) if spec.temporary else {},
             max_bytes=spec.max_bytes,
             max_msgs=options.pull_messages,
         )
@@ -197,15 +196,6 @@ class RocketMQ:
                 except ClusterError as error:
                     log.warning("%s is taken to hold messages until any time, as it cannot be asked now: %s", address, error)
         return next((levels for address in route.masters() if (levels := self._levels.get(address))), ())
-
-
-def _offsets(spec: InboundSpec, routes: list[TopicRoute]) -> dict[Queue, int]:
-    return {
-        queue: spec.positions[name_of(queue)][0]
-        for route in routes
-        for queue in route.read_queues()
-        if name_of(queue) in spec.positions
-    }
 
 
 def _subscription(topic: str, spec: InboundSpec, options: RocketMQInboundOptions) -> Subscription:

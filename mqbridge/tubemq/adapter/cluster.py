@@ -27,13 +27,12 @@ from mqbridge.adapter import (
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import split_address
-from mqbridge.readback import last_stored
+from mqbridge.ranges import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
 from mqbridge.tubemq.adapter.operations import Operator, TubeMQOperations
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
 from mqbridge.tubemq.adapter.reader import Reader
-from mqbridge.tubemq.adapter.temporary import TemporaryConsumer
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.held_partitions import From
 from mqbridge.tubemq.client.master import DEFAULT_PORT, MAX_TOPICS, Masters
@@ -145,10 +144,10 @@ class TubeMQ:
                 yield batch
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join a group; or, temporary, read for a moment."""
+        """Join a group."""
         for topic in spec.topics:
             await self._view.topic(topic)
-        consumer = self._temporary(spec) if spec.temporary else self._member(spec)
+        consumer = self._member(spec)
         await consumer.start()
         return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
 
@@ -162,12 +161,6 @@ class TubeMQ:
             heartbeat_s=self._config.heartbeat,
             max_gets=_gets(spec),
             priority=_priority(spec),
-        )
-
-    def _temporary(self, spec: InboundSpec) -> TemporaryConsumer:
-        heartbeat_s = self._config.heartbeat
-        return TemporaryConsumer(
-            self._view.masters, spec, self._admin, heartbeat_s=heartbeat_s, max_gets=_gets(spec), priority=_priority(spec)
         )
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import tzinfo
 from functools import partial
-from typing import Protocol
 
 from mqbridge.adapter import MessageFailure, Receipt, seconds_until
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Partition, Position
+from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.partition import HeldPartition, Pack
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
@@ -31,22 +31,12 @@ def deadline_of(deadline: float | None) -> float:
     return asyncio.get_running_loop().time() + seconds_until(deadline)
 
 
-class Assigning(Protocol):
-    """Where partitions come from: `Consumer`, or a `TemporaryConsumer`."""
-
-    def assignments(self) -> AsyncIterator[HeldPartition]:
-        """Partitions as they become ours."""
-
-    async def close(self, deadline: float | None = None) -> None:
-        """Give everything back and leave."""
-
-
 class TubeMQInbound:
     """A member of a group."""
 
     individual_ack = False
 
-    def __init__(self, cluster: str, consumer: Assigning, zone: tzinfo, index_of: IndexOf) -> None:
+    def __init__(self, cluster: str, consumer: Consumer, zone: tzinfo, index_of: IndexOf) -> None:
         self._cluster, self._consumer, self._zone, self._index_of = cluster, consumer, zone, index_of
         self._closed = False
 

@@ -1,0 +1,333 @@
+"""The contract (`mqbridge.adapter`) over the files; `ADAPTER` registers it."""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from zlib import crc32
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mqbridge.adapter import (
+    Adapter,
+    Bounds,
+    Capabilities,
+    ClusterModel,
+    InboundSpec,
+    MessageFailure,
+    OutboundSpec,
+    Receipt,
+    Start,
+    Topic,
+)
+from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, MappingError
+from mqbridge.message import Batch, Partition, Position, Share
+from mqbridge.ranges import last_stored
+from mqbridge.receipts import closed
+from mqbridge_files.records import TABLE, decode, encode, preview
+from mqbridge_files.storage import Folder, Group, Key, PartitionFile, open_folder
+
+log = logging.getLogger(__name__)
+
+BATCH_LINES = 500
+POLL_S = 0.05
+"""How often a reader that is at the end looks for more lines: other processes may write them."""
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+class FilesConfig(ClusterModel):
+    """A folder of topics."""
+
+    path: Path = Field(description="The folder; it is created where it is not there.")
+
+    @classmethod
+    def from_url(cls, url: str) -> "FilesConfig":
+        """`files:///var/topics`."""
+        return cls(path=Path(url.removeprefix("files://")))
+
+
+class NoOptions(BaseModel):
+    """Nothing to set on either end of a route."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FilesCluster:
+    """One client of a folder."""
+
+    capabilities = Capabilities()
+    operations = None
+    """What people ask of groups; optional. `topics`, `consume`, `explain` and `peek --first` do without."""
+
+    def __init__(self, name: str, config: FilesConfig) -> None:
+        self.name, self._config = name, config
+
+    async def connect(self) -> None:
+        """Open the folder. Raises ClusterError."""
+        try:
+            open_folder(self._config.path)
+        except OSError as error:
+            raise ClusterError(f"the folder {self._config.path} cannot be opened: {error.strerror}", Failure.FATAL) from error
+
+    @property
+    def folder(self) -> Folder:
+        """The folder, created when it is first asked for."""
+        return open_folder(self._config.path)
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Nothing is open between calls."""
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    async def topics(self) -> list[str]:
+        """All topics."""
+        return self.folder.topics()
+
+    async def describe(self, topic: str) -> Topic | None:
+        """The topic, or None."""
+        found = self.folder.partitions(topic) if _NAME.fullmatch(topic) else []
+        return Topic(topic, tuple(map(str, range(len(found))))) if found else None
+
+    async def create(self, topic: str, partitions: int) -> None:
+        """Create or grow; members of groups learn of new partitions at once."""
+        if not _NAME.fullmatch(topic) or partitions < 1:
+            raise ConfigError(f"topic {topic!r} cannot be made", hint="Use letters, digits, . _ - and a partition or more")
+        try:
+            self.folder.create(topic, partitions)
+        except OSError as error:
+            raise ClusterError(f"topic {topic!r} cannot be made: {error}", Failure.FATAL) from error
+        for group in self.folder.groups.values():
+            group.deal()
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        """First and next line by partition."""
+        return {str(number): Bounds((0,), (file.count,)) for number, file in enumerate(self._existing(topic))}
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        """How far the group has read."""
+        self._existing(topic)
+        return {str(number): (line,) for (name, number), line in self._group(group).offsets.items() if name == topic}
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
+        """Lines of one file."""
+        files = self._existing(topic)
+        if partition not in map(str, range(len(files))):
+            raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
+        source = Partition(self.name, topic, partition, int(partition))
+        (at,) = begin
+        while end is None or at < end[0]:
+            batch = read_batch(files[int(partition)], source, at, BATCH_LINES if end is None else end[0] - at)
+            if batch is not None:
+                yield batch
+                at += batch.count
+            elif end is None:
+                await asyncio.sleep(POLL_S)
+            else:
+                return
+
+    async def inbound(self, spec: InboundSpec) -> "FilesInbound":
+        """Join a group."""
+        for topic in spec.topics:
+            self._existing(topic)
+        return FilesInbound(self, self._group(spec.group), spec)
+
+    async def outbound(self, spec: OutboundSpec) -> "FilesOutbound":
+        """Open a way into a topic."""
+        return FilesOutbound(self, spec, self._existing(spec.topic))
+
+    def _existing(self, topic: str) -> list[PartitionFile]:
+        """The partitions of a topic. Raises ClusterError when there is none."""
+        files = self.folder.partitions(topic) if _NAME.fullmatch(topic) else []
+        if not files:
+            raise ClusterError(f"there is no topic {topic!r} in {self._config.path}; create it", Failure.FATAL)
+        return files
+
+    def _group(self, name: str) -> Group:
+        if not _NAME.fullmatch(name):
+            raise ClusterError(f"{name!r} is no name of a group; use letters, digits, . _ -", Failure.FATAL)
+        return self.folder.group(name)
+
+
+def read_batch(file: PartitionFile, source: Partition, first: int, most: int, run: int = 0) -> Batch | None:
+    """The next lines as a batch, decoded when somebody asks for the messages; None where there are none yet.
+
+    Raises ClusterError when the file cannot be read: it may be back later.
+    """
+    try:
+        lines = file.lines(first, min(most, BATCH_LINES))
+    except OSError as error:
+        raise ClusterError(f"{source} cannot be read: {error}") from error
+    if not lines:
+        return None
+    return Batch(
+        source,
+        lambda: [decode(line, (first + index,)) for index, line in enumerate(lines)],
+        count=len(lines),
+        size=sum(map(len, lines)),
+        first=(first,),
+        next=(first + len(lines),),
+        format="files.lines",
+        data=lines,
+        handle=run,
+    )
+
+
+class FilesInbound:
+    """A member of a group."""
+
+    individual_ack = False
+
+    def __init__(self, cluster: FilesCluster, group: Group, spec: InboundSpec) -> None:
+        self._cluster, self._group, self._spec = cluster, group, spec
+        self._assigned: asyncio.Queue[FilesLane | None] = asyncio.Queue()
+        group.join(self, self._wanted, self._assign)
+
+    def _wanted(self) -> list[Key]:
+        """The partitions that the topics have now."""
+        return [(topic, number) for topic in self._spec.topics for number in range(len(self._cluster.folder.partitions(topic)))]
+
+    def _assign(self, key: Key) -> "FilesLane":
+        topic, number = key
+        file = self._cluster.folder.partitions(topic)[number]
+        if key not in self._group.offsets:  # committed at once: what comes after the start is never skipped
+            self._group.commit(key, 0 if self._spec.start is Start.EARLIEST else file.count)
+        lane = FilesLane(self, self._group, key, file, Partition(self._cluster.name, topic, str(number), number))
+        self._assigned.put_nowait(lane)
+        return lane
+
+    async def lanes(self) -> AsyncIterator["FilesLane"]:
+        """Lanes as they are assigned."""
+        while (lane := await self._assigned.get()) is not None:
+            if not lane.revoked.is_set():
+                yield lane
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Leave the group."""
+        self._group.leave(self)
+        self._assigned.put_nowait(None)
+
+
+class FilesLane:
+    """One partition while it is ours.
+
+    A reject goes back and begins a new run. What was handed out before counts only up to where the new run begins: the rest is
+    delivered again.
+    """
+
+    def __init__(self, member: FilesInbound, group: Group, key: Key, file: PartitionFile, partition: Partition) -> None:
+        self.member, self.partition = member, partition
+        self.revoked = asyncio.Event()
+        self._group, self._key, self._file = group, key, file
+        self._next = self._run_begin = group.offsets[key]
+        self._run = 0
+
+    @property
+    def caught_up(self) -> bool:
+        """Every line is handed out."""
+        return self._next >= self._file.count
+
+    async def receive(self) -> Batch:
+        """The next lines."""
+        while not self.revoked.is_set():
+            batch = read_batch(self._file, self.partition, self._next, BATCH_LINES, self._run)
+            if batch is not None:
+                self._next += batch.count
+                return batch
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self.revoked.wait()
+        raise LaneRevoked(f"{self.partition} was taken away or released")
+
+    def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
+        """Everything up to the end of the batch is stored."""
+        if self._counts(batch):
+            try:
+                self._group.commit(self._key, max(batch.next[0], self._group.offsets[self._key]))
+            except OSError as error:
+                log.warning("%s: the offset cannot be written, trying again with the next one: %s", self.partition, error)
+
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
+        """Go back to the beginning of the batch, after the delay."""
+        if delay_s:
+            asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
+        elif self._counts(batch):
+            self._next = self._run_begin = batch.first[0]
+            self._run += 1
+
+    def _counts(self, batch: Batch) -> bool:
+        return not self.revoked.is_set() and (batch.handle == self._run or batch.next[0] <= self._run_begin)
+
+    async def seek(self, position: Position) -> None:
+        """Not offered (`Capabilities.seek`)."""
+        raise ClusterError(f"{self.partition} cannot be moved", Failure.FATAL)
+
+    def end(self) -> None:
+        """The partition is no longer ours."""
+        self.revoked.set()
+
+    async def release(self, deadline: float | None = None) -> None:
+        """Give it back; what is acknowledged is written already."""
+        self._group.release(self)
+
+
+class FilesOutbound:
+    """A way into one topic. A send is written before it returns, so nothing can overtake anything."""
+
+    def __init__(self, cluster: FilesCluster, spec: OutboundSpec, files: Sequence[PartitionFile]) -> None:
+        self._cluster, self._spec, self._files = cluster, spec, files
+        self._closed = False
+        self.partitions = len(files)
+
+    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
+        """Lines of another folder have another origin: they are decoded."""
+        return False
+
+    def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        """Store what can be stored; a disk that takes nothing needs a person."""
+        if self._closed:
+            return closed(f"topic {self._spec.topic!r}")
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        lines: dict[int, bytes] = {}
+        failures: list[MessageFailure] = []
+        for index, message in enumerate(share.messages):
+            try:
+                lines[index] = encode(message, self._spec.origin_prefix(share.batch))
+            except MappingError as error:
+                failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
+        try:
+            first = self._files[partition].append(list(lines.values()))
+        except OSError as error:
+            future.set_exception(ClusterError(f"topic {self._spec.topic!r} cannot be written: {error}", Failure.FATAL))
+            return future
+        positions: list[Position] = [()] * len(share)
+        for line, index in enumerate(lines, start=first):
+            positions[index] = (line,)
+        future.set_result(Receipt(positions, failures))
+        return future
+
+    def partition_of(self, key: bytes) -> int:
+        """CRC32 of the key modulo the partitions."""
+        return crc32(key) % self.partitions
+
+    async def resume(self, source: Partition) -> Mapping[int, Position]:
+        """Read back what is stored: its origins tell."""
+        return await last_stored(self._cluster, self._spec.topic, {n: str(n) for n in range(self.partitions)}, source)
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Nothing is in flight."""
+        self._closed = True
+
+
+ADAPTER = Adapter(
+    system="files",
+    cluster_model=FilesConfig,
+    inbound_options=NoOptions,
+    outbound_options=NoOptions,
+    make_cluster=FilesCluster,
+    table=TABLE,
+    preview=preview,
+)

@@ -1,0 +1,14 @@
+"""What the conformance suite needs to know of this adapter: `MQBRIDGE_CONFORMANCE=files_harness:FilesHarness`."""
+
+from pathlib import Path
+
+from mqbridge_files.cluster import ADAPTER, FilesConfig
+
+from tests.conformance.harness import BuiltIn
+
+
+class FilesHarness(BuiltIn):
+    """A new folder for every test. `BuiltIn` is for systems whose topics are created through the contract."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("files", ADAPTER, FilesConfig(path=folder / "topics"), 5 << 20, finds_times=False)

@@ -1,0 +1,175 @@
+"""Reading as a member of a group, against lanes that do what real ones do rarely."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.cli import group_reader
+from mqbridge.cli.group_reader import GroupReader, GroupReading
+from mqbridge.errors import ClusterError, GapError, LaneRevoked
+from mqbridge.message import Batch, Message, Partition, Position
+
+NAMES = ("a:0", "b:0")
+BOTH, ONE = frozenset(NAMES), frozenset({"a:0"})
+
+
+class Lane:
+    """Hands out what it is given: payloads as batches of a message per byte, exceptions as themselves."""
+
+    def __init__(self, index: int, *given: bytes | Exception, caught_up: bool = False) -> None:
+        self.partition = Partition("c", "t", NAMES[index], index)
+        self.revoked = asyncio.Event()
+        self.given = list(given)
+        self.acknowledged: list[bytes] = []
+        self.rejected: list[bytes] = []
+        self.sought: list[Position] = []
+        self._caught_up = caught_up
+        self._next = 0
+
+    @property
+    def caught_up(self) -> bool:
+        return self._caught_up and not self.given
+
+    async def receive(self) -> Batch:
+        if not self.given:
+            await asyncio.Event().wait()
+        given = self.given.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        first, self._next = self._next, self._next + len(given)
+        messages = [Message(bytes([byte]), position=(first + at,)) for at, byte in enumerate(given)]
+        return Batch(self.partition, messages, count=len(messages), size=1, first=(first,), next=(self._next,), handle=given)
+
+    def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
+        assert indexes is None
+        self.acknowledged.append(batch.handle)
+
+    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
+        self.rejected.append(batch.handle)
+
+    async def seek(self, position: Position) -> None:
+        self.sought.append(position)
+        (self._next,) = position
+
+    async def release(self, deadline: float | None = None) -> None:
+        raise AssertionError("the inbound's close releases lanes")
+
+
+class Inbound:
+    individual_ack = False
+
+    def __init__(self, *lanes: Lane, error: Exception | None = None, after: asyncio.Event | None = None) -> None:
+        self._lanes, self._error, self._after = lanes, error, after
+
+    async def lanes(self) -> AsyncIterator[Lane]:
+        if self._after is not None:
+            await self._after.wait()
+        for lane in self._lanes:
+            yield lane
+        if self._error is not None:
+            raise self._error
+        await asyncio.Event().wait()
+
+    async def close(self, deadline: float | None = None) -> None:
+        raise AssertionError("the one who opened it closes it")
+
+
+async def run(inbound: Inbound, partitions: frozenset[str] = BOTH, **reading: Any) -> list[bytes]:
+    shown: list[bytes] = []
+    reader = GroupReader(
+        GroupReading(partitions, **reading), lambda _, messages: shown.extend(message.payload or b"" for message in messages)
+    )
+    assert await reader.run(inbound) == len(shown)
+    return shown
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is noticed at once."""
+    monkeypatch.setattr(group_reader, "SILENT_S", 0.01)
+    monkeypatch.setattr(group_reader, "SETTLE_S", 0.05)
+
+
+async def test_every_partition_is_read_to_its_end() -> None:
+    lanes = Lane(0, b"xy", b"z", b"later"), Lane(1, b"q")
+    shown = await run(Inbound(*lanes), ends={"a:0": (3,), "b:0": (1,)}, until_end=True)
+    assert sorted(shown) == [b"q", b"x", b"y", b"z"]
+    assert (lanes[0].acknowledged, lanes[0].given) == ([b"xy", b"z"], [b"later"])
+
+
+async def test_a_lane_that_begins_at_its_end_is_not_read() -> None:
+    lanes = Lane(0, b"later"), Lane(1, b"later")
+    ends = {"a:0": (3,), "b:0": (7,)}
+    assert await run(Inbound(*lanes), ends=ends, committed={"a:0": (3,)}, begin={"b:0": (7,)}, until_end=True) == []
+    assert (lanes[0].given, lanes[1].given, lanes[1].sought) == ([b"later"], [b"later"], [(7,)])
+
+
+@pytest.mark.usefixtures("soon")
+async def test_what_is_never_delivered_is_not_waited_for() -> None:
+    """The last messages may be filtered by the broker: the lane says that it is caught up before the end was seen."""
+    lane = Lane(0, b"x", caught_up=True)
+    assert await run(Inbound(lane), ONE, ends={"a:0": (9,)}, until_end=True) == [b"x"]
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_lane_that_is_caught_up_does_not_hold_up_the_end() -> None:
+    """It is asked again and again, while another member holds the other partition."""
+    lane = Lane(0, b"x", caught_up=True)
+    assert await run(Inbound(lane), ends={"a:0": (9,), "b:0": (9,)}, until_end=True) == [b"x"]
+
+
+async def test_a_batch_that_is_shown_in_part_is_rejected() -> None:
+    lane = Lane(0, b"ab", b"cd")
+    assert await run(Inbound(lane), ONE, count=3) == [b"a", b"b", b"c"]
+    assert (lane.acknowledged, lane.rejected) == ([b"ab"], [b"cd"])
+
+
+async def test_lanes_of_other_partitions_are_left_alone() -> None:
+    other = Lane(1, b"x")
+    assert await run(Inbound(other, Lane(0, b"y")), ONE, ends={"a:0": (1,)}, until_end=True) == [b"y"]
+    assert other.given == [b"x"]
+
+
+@pytest.mark.usefixtures("soon")
+async def test_partitions_that_others_hold_are_not_waited_for() -> None:
+    assert await run(Inbound(Lane(0, b"x")), ends={"a:0": (1,), "b:0": (1,)}, until_end=True) == [b"x"]
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_group_that_takes_its_time_to_hand_out_partitions_is_waited_for() -> None:
+    assigned = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.3, assigned.set)
+    assert await run(Inbound(Lane(0, b"x"), after=assigned), ends={"a:0": (1,)}, until_end=True) == [b"x"]
+
+
+async def test_a_group_that_others_have_to_themselves_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_reader, "FIRST_S", 0.05)
+    assert await run(Inbound(), until_end=True) == []
+
+
+async def test_a_revoked_lane_may_come_back_and_is_moved_only_once() -> None:
+    lanes = Lane(0, LaneRevoked("taken")), Lane(0, b"xyz")
+    assert await run(Inbound(*lanes), ONE, begin={"a:0": (0,)}, ends={"a:0": (3,)}, until_end=True) == [b"x", b"y", b"z"]
+    assert (lanes[0].sought, lanes[1].sought) == ([(0,)], [])
+
+
+async def test_messages_of_other_types_are_acknowledged_unseen() -> None:
+    lane = Lane(0, b"x")
+    assert await run(Inbound(lane), ONE, ends={"a:0": (1,)}, until_end=True, msg_types=frozenset({"paid"})) == []
+    assert lane.acknowledged == [b"x"]
+
+
+@pytest.mark.parametrize("error", [GapError("lost"), ClusterError("gone")])
+async def test_what_ends_a_lane_ends_the_reading(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR), pytest.raises(type(error)):
+        await run(Inbound(Lane(0, b"x", error)))
+    assert not caplog.records  # told by the command, not logged as a bug
+
+
+async def test_what_ends_the_inbound_ends_the_reading() -> None:
+    with pytest.raises(ClusterError, match="gone"):
+        await run(Inbound(Lane(0), error=ClusterError("gone")))
