@@ -1,5 +1,6 @@
 """Entries as batches, without decoding them: which message is where, what is left of an entry, what stands in it."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +71,12 @@ def test_properties_are_looked_for_where_they_stand():
         assert batch.mentions(b"here|t|0|")
         assert not batch.mentions(b"there|")
         assert not batch.is_decoded
+
+
+@pytest.mark.parametrize("told", [0, -1])
+def test_an_entry_that_tells_no_possible_number_of_messages_is_one(told):
+    entry = Entry(MessageMetadata(num_messages_in_batch=told), b"no framing", ledger=1, entry=2)
+    batch = make_batch(PARTITION, [entry])
+    assert (batch.count, batch.first) == (1, (1, 2, 0))
+    assert [message.defect is not None for message in batch.messages] == [True]
+    assert masks_of([entry], [0]) == {(1, 2): 1}

@@ -70,7 +70,7 @@ class Entry:
     @property
     def count(self) -> int:
         """Messages in it, whether or not they are to be delivered."""
-        return self.metadata.num_messages_in_batch  # 1 where the field is absent
+        return max(1, self.metadata.num_messages_in_batch)  # 1 where it is absent; a producer can write anything there
 
     @property
     def is_batch(self) -> bool:
