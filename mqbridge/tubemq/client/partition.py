@@ -31,7 +31,8 @@ from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.flow import NOT_FOUND_WAIT_S, Meter
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
-from mqbridge.tubemq.client.partition_state import CONFIRMED, OUT, RELEASED, UNKNOWN, PartitionState, Strays
+from mqbridge.tubemq.client.partition_state import PartitionState
+from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, RELEASED, UNKNOWN, Strays
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import ReadCounters
 from mqbridge.tubemq.wire import codes

@@ -15,7 +15,8 @@ from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked,
 from mqbridge.tubemq.client import partition as module
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition, Pack
-from mqbridge.tubemq.client.partition_state import (
+from mqbridge.tubemq.client.partition_state import PartitionState
+from mqbridge.tubemq.client.partition_table import (
     ASKED,
     CONFIRMED,
     FORGOTTEN,
@@ -26,7 +27,6 @@ from mqbridge.tubemq.client.partition_state import (
     STOPPED,
     Lease,
     PackState,
-    PartitionState,
 )
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
