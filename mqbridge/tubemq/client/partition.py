@@ -31,6 +31,7 @@ from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.flow import NOT_FOUND_WAIT_S, Meter
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
 from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, RELEASED, UNKNOWN, Strays
 from mqbridge.tubemq.client.session import Session
@@ -94,14 +95,15 @@ class HeldPartition:
         self.ref = ref
         self.caught_up = False
         """The last get found nothing."""
-        self.revoked = asyncio.Event()
-        """Set at once when it is taken away or given back."""
         self.counters = ReadCounters()
         self._context = context
         self._calls = PartitionCalls(context.membership, ref, context.session_for(ref))
         if fresh_id:
             self._calls.client_id = context.membership.fresh_client_id()
         self.state = PartitionState(str(self._calls))
+        self._signals = PartitionSignals(self.state)
+        self.revoked = self._signals.revoked
+        """Set at once when it is taken away or given back."""
         self._last: Pack | None = None
         self._taken_at = self._confirmed_at = 0.0
         self._meter = Meter(context.membership.flow, filtered=bool(context.membership.types_of(ref.topic)))
@@ -109,8 +111,6 @@ class HeldPartition:
         self._auth_failures = 0
         self._one_request = asyncio.Lock()
         """Held by a get, a commit, a registration: they mean something only one after the other."""
-        self._settled = asyncio.Event()
-        self._settled.set()
         self._giving_back: asyncio.Task[None] | None = None
         self._backoff = Backoff()
         self._loop = asyncio.get_running_loop()
@@ -132,15 +132,6 @@ class HeldPartition:
     def max_offset(self) -> int:
         """The end of the store's index when the Broker last said it."""
         return self.state.max_offset
-
-    def _changed(self) -> None:
-        """Wake whoever waits for the state."""
-        if self.state.is_settled:
-            self._settled.set()
-        else:
-            self._settled.clear()
-        if self.state.is_over:
-            self.revoked.set()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -173,7 +164,7 @@ class HeldPartition:
 
     async def poll(self) -> Pack | None:
         """Like `look`, without a second try. Raises ClusterError as it comes, too."""
-        await self._pause(self._next_at - self._loop.time())
+        await self._signals.pause(self._next_at - self._loop.time())
         async with self._one_request:
             self.state.check()
             if self.state.must_register and not await self._register_again():
@@ -189,7 +180,7 @@ class HeldPartition:
     async def settled(self) -> None:
         """Wait until the pack that is out is confirmed or rejected. Raises like `fetch`."""
         if self.pack is not None:
-            await self._settled.wait()
+            await self._signals.settled.wait()
         self.state.check()
 
     def confirm(self) -> None:
@@ -197,18 +188,18 @@ class HeldPartition:
         if self.state.pack is OUT:
             self.state.confirm()
             self._confirmed_at = self._loop.time()
-            self._changed()
+            self._signals.update()
 
     def reject(self, delay_s: float = 0.0) -> None:
         """The pack that is out is not consumed: `fetch` returns it again, not before `delay_s` seconds."""
         if self.state.pack is OUT:
             self.state.reject()
             self._next_at = max(self._next_at, self._loop.time() + delay_s)
-            self._changed()
+            self._signals.update()
 
     async def _get(self) -> Pack | None:
         consumed = self.state.asked()
-        self._changed()
+        self._signals.update()
         self.counters.gets += 1
         try:
             answer, size = await self._calls.get(consumed=consumed)
@@ -224,7 +215,7 @@ class HeldPartition:
             self._missed(answer)
             return None
         finally:
-            self._changed()
+            self._signals.update()
 
     def _found(self, answer: GetMessageResponseB2C, size: int) -> Pack | None:
         """A read that worked; it may still have found none of ours."""
@@ -325,7 +316,7 @@ class HeldPartition:
             self.state.committed(offset)
             return offset
         finally:
-            self._changed()
+            self._signals.update()
 
     def _end_matters(self) -> bool:
         """Whether to ask where the pack ended, by a commit of its own, so that a jump of the next one is noticed.
@@ -375,7 +366,7 @@ class HeldPartition:
         Unless the Master still counts on us, the partition may be another's by now.
         """
         if self._loop.time() - self._context.seen_at > MASTER_TIMEOUT_S:
-            await self._pause(FORGOTTEN_PAUSE_S)
+            await self._signals.pause(FORGOTTEN_PAUSE_S)
             return False
         if self.state.strays:
             await self._fence()
@@ -404,7 +395,7 @@ class HeldPartition:
             raise
         self.counters.registrations += 1
         self.state.registered(found.currOffset, found.maxOffset, asked)
-        self._changed()
+        self._signals.update()
         if self.state.lease is RELEASED:  # given back while this was under way
             await self._send_give_back(consumed=False)
         return found
@@ -423,7 +414,7 @@ class HeldPartition:
     def lose(self, why: LaneRevoked) -> None:
         """It is over, and nothing is left to give back: `fetch` raises `why` from now on."""
         self.state.release(why)
-        self._changed()
+        self._signals.update()
         self._context.dropped(self)
 
     async def release(self, deadline: float | None = None) -> None:
@@ -432,16 +423,16 @@ class HeldPartition:
         However often it is asked for, it happens once. `deadline` is a time of the event loop.
         """
         self.state.revoke(LaneRevoked(f"{self} was given back"))
-        self._changed()
+        self._signals.update()
         await self._give_back(deadline)
 
     async def revoke(self) -> None:
         """It was taken away: wait a moment for the pack that is out, then give the partition back."""
         self.state.revoke(LaneRevoked(f"{self} now belongs to another consumer"))
-        self._changed()
+        self._signals.update()
         try:
             async with asyncio.timeout(CONFIRM_WAIT_S):
-                await self._settled.wait()
+                await self._signals.settled.wait()
         except TimeoutError:
             log.info("%s: the pack that is out was not confirmed in time and will be delivered again", self)
         await self._give_back(None)
@@ -458,7 +449,7 @@ class HeldPartition:
     async def _given_back(self) -> None:
         is_due = self.state.must_give_back
         consumed = self.state.release(LaneRevoked(f"{self} was given back"))
-        self._changed()
+        self._signals.update()
         if is_due:
             await self._send_give_back(consumed=consumed)
         self._context.dropped(self)
@@ -468,13 +459,3 @@ class HeldPartition:
             await self._calls.give_back(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
             log.info("%s could not be given back, its Broker will notice: %s", self, error)
-
-    async def _pause(self, seconds: float) -> None:
-        """Sleep; when it is taken away meanwhile, raise why."""
-        if seconds > 0:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self.revoked.wait()
-            except TimeoutError:
-                return
-            self.state.check()

@@ -394,7 +394,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @invariant()
     def who_waits_for_the_pack_is_woken(self) -> None:
-        assert self.partition._settled.is_set() == self.partition.state.is_settled
+        assert self.partition._signals.settled.is_set() == self.partition.state.is_settled
         assert self.partition.revoked.is_set() == self.partition.state.is_over
 
     def teardown(self) -> None:
