@@ -13,7 +13,6 @@ results, and starts there the next time, has each message's effect exactly once,
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
@@ -26,11 +25,11 @@ from mqbridge.errors import (
     ServerRefused,
     Unreachable,
 )
-from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.flow import NOT_FOUND_WAIT_S, Meter
+from mqbridge.tubemq.client.flow import Meter
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.partition_pacing import PartitionPacing
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
 from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, RELEASED, UNKNOWN, Strays
@@ -42,11 +41,6 @@ from mqbridge.tubemq.wire.text import PartitionRef
 
 log = logging.getLogger(__name__)
 
-AUTH_TRIES = 5
-"""Visit tokens change every few minutes and come with heartbeats; five refusals in a row are no coincidence."""
-WAITS_S = {codes.MOVED: 0.2, codes.FORBIDDEN: 2.0, codes.CERTIFICATE_FAILURE: 2.0}
-WAIT_S = 0.3
-"""Before the next get after an error, as the Java clients have it."""
 COMMIT_AFTER_S = 0.2
 """A confirmation that no get has taken along by then travels alone."""
 CONFIRM_WAIT_S = 3.0
@@ -106,13 +100,11 @@ class HeldPartition:
         """Set at once when it is taken away or given back."""
         self._last: Pack | None = None
         self._taken_at = self._confirmed_at = 0.0
-        self._meter = Meter(context.membership.flow, filtered=bool(context.membership.types_of(ref.topic)))
-        self._next_at = 0.0
-        self._auth_failures = 0
+        member = context.membership
+        self._pacing = PartitionPacing(Meter(member.flow, filtered=bool(member.types_of(ref.topic))))
         self._one_request = asyncio.Lock()
         """Held by a get, a commit, a registration: they mean something only one after the other."""
         self._giving_back: asyncio.Task[None] | None = None
-        self._backoff = Backoff()
         self._loop = asyncio.get_running_loop()
 
     def __str__(self) -> str:
@@ -151,20 +143,19 @@ class HeldPartition:
             try:
                 pack = await self.poll()
             except _DOUBT as error:
-                delay = self._backoff.delay()
+                delay = self._pacing.failed()
                 self.counters.failures += 1
                 log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
-                self._next_at = self._loop.time() + delay
             except ServerRefused as error:
                 self.counters.failures += 1
                 self._refused(error)
             else:
-                self._backoff.reset()
+                self._pacing.answered()
                 return pack
 
     async def poll(self) -> Pack | None:
         """Like `look`, without a second try. Raises ClusterError as it comes, too."""
-        await self._signals.pause(self._next_at - self._loop.time())
+        await self._signals.pause(self._pacing.wait_s)
         async with self._one_request:
             self.state.check()
             if self.state.must_register and not await self._register_again():
@@ -194,7 +185,7 @@ class HeldPartition:
         """The pack that is out is not consumed: `fetch` returns it again, not before `delay_s` seconds."""
         if self.state.pack is OUT:
             self.state.reject()
-            self._next_at = max(self._next_at, self._loop.time() + delay_s)
+            self._pacing.rejected(delay_s)
             self._signals.update()
 
     async def _get(self) -> Pack | None:
@@ -219,11 +210,9 @@ class HeldPartition:
 
     def _found(self, answer: GetMessageResponseB2C, size: int) -> Pack | None:
         """A read that worked; it may still have found none of ours."""
-        now, offset, lag = self._loop.time(), answer.currOffset, max(answer.currDataDlt, 0)
+        offset, lag = answer.currOffset, max(answer.currDataDlt, 0)
         self.caught_up = False
-        self._auth_failures = 0
-        wait = self._meter.found(size, lag, now, time.time(), near_end=answer.requireSlow, escaped=answer.escFlowCtrl)
-        self._next_at = now + wait
+        self._pacing.found(answer, size, lag)
         self._say_if_back(self.state.safe, offset)
         self.state.found(offset, answer.maxOffset, is_empty=not answer.messages)
         counters = self.counters
@@ -233,7 +222,7 @@ class HeldPartition:
             return None
         counters.packs += 1
         counters.messages += len(answer.messages)
-        self._last, self._taken_at = Pack(answer.messages, offset, lag, answer.maxOffset, size), now
+        self._last, self._taken_at = Pack(answer.messages, offset, lag, answer.maxOffset, size), self._loop.time()
         return self._last
 
     def _missed(self, answer: GetMessageResponseB2C) -> None:
@@ -243,7 +232,7 @@ class HeldPartition:
             self.counters.misses += 1
             self.caught_up = True
             self.state.found_nothing()
-            self._next_at = self._loop.time() + self._meter.missed()
+            self._pacing.found_nothing()
             return
         if code == codes.INTERNAL_ERROR:
             self.state.get_failed(given_up=False)
@@ -252,7 +241,7 @@ class HeldPartition:
         if code != codes.SPEED_LIMIT:
             raise codes.refused(f"reading {self}", code, answer.errMsg)
         self.counters.limited += 1
-        self._next_at = self._loop.time() + (answer.minLimitTime / 1000 or NOT_FOUND_WAIT_S)
+        self._pacing.limited(answer.minLimitTime)
 
     def _refused(self, error: ServerRefused) -> None:
         """Register again, end, or wait."""
@@ -262,14 +251,12 @@ class HeldPartition:
             log.info("%s: the Broker does not know us any more, registering again", self)
             self.state.forgotten(self.state.run)
             return
-        if error.code == codes.CERTIFICATE_FAILURE:
-            self._auth_failures += 1
-        if error.code in (codes.DUPLICATE_PARTITION, codes.PARTITION_OCCUPIED) or self._auth_failures >= AUTH_TRIES:
+        gives_up = self._pacing.gives_up(error.code)
+        if gives_up or error.code in (codes.DUPLICATE_PARTITION, codes.PARTITION_OCCUPIED):
             self.lose(LaneRevoked(f"{self} was lost: {error}"))
             return
-        delay = WAITS_S.get(error.code, WAIT_S)
+        delay = self._pacing.refused(error.code)
         log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
-        self._next_at = self._loop.time() + delay
 
     def _say_if_back(self, known: int, offset: int) -> None:
         if offset < known:
@@ -358,7 +345,7 @@ class HeldPartition:
             await self.start_at(0, offset)
             if self.state.is_over:
                 self.state.check()
-            self._next_at = 0.0
+            self._pacing.clear()
 
     async def _register_again(self) -> bool:
         """After the Broker has forgotten us, or a request was given up. False while the Master does not answer.
