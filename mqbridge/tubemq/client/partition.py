@@ -25,11 +25,11 @@ from mqbridge.errors import (
     ServerRefused,
     Unreachable,
 )
-from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.flow import Meter
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
+from mqbridge.tubemq.client.partition_release import PartitionRelease
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
 from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, RELEASED, UNKNOWN, Strays
@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 
 COMMIT_AFTER_S = 0.2
 """A confirmation that no get has taken along by then travels alone."""
-CONFIRM_WAIT_S = 3.0
-"""How long a partition that is taken away waits for the pack that is out (the Java clients' default)."""
 MASTER_TIMEOUT_S = 30.0
 """After this long without a heartbeat a Master has given our partitions away."""
 FORGOTTEN_PAUSE_S = 1.0
@@ -104,7 +102,7 @@ class HeldPartition:
         self._pacing = PartitionPacing(Meter(member.flow, filtered=bool(member.types_of(ref.topic))))
         self._one_request = asyncio.Lock()
         """Held by a get, a commit, a registration: they mean something only one after the other."""
-        self._giving_back: asyncio.Task[None] | None = None
+        self._release = PartitionRelease(self._calls, self.state, self._signals, self._dropped)
         self._loop = asyncio.get_running_loop()
 
     def __str__(self) -> str:
@@ -384,7 +382,7 @@ class HeldPartition:
         self.state.registered(found.currOffset, found.maxOffset, asked)
         self._signals.update()
         if self.state.lease is RELEASED:  # given back while this was under way
-            await self._send_give_back(consumed=False)
+            await self._calls.try_give_back(consumed=False)
         return found
 
     def heartbeat_failed(self, code: int, run: int) -> None:
@@ -400,49 +398,18 @@ class HeldPartition:
 
     def lose(self, why: LaneRevoked) -> None:
         """It is over, and nothing is left to give back: `fetch` raises `why` from now on."""
-        self.state.release(why)
-        self._signals.update()
-        self._context.dropped(self)
+        self._release.lose(why)
 
     async def release(self, deadline: float | None = None) -> None:
         """Give the partition back: a confirmed pack is committed, one that is out will be delivered again.
 
         However often it is asked for, it happens once. `deadline` is a time of the event loop.
         """
-        self.state.revoke(LaneRevoked(f"{self} was given back"))
-        self._signals.update()
-        await self._give_back(deadline)
+        await self._release.release(deadline)
 
     async def revoke(self) -> None:
         """It was taken away: wait a moment for the pack that is out, then give the partition back."""
-        self.state.revoke(LaneRevoked(f"{self} now belongs to another consumer"))
-        self._signals.update()
-        try:
-            async with asyncio.timeout(CONFIRM_WAIT_S):
-                await self._signals.settled.wait()
-        except TimeoutError:
-            log.info("%s: the pack that is out was not confirmed in time and will be delivered again", self)
-        await self._give_back(None)
+        await self._release.revoke()
 
-    async def _give_back(self, deadline: float | None) -> None:
-        if self._giving_back is None:
-            self._giving_back = spawn(self._given_back(), f"tubemq give back {self}")
-        try:
-            async with asyncio.timeout_at(deadline):
-                await asyncio.shield(self._giving_back)
-        except TimeoutError:
-            log.info("%s could not be given back in time, its Broker will notice", self)
-
-    async def _given_back(self) -> None:
-        is_due = self.state.must_give_back
-        consumed = self.state.release(LaneRevoked(f"{self} was given back"))
-        self._signals.update()
-        if is_due:
-            await self._send_give_back(consumed=consumed)
+    def _dropped(self) -> None:
         self._context.dropped(self)
-
-    async def _send_give_back(self, *, consumed: bool) -> None:
-        try:
-            await self._calls.give_back(consumed=consumed)
-        except (ClusterError, ProtocolError) as error:
-            log.info("%s could not be given back, its Broker will notice: %s", self, error)

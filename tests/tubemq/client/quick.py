@@ -12,6 +12,7 @@ from mqbridge.tubemq.client import (
     partition,
     partition_calls,
     partition_pacing,
+    partition_release,
 )
 
 PAUSES = {
@@ -21,9 +22,10 @@ PAUSES = {
     held_partitions: ("COMMIT_AFTER_S",),
     line: ("FIRST_RETRY_S", "MOST_RETRY_S"),
     master: ("REGISTER_PAUSE_S",),
-    partition: ("COMMIT_AFTER_S", "FORGOTTEN_PAUSE_S", "CONFIRM_WAIT_S"),
+    partition: ("COMMIT_AFTER_S", "FORGOTTEN_PAUSE_S"),
     partition_calls: ("OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
     partition_pacing: ("WAIT_S", "NOT_FOUND_WAIT_S"),
+    partition_release: ("CONFIRM_WAIT_S",),
 }
 
 

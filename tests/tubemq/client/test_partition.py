@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused
 from mqbridge.tubemq.client import partition as module
-from mqbridge.tubemq.client import partition_calls, partition_pacing
+from mqbridge.tubemq.client import partition_calls, partition_pacing, partition_release
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
 from tests.tubemq.client.fakes import REF, Context, Script, committed, given_back, pack, refused, refused_commit, registered
@@ -249,7 +249,7 @@ async def test_taking_away_waits_for_the_pack_that_is_out() -> None:
 
 
 async def test_taking_away_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CONFIRM_WAIT_S", 0.01)
+    monkeypatch.setattr(partition_release, "CONFIRM_WAIT_S", 0.01)
     script = Script(pack(0), given_back())
     session = await opened(script)
     await session.fetch()
