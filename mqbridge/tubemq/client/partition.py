@@ -13,7 +13,7 @@ results, and starts there the next time, has each message's effect exactly once,
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from mqbridge.errors import (
@@ -26,13 +26,14 @@ from mqbridge.errors import (
     Unreachable,
 )
 from mqbridge.tubemq.client.flow import Meter
-from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
+from mqbridge.tubemq.client.partition_registration import PartitionRegistration, RegistrationContext, warn_if_set_back
 from mqbridge.tubemq.client.partition_release import PartitionRelease
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, RELEASED, UNKNOWN, Strays
+from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, UNKNOWN, Strays
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import ReadCounters
 from mqbridge.tubemq.wire import codes
@@ -41,12 +42,6 @@ from mqbridge.tubemq.wire.text import PartitionRef
 
 log = logging.getLogger(__name__)
 
-COMMIT_AFTER_S = 0.2
-"""A confirmation that no get has taken along by then travels alone."""
-MASTER_TIMEOUT_S = 30.0
-"""After this long without a heartbeat a Master has given our partitions away."""
-FORGOTTEN_PAUSE_S = 1.0
-"""Between looks at whether the Master answers again."""
 AGED_S = 5.0
 FAR_BEHIND_BYTES = 64 << 20
 
@@ -62,16 +57,11 @@ class Pack:
         self.messages, self.offset, self.lag_bytes, self.max_offset, self.size = messages, offset, lag_bytes, max_offset, size
 
 
-class PartitionContext(Protocol):
+class PartitionContext(RegistrationContext, Protocol):
     """What a partition needs of its consumer."""
 
-    membership: Member
     gets: asyncio.Semaphore
     """Bounds the answers that may arrive at once."""
-
-    @property
-    def seen_at(self) -> float:
-        """Loop time of the Master's last good answer."""
 
     def session_for(self, ref: PartitionRef) -> Session:
         """The session of the partition's Broker."""
@@ -97,9 +87,11 @@ class HeldPartition:
         self.revoked = self._signals.revoked
         """Set at once when it is taken away or given back."""
         self._last: Pack | None = None
-        self._taken_at = self._confirmed_at = 0.0
+        self._taken_at = 0.0
         member = context.membership
         self._pacing = PartitionPacing(Meter(member.flow, filtered=bool(member.types_of(ref.topic))))
+        self._commits = PartitionCommits(self._calls, self.state, self._signals, self.counters)
+        self._registration = PartitionRegistration(context, self._calls, self.state, self._signals, self.counters, self._commits)
         self._one_request = asyncio.Lock()
         """Held by a get, a commit, a registration: they mean something only one after the other."""
         self._release = PartitionRelease(self._calls, self.state, self._signals, self._dropped)
@@ -156,11 +148,11 @@ class HeldPartition:
         await self._signals.pause(self._pacing.wait_s)
         async with self._one_request:
             self.state.check()
-            if self.state.must_register and not await self._register_again():
+            if self.state.must_register and not await self._registration.renew():
                 return None
             self.state.check()
             if self.state.pack is CONFIRMED and self._end_matters():
-                await self._commit(consumed=True)
+                await self._commits.commit(consumed=True)
             # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed.
             async with self._context.gets:
                 self.state.check()
@@ -175,9 +167,7 @@ class HeldPartition:
     def confirm(self) -> None:
         """The pack that is out is consumed. The Broker hears of it with the next get, or soon after."""
         if self.state.pack is OUT:
-            self.state.confirm()
-            self._confirmed_at = self._loop.time()
-            self._signals.update()
+            self._commits.confirm()
 
     def reject(self, delay_s: float = 0.0) -> None:
         """The pack that is out is not consumed: `fetch` returns it again, not before `delay_s` seconds."""
@@ -211,7 +201,7 @@ class HeldPartition:
         offset, lag = answer.currOffset, max(answer.currDataDlt, 0)
         self.caught_up = False
         self._pacing.found(answer, size, lag)
-        self._say_if_back(self.state.safe, offset)
+        warn_if_set_back(self, self.state.safe, offset)
         self.state.found(offset, answer.maxOffset, is_empty=not answer.messages)
         counters = self.counters
         counters.bytes += size
@@ -256,11 +246,6 @@ class HeldPartition:
         delay = self._pacing.refused(error.code)
         log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
 
-    def _say_if_back(self, known: int, offset: int) -> None:
-        if offset < known:
-            lost = "the Broker lost what it had not written to disk, or was set back"
-            log.warning("%s went back from offset %d to %d: %s", self, known, offset, lost)
-
     # --- committing -------------------------------------------------------------------------------------------------
 
     async def commit(self, *, consumed: bool) -> int:
@@ -272,36 +257,16 @@ class HeldPartition:
         """
         async with self._one_request:
             known = self.state.pack is not UNKNOWN
-            return await self._commit(consumed=consumed and known)
+            return await self._commits.commit(consumed=consumed and known)
 
     async def commit_late(self, now: float) -> None:
         """Tell the Broker of a pack that was confirmed a while ago and is followed by no get."""
-        is_due = self.state.pack is CONFIRMED and now - self._confirmed_at >= COMMIT_AFTER_S
-        if not is_due or self.state.must_register or self.state.is_over or self._one_request.locked():
+        if not self._commits.is_late(now) or self._one_request.locked():
             return
         try:
             await self.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
             log.info("a commit for %s comes with the next get instead: %s", self, error)
-
-    async def _commit(self, *, consumed: bool) -> int:
-        try:
-            offset = await self._calls.commit(consumed=consumed)
-        except ServerRefused as error:
-            if error.code == codes.INTERNAL_ERROR:
-                self.state.commit_failed(given_up=False)
-            raise
-        except Unreachable:  # it was never sent
-            raise
-        except BaseException:
-            self.state.commit_failed(given_up=True)
-            raise
-        else:
-            self.counters.commits += 1
-            self.state.committed(offset)
-            return offset
-        finally:
-            self._signals.update()
 
     def _end_matters(self) -> bool:
         """Whether to ask where the pack ended, by a commit of its own, so that a jump of the next one is noticed.
@@ -319,16 +284,14 @@ class HeldPartition:
 
         Raises ServerRefused (410: another consumer has it), ClusterError.
         """
-        return await self._registered(self._calls.take_patiently(read_status, offset), None)
+        return await self._registration.register(read_status, offset)
 
     async def start_at(self, read_status: int, offset: int) -> None:
         """Like `register`, and exactly at `offset`: when the Broker no longer holds that, `fetch` raises GapError.
 
         An offset beyond the end, which a Broker that lost its memory may leave behind, becomes the end, and that is logged.
         """
-        answer = await self._registered(self._calls.take_patiently(read_status, offset), offset)
-        if (given := answer.currOffset) < offset:
-            log.warning("%s starts at offset %d, the last that its Broker knows, and not at %d", self, given, offset)
+        await self._registration.start_at(read_status, offset)
 
     async def seek(self, offset: int) -> None:
         """Go on reading at `offset`, also after a GapError; a pack that is out is forgotten.
@@ -336,54 +299,8 @@ class HeldPartition:
         Raises LaneRevoked, and ClusterError, after which everything is as it was before.
         """
         async with self._one_request:
-            if self.state.is_over:
-                self.state.check()
-            if self.state.strays:
-                await self._fence()
-            await self.start_at(0, offset)
-            if self.state.is_over:
-                self.state.check()
+            await self._registration.seek(offset)
             self._pacing.clear()
-
-    async def _register_again(self) -> bool:
-        """After the Broker has forgotten us, or a request was given up. False while the Master does not answer.
-
-        Unless the Master still counts on us, the partition may be another's by now.
-        """
-        if self._loop.time() - self._context.seen_at > MASTER_TIMEOUT_S:
-            await self._signals.pause(FORGOTTEN_PAUSE_S)
-            return False
-        if self.state.strays:
-            await self._fence()
-        known, offset = self.state.safe, self.state.resume_at
-        answer = await self._registered(self._calls.take(0, offset), offset)
-        self._say_if_back(known, answer.currOffset)
-        return True
-
-    async def _fence(self) -> None:
-        """End a run with strays: ask where the group stands, give the partition back, and go on under a fresh client id."""
-        if self.state.can_ask:
-            try:
-                await self._commit(consumed=self.state.pack is CONFIRMED)
-            except ServerRefused as error:  # it restarted, so its position may lie behind a pack that was out
-                log.info("%s is registered again where reading is known to be safe: %s", self, error)
-        await self._calls.give_back(consumed=False)
-        self._calls.client_id = self._context.membership.fresh_client_id()
-
-    async def _registered(self, answer: Awaitable[RegisterResponseB2C], asked: int | None) -> RegisterResponseB2C:
-        try:
-            found = await answer
-        except (ServerRefused, Unreachable):  # answered, or never sent
-            raise
-        except BaseException:
-            self.state.registration_lost()
-            raise
-        self.counters.registrations += 1
-        self.state.registered(found.currOffset, found.maxOffset, asked)
-        self._signals.update()
-        if self.state.lease is RELEASED:  # given back while this was under way
-            await self._calls.try_give_back(consumed=False)
-        return found
 
     def heartbeat_failed(self, code: int, run: int) -> None:
         """The Broker said in a heartbeat that was sent in that run that it does not count this partition as ours."""

@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused
 from mqbridge.tubemq.client import partition as module
-from mqbridge.tubemq.client import partition_calls, partition_pacing, partition_release
+from mqbridge.tubemq.client import partition_calls, partition_pacing, partition_registration, partition_release
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
 from tests.tubemq.client.fakes import REF, Context, Script, committed, given_back, pack, refused, refused_commit, registered
@@ -16,7 +16,7 @@ from tests.tubemq.client.fakes import REF, Context, Script, committed, given_bac
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_pacing, "WAIT_S", 0.001)
-    monkeypatch.setattr(module, "FORGOTTEN_PAUSE_S", 0.001)
+    monkeypatch.setattr(partition_registration, "FORGOTTEN_PAUSE_S", 0.001)
     for name in ("REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
         monkeypatch.setattr(partition_calls, name, 0.001)
     monkeypatch.setattr(partition_pacing, "WAITS_S", dict.fromkeys(partition_pacing.WAITS_S, 0.001))

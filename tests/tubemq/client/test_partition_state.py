@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
 from mqbridge.tubemq.client import partition as module
+from mqbridge.tubemq.client import partition_commits
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition, Pack
 from mqbridge.tubemq.client.partition_state import PartitionState
@@ -440,7 +441,7 @@ class FarBehind(PartitionMachine):
 @pytest.mark.parametrize("machine", [PartitionMachine, FarBehind], ids=["well", "far behind"])
 def test_nothing_is_skipped_whatever_gets_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch, 0.0)
-    monkeypatch.setattr(module, "COMMIT_AFTER_S", 0.0)
+    monkeypatch.setattr(partition_commits, "COMMIT_AFTER_S", 0.0)
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
 
 
