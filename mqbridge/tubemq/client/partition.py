@@ -7,13 +7,15 @@ A request that was given up (its answer was lost, came too late, or its caller w
 time and move that position; confirming would then skip a pack that nobody saw. So the partition is then registered anew under a
 fresh client id, which makes the Broker refuse the old request. See `partition_state` for what is known when.
 
-Where a pack ends is known only from a commit's answer; see `_end_matters`. Whoever stores that offset together with the pack's
-results, and starts there the next time, has each message's effect exactly once, whatever the Broker remembers.
+What each request does and what its answer means is in `partition_reader`, `partition_commits`, `partition_registration` and
+`partition_release`. Here is their order, one request at a time, and what follows from errors.
+
+Where a pack ends is known only from a commit's answer. Whoever stores that offset together with the pack's results, and starts
+there the next time, has each message's effect exactly once, whatever the Broker remembers.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Protocol
 
 from mqbridge.errors import (
@@ -29,7 +31,8 @@ from mqbridge.tubemq.client.flow import Meter
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
-from mqbridge.tubemq.client.partition_registration import PartitionRegistration, RegistrationContext, warn_if_set_back
+from mqbridge.tubemq.client.partition_reader import Pack, PartitionReader
+from mqbridge.tubemq.client.partition_registration import PartitionRegistration, RegistrationContext
 from mqbridge.tubemq.client.partition_release import PartitionRelease
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
@@ -37,24 +40,12 @@ from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, UNKNOWN, Stra
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import ReadCounters
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C, TransferedMessage
+from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 from mqbridge.tubemq.wire.text import PartitionRef
 
 log = logging.getLogger(__name__)
 
-AGED_S = 5.0
-FAR_BEHIND_BYTES = 64 << 20
-
 _DOUBT = (ConnectionLost, RequestTimeout, Unreachable, ProtocolError)
-
-
-class Pack:
-    """What one get returned. `offset` is where the read started; `lag_bytes` are unread after it; `size` is its bytes."""
-
-    __slots__ = ("lag_bytes", "max_offset", "messages", "offset", "size")
-
-    def __init__(self, messages: Sequence[TransferedMessage], offset: int, lag_bytes: int, max_offset: int, size: int) -> None:
-        self.messages, self.offset, self.lag_bytes, self.max_offset, self.size = messages, offset, lag_bytes, max_offset, size
 
 
 class PartitionContext(RegistrationContext, Protocol):
@@ -75,8 +66,6 @@ class HeldPartition:
 
     def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False) -> None:
         self.ref = ref
-        self.caught_up = False
-        """The last get found nothing."""
         self.counters = ReadCounters()
         self._context = context
         self._calls = PartitionCalls(context.membership, ref, context.session_for(ref))
@@ -86,16 +75,14 @@ class HeldPartition:
         self._signals = PartitionSignals(self.state)
         self.revoked = self._signals.revoked
         """Set at once when it is taken away or given back."""
-        self._last: Pack | None = None
-        self._taken_at = 0.0
         member = context.membership
         self._pacing = PartitionPacing(Meter(member.flow, filtered=bool(member.types_of(ref.topic))))
         self._commits = PartitionCommits(self._calls, self.state, self._signals, self.counters)
         self._registration = PartitionRegistration(context, self._calls, self.state, self._signals, self.counters, self._commits)
+        self._reader = PartitionReader(self._calls, self.state, self._signals, self.counters, self._pacing)
         self._one_request = asyncio.Lock()
         """Held by a get, a commit, a registration: they mean something only one after the other."""
         self._release = PartitionRelease(self._calls, self.state, self._signals, self._dropped)
-        self._loop = asyncio.get_running_loop()
 
     def __str__(self) -> str:
         return str(self._calls)
@@ -108,7 +95,12 @@ class HeldPartition:
     @property
     def pack(self) -> Pack | None:
         """The pack that is out."""
-        return self._last if self.state.pack is OUT else None
+        return self._reader.pack
+
+    @property
+    def caught_up(self) -> bool:
+        """The last get found nothing."""
+        return self._reader.caught_up
 
     @property
     def max_offset(self) -> int:
@@ -151,12 +143,12 @@ class HeldPartition:
             if self.state.must_register and not await self._registration.renew():
                 return None
             self.state.check()
-            if self.state.pack is CONFIRMED and self._end_matters():
+            if self.state.pack is CONFIRMED and self._reader.end_matters:
                 await self._commits.commit(consumed=True)
             # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed.
             async with self._context.gets:
                 self.state.check()
-                return None if self.state.must_register else await self._get()
+                return None if self.state.must_register else await self._reader.get()
 
     async def settled(self) -> None:
         """Wait until the pack that is out is confirmed or rejected. Raises like `fetch`."""
@@ -175,61 +167,6 @@ class HeldPartition:
             self.state.reject()
             self._pacing.rejected(delay_s)
             self._signals.update()
-
-    async def _get(self) -> Pack | None:
-        consumed = self.state.asked()
-        self._signals.update()
-        self.counters.gets += 1
-        try:
-            answer, size = await self._calls.get(consumed=consumed)
-        except Unreachable:  # it was never sent
-            self.state.get_refused()
-            raise
-        except BaseException as error:
-            self.state.get_failed(given_up=not isinstance(error, ServerRefused))
-            raise
-        else:
-            if answer.errCode == codes.SUCCESS:
-                return self._found(answer, size)
-            self._missed(answer)
-            return None
-        finally:
-            self._signals.update()
-
-    def _found(self, answer: GetMessageResponseB2C, size: int) -> Pack | None:
-        """A read that worked; it may still have found none of ours."""
-        offset, lag = answer.currOffset, max(answer.currDataDlt, 0)
-        self.caught_up = False
-        self._pacing.found(answer, size, lag)
-        warn_if_set_back(self, self.state.safe, offset)
-        self.state.found(offset, answer.maxOffset, is_empty=not answer.messages)
-        counters = self.counters
-        counters.bytes += size
-        if not answer.messages:
-            counters.empty += 1
-            return None
-        counters.packs += 1
-        counters.messages += len(answer.messages)
-        self._last, self._taken_at = Pack(answer.messages, offset, lag, answer.maxOffset, size), self._loop.time()
-        return self._last
-
-    def _missed(self, answer: GetMessageResponseB2C) -> None:
-        """A get that read nothing: note what it means, and when to try again."""
-        code = answer.errCode
-        if code == codes.NOT_FOUND:
-            self.counters.misses += 1
-            self.caught_up = True
-            self.state.found_nothing()
-            self._pacing.found_nothing()
-            return
-        if code == codes.INTERNAL_ERROR:
-            self.state.get_failed(given_up=False)
-        else:
-            self.state.get_refused()
-        if code != codes.SPEED_LIMIT:
-            raise codes.refused(f"reading {self}", code, answer.errMsg)
-        self.counters.limited += 1
-        self._pacing.limited(answer.minLimitTime)
 
     def _refused(self, error: ServerRefused) -> None:
         """Register again, end, or wait."""
@@ -267,15 +204,6 @@ class HeldPartition:
             await self.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
             log.info("a commit for %s comes with the next get instead: %s", self, error)
-
-    def _end_matters(self) -> bool:
-        """Whether to ask where the pack ended, by a commit of its own, so that a jump of the next one is noticed.
-
-        A Broker that deleted what we had not read goes on at its first offset without a word. That can happen only to a reader
-        that is far behind or slow, and for those one more request per pack costs nothing.
-        """
-        pack = self._last
-        return pack is not None and (pack.lag_bytes > FAR_BEHIND_BYTES or self._loop.time() - self._taken_at > AGED_S)
 
     # --- registering ------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The four calls about one partition: take it, read it, commit what was read, give it back.
 
-What the answers mean is the business of `mqbridge.tubemq.client.partition`.
+What the answers mean is the business of `partition_reader`, `partition_commits` and `partition_registration`.
 """
 
 import asyncio

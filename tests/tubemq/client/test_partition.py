@@ -6,8 +6,7 @@ import logging
 import pytest
 
 from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused
-from mqbridge.tubemq.client import partition as module
-from mqbridge.tubemq.client import partition_calls, partition_pacing, partition_registration, partition_release
+from mqbridge.tubemq.client import partition_calls, partition_pacing, partition_reader, partition_registration, partition_release
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
 from tests.tubemq.client.fakes import REF, Context, Script, committed, given_back, pack, refused, refused_commit, registered
@@ -194,7 +193,7 @@ async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:
 
 
 async def test_a_reader_far_behind_asks_where_each_pack_ends() -> None:
-    far = module.FAR_BEHIND_BYTES + 1
+    far = partition_reader.FAR_BEHIND_BYTES + 1
     script = Script(pack(0, lag=far), committed(56), pack(56, lag=far), committed(112), pack(280))
     session = await opened(script)
     for _ in range(2):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
-from mqbridge.tubemq.client import partition as module
-from mqbridge.tubemq.client import partition_commits
+from mqbridge.tubemq.client import partition_commits, partition_reader
 from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.partition_state import PartitionState
 from mqbridge.tubemq.client.partition_table import (
     ASKED,
@@ -435,7 +435,7 @@ class PartitionMachine(RuleBasedStateMachine):
 class FarBehind(PartitionMachine):
     """Retention deletes what is unread: every loss is noticed."""
 
-    lag_bytes = module.FAR_BEHIND_BYTES + 1
+    lag_bytes = partition_reader.FAR_BEHIND_BYTES + 1
 
 
 @pytest.mark.parametrize("machine", [PartitionMachine, FarBehind], ids=["well", "far behind"])
