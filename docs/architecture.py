@@ -17,7 +17,8 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent / "mqbridge"
 PAGE = DOCS / "architecture.md"
 BEGIN, END = "<!-- Drawn by `python docs/architecture.py --write`. Do not edit. -->", "<!-- end -->"
-SYSTEMS = ("tubemq", "pulsar", "rocketmq", "log", "memory")
+SYSTEMS = sorted(path.parent.name for path in ROOT.glob("*/adapter"))
+"""Every folder with an adapter."""
 SYSTEM = "a system"
 
 Graph = dict[str, set[str]]

@@ -1,19 +1,24 @@
-"""Ranges of partitions: what there is to read, found without an event loop.
+"""Ranges of partitions: what there is to read, found without an event loop; and what a target holds of a source, read back.
 
-Whoever divides a reading among processes (a Spark driver, say) is no asyncio program; the readers then use `Cluster.read`.
+Whoever divides a reading among processes is no asyncio program; the readers then use `Cluster.read`.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from mqbridge.adapter import Adapter, Bounds, Cluster, Start
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.message import Position
+from mqbridge.message import Partition, Position, position_of
 
 Edge = Start | Mapping[str, Position]
 """An end of a reading: of all partitions, or positions by name, where a partition that is left out is read as far as it goes."""
+
+
+FIRST_WINDOW, GROWTH = 256, 32
+"""Messages to look at from the end of a partition, and how many times more each time that none was of the source."""
 
 
 class Range(NamedTuple):
@@ -61,3 +66,34 @@ def _edge(edge: Edge, name: str, held: Bounds, otherwise: Position) -> Position:
     if isinstance(edge, Start):
         return held.first if edge is Start.EARLIEST else held.next
     return edge.get(name, otherwise)
+
+
+async def last_stored(cluster: Cluster, topic: str, partitions: Mapping[int, str], source: Partition) -> dict[int, Position]:
+    """The last position of the source that each target partition holds, by index; see `Outbound.resume`. Raises ClusterError.
+
+    A partition that holds nothing of the source is read to its beginning: only that proves it.
+    """
+    bounds = await cluster.bounds(topic)
+    found = await asyncio.gather(*(_last_of(cluster, topic, name, bounds[name], source) for name in partitions.values()))
+    return {index: position for index, position in zip(partitions, found, strict=True) if position is not None}
+
+
+async def _last_of(cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition) -> Position | None:
+    count, end = FIRST_WINDOW, bounds.next
+    while end > bounds.first:
+        begin = min(end, await _counted_back(cluster, topic, name, bounds, count))
+        found: Position | None = None
+        async with aclosing(cluster.read(topic, name, begin, end)) as batches:
+            async for batch in batches:
+                for message in batch.messages:
+                    found = position_of(message.origin, source) or found
+        if found is not None or begin <= bounds.first:
+            return found
+        count, end = count * GROWTH, begin
+    return None
+
+
+async def _counted_back(cluster: Cluster, topic: str, name: str, bounds: Bounds, count: int) -> Position:
+    if cluster.operations is None:
+        return bounds.first
+    return (await cluster.operations.newest(topic, count)).get(name, bounds.first)

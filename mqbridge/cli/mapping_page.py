@@ -11,15 +11,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqbridge.adapter import load_adapters
+from mqbridge.adapter import Adapter, load_adapters
 from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message
 
 PAGE = Path(__file__).parents[2] / "docs" / "mapping.md"
 BEGIN = "<!-- Written by `python -m mqbridge.cli.mapping_page --write` from the mappings' own tables. Do not edit. -->"
 END = "<!-- end -->"
-SYSTEMS = ("log", "pulsar", "rocketmq", "tubemq")
-"""Those that the page is about: the memory is for tests, and adapters from outside have pages of their own."""
+UNPUBLISHED = {"memory"}
+"""Systems of the tests."""
 
 _ORDER = (
     *("payload", "properties", "key", "ordering_key", "keys", "msg_type", "attributes", "event_time", "deliver_at"),
@@ -29,13 +29,17 @@ _ORDER = (
 
 def generated() -> str:
     """Everything between the marks."""
-    adapters = load_adapters()
-    found = [adapters[system].table for system in SYSTEMS]
+    found = [adapter.table for _, adapter in sorted(load_adapters().items()) if _is_published(adapter)]
     lines = ["## Fields of the message", "", *_overview(found)]
     for table in found:
         lines += ["", f"## {table.title}: every field", "", "| native | message | fate | |", "|---|---|---|---|"]
         lines += [_line((_code(row.native), row.field or "", row.fate.value, row.why)) for row in table.rules]
     return "\n".join(lines)
+
+
+def _is_published(adapter: Adapter) -> bool:
+    """Whether the page is about it: adapters from outside have pages of their own."""
+    return adapter.system not in UNPUBLISHED and adapter.cluster_model.__module__.startswith("mqbridge.")
 
 
 def _overview(found: list[FieldTable]) -> Iterator[str]:

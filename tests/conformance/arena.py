@@ -50,7 +50,7 @@ class Arena:
         return await self.within(self.harness.topic(cluster, partitions))
 
     async def inbound(self, cluster: Cluster, topic: str, group: str, start: Start = Start.EARLIEST) -> Inbound:
-        inbound = await self.within(cluster.inbound(InboundSpec((topic,), group, start)))
+        inbound = await self.within(cluster.inbound(InboundSpec((topic,), group, start, options=self.harness.inbound_options)))
         self._closers.append(inbound.close)
         return inbound
 

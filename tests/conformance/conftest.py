@@ -25,6 +25,7 @@ BUILT_IN = [
     "log",
     pytest.param("tubemq", marks=pytest.mark.cluster),
     pytest.param("pulsar", marks=pytest.mark.cluster),
+    pytest.param("pulsar-shared", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("rocketmq", marks=pytest.mark.cluster),
     pytest.param("rocketmq_old", marks=pytest.mark.cluster),
 ]
@@ -45,10 +46,10 @@ def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Har
         from tests.conformance.harness_tubemq import TubeMQHarness
 
         return TubeMQHarness(request.getfixturevalue("tubemq"))
-    if name == "pulsar":
+    if name.startswith("pulsar"):
         from tests.conformance.harness_pulsar import PulsarHarness
 
-        return PulsarHarness(request.getfixturevalue("pulsar"))
+        return PulsarHarness(request.getfixturevalue("pulsar"), "shared" if name.endswith("shared") else "failover")
     from tests.conformance.harness_rocketmq import RocketMQHarness
 
     return RocketMQHarness(request.getfixturevalue(name))

@@ -23,6 +23,10 @@ class Harness(Protocol):
     """Bytes of a payload that must be taken: close under the system's limit."""
     carried: tuple[str, ...]
     """Fields of a message that arrive as they were sent."""
+    inbound_options: BaseModel | None
+    """The settings that groups are joined with."""
+    one_reader: bool
+    """A partition is read by one member of a group at a time."""
     finds_times: bool
     """Whether the system knows what it stored when."""
     patience_s: float
@@ -46,6 +50,8 @@ class BuiltIn:
     """A system that creates its topics through the contract."""
 
     carried = CARRIED
+    inbound_options: BaseModel | None = None
+    one_reader = True
     patience_s = 20.0
 
     def __init__(self, name: str, adapter: Adapter, config: BaseModel, max_payload: int, *, finds_times: bool) -> None:

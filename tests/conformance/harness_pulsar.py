@@ -17,7 +17,9 @@ class PulsarHarness:
     finds_times = True
     patience_s = 30.0
 
-    def __init__(self, server: Pulsar) -> None:
+    def __init__(self, server: Pulsar, subscription_type: str = "failover") -> None:
+        self.one_reader = subscription_type != "shared"
+        self.inbound_options = ADAPTER.inbound_options.model_validate({"subscription_type": subscription_type})
         self._config = ADAPTER.cluster_model(service_url=server.service_url, admin_url=server.admin_url, refresh="500ms")
         self._clients = itertools.count(1)
 

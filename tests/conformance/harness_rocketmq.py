@@ -14,6 +14,8 @@ class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
     carried = CARRIED
+    inbound_options = None
+    one_reader = True
     finds_times = True
     patience_s = 40.0
 

@@ -1,7 +1,8 @@
 """TubeMQ's mapping: native messages in and out byte for byte, foreign ones carried and given back whole."""
 
 import struct
-from datetime import UTC
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import event, example, given, settings
@@ -202,3 +203,9 @@ def test_native_readers_find_type_and_time() -> None:
 def test_the_broker_never_gets_an_empty_message() -> None:
     assert encode(Message(b""), None).data
     assert read(encode(Message(None), None)).payload is None
+
+
+def test_a_minute_that_comes_twice_is_the_earlier_one() -> None:
+    """When clocks go back, `$msgTime$` does not say which of two hours it means; native readers take the first."""
+    minutes = minutes_of(ZoneInfo("Europe/Berlin"))
+    assert minutes[b"202610250230"] == int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()) * 1000

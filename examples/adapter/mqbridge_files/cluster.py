@@ -24,7 +24,7 @@ from mqbridge.adapter import (
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, MappingError
 from mqbridge.message import Batch, Partition, Position, Share
-from mqbridge.readback import last_stored
+from mqbridge.ranges import last_stored
 from mqbridge.receipts import closed
 from mqbridge_files.records import TABLE, decode, encode, preview
 from mqbridge_files.storage import Folder, Group, Key, PartitionFile, open_folder

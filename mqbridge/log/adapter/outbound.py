@@ -12,7 +12,7 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.log.wire.records import encode_record, encode_row
 from mqbridge.message import Message, Partition, Position, Share, format_position
-from mqbridge.readback import last_stored
+from mqbridge.ranges import last_stored
 from mqbridge.receipts import closed
 
 ROW_BYTES = 512 << 10

@@ -19,7 +19,7 @@ from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.readback import last_stored
+from mqbridge.ranges import last_stored
 from mqbridge.receipts import ReceiptAggregator, closed
 
 KEY_MEMO = 16384

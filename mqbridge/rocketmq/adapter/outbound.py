@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from mqbridge.adapter import Cluster, OutboundSpec, Receipt, seconds_until
 from mqbridge.errors import LocalProtocolError
 from mqbridge.message import Partition, Position, Share
-from mqbridge.readback import last_stored
+from mqbridge.ranges import last_stored
 from mqbridge.receipts import ReceiptAggregator, closed
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.operations import name_of

@@ -27,7 +27,7 @@ from mqbridge.adapter import (
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import split_address
-from mqbridge.readback import last_stored
+from mqbridge.ranges import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
 from mqbridge.tubemq.adapter.operations import Operator, TubeMQOperations

@@ -3,6 +3,7 @@
 import contextlib
 import struct
 import zlib
+from typing import get_args
 
 import pytest
 from crc32c import crc32c
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
+from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.wire.batch import frame_message, join_batch, split_batch
 from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES, NAMES, compress, decompress
 from mqbridge.pulsar.wire.entry import (
@@ -212,3 +214,7 @@ def test_a_chunk_of_a_message_is_a_defect():
     entry.unpack()
     assert entry.defect is not None
     assert "chunk 1 of 3" in entry.defect
+
+
+def test_the_configuration_names_the_codecs_that_there_are() -> None:
+    assert get_args(PulsarOutboundOptions.model_fields["compression"].annotation) == tuple(NAMES)
