@@ -47,6 +47,7 @@ class PartitionPacing:
 
     def found_nothing(self) -> None:
         """There is nothing to read now."""
+        self._auth_failures = 0
         self._next_at = self._loop.time() + self._meter.missed()
 
     def limited(self, wait_ms: int) -> None:

@@ -17,6 +17,7 @@ from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
 from mqbridge.tubemq.client.partition_table import CONFIRMED, RELEASED
 from mqbridge.tubemq.client.stats import ReadCounters
+from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,10 @@ class PartitionRegistration:
         if self._state.can_ask:
             try:
                 await self._commits.commit(consumed=self._state.pack is CONFIRMED)
-            except ServerRefused as error:  # it restarted, so its position may lie behind a pack that was out
+            except ServerRefused as error:
+                if error.code not in (codes.NO_NODE, codes.UNAUTHORIZED):
+                    raise
+                # It restarted, so its position may lie behind a pack that was out.
                 log.info("%s is registered again where reading is known to be safe: %s", self._calls, error)
         await self._calls.give_back(consumed=False)
         self._calls.client_id = self._context.membership.fresh_client_id()

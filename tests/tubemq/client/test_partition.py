@@ -75,6 +75,18 @@ async def test_after_a_lost_answer_nothing_is_confirmed(error: Exception) -> Non
     assert [request.clientId for request in script.asked] == ["c1"] * 5 + ["c1-run1"] * 2
 
 
+async def test_a_broker_that_cannot_say_where_the_group_stands_is_asked_again() -> None:
+    """To go on where nothing is known to be unread would look like a gap once the confirmed pack is deleted."""
+    script = Script(
+        pack(0), RequestTimeout("no answer"), refused_commit(500), committed(56), given_back(), registered(56), pack(56)
+    )
+    session = await opened(script)
+    await session.fetch()
+    session.confirm()
+    assert (await session.fetch()).offset == 56
+    assert script.asked[-2].currOffset == 56
+
+
 @pytest.mark.parametrize("code", [452, 503, 403, 301, 400])
 async def test_a_refusal_keeps_the_confirmation(code: int) -> None:
     script = Script(pack(0), refused(code, 1), pack(56))
