@@ -122,7 +122,3 @@ def committed(offset: int) -> broker.CommitOffsetResponseB2C:
 
 def refused_commit(code: int) -> broker.CommitOffsetResponseB2C:
     return broker.CommitOffsetResponseB2C(success=False, errCode=code, errMsg="no")
-
-
-def refused_commit(code: int) -> broker.CommitOffsetResponseB2C:
-    return broker.CommitOffsetResponseB2C(success=False, errCode=code, errMsg="no", currOffset=-1)
