@@ -8,7 +8,8 @@ import asyncio
 
 from mqbridge.tubemq.client.client import TubeMQClient
 from mqbridge.tubemq.client.messages import decode_all
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.reading import push
 
 

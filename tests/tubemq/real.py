@@ -12,7 +12,8 @@ from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.producer import Producer, Sender
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.session import Sessions

@@ -16,8 +16,9 @@ from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
 from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.master import MAX_TOPICS
 from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.range_reader import held_range, read_range
 from mqbridge.tubemq.client.routes import TopicRoute

@@ -11,7 +11,8 @@ from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.balanced import BalancedConsumer
 from mqbridge.tubemq.client.bound import Bound
 from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.reading import Puller, push
 from mqbridge.tubemq.client.session import Sessions
 from mqbridge.tubemq.wire.payload import join_payload, split_payload

@@ -10,7 +10,8 @@ from mqbridge.errors import ClusterError, ConnectionLost
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.line import SendResult
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.session import Session, Sessions
 from mqbridge.tubemq.client.spread import open_spread
 from mqbridge.tubemq.wire import rpc

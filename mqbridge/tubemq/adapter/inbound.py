@@ -13,7 +13,8 @@ from mqbridge.adapter import MessageFailure, Receipt, seconds_until
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 

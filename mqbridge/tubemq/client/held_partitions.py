@@ -11,7 +11,8 @@ from enum import IntEnum
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.partition import COMMIT_AFTER_S, HeldPartition
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_commits import COMMIT_AFTER_S
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import total
 from mqbridge.tubemq.wire import rpc

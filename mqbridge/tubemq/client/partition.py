@@ -7,14 +7,15 @@ A request that was given up (its answer was lost, came too late, or its caller w
 time and move that position; confirming would then skip a pack that nobody saw. So the partition is then registered anew under a
 fresh client id, which makes the Broker refuse the old request. See `partition_state` for what is known when.
 
-Where a pack ends is known only from a commit's answer; see `_end_matters`. Whoever stores that offset together with the pack's
-results, and starts there the next time, has each message's effect exactly once, whatever the Broker remembers.
+What each request does and what its answer means is in `partition_reader`, `partition_commits`, `partition_registration` and
+`partition_release`. Here is their order, one request at a time, and what follows from errors.
+
+Where a pack ends is known only from a commit's answer. Whoever stores that offset together with the pack's results, and starts
+there the next time, has each message's effect exactly once, whatever the Broker remembers.
 """
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from mqbridge.errors import (
@@ -26,58 +27,32 @@ from mqbridge.errors import (
     ServerRefused,
     Unreachable,
 )
-from mqbridge.net.backoff import Backoff
-from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.flow import NOT_FOUND_WAIT_S, Meter
-from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.flow import Meter
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
-from mqbridge.tubemq.client.partition_state import CONFIRMED, OUT, RELEASED, UNKNOWN, PartitionState, Strays
+from mqbridge.tubemq.client.partition_commits import PartitionCommits
+from mqbridge.tubemq.client.partition_pacing import PartitionPacing
+from mqbridge.tubemq.client.partition_reader import Pack, PartitionReader
+from mqbridge.tubemq.client.partition_registration import PartitionRegistration, RegistrationContext
+from mqbridge.tubemq.client.partition_release import PartitionRelease
+from mqbridge.tubemq.client.partition_signals import PartitionSignals
+from mqbridge.tubemq.client.partition_state import PartitionState
+from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, UNKNOWN, Strays
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import ReadCounters
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C, TransferedMessage
+from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 from mqbridge.tubemq.wire.text import PartitionRef
 
 log = logging.getLogger(__name__)
 
-AUTH_TRIES = 5
-"""Visit tokens change every few minutes and come with heartbeats; five refusals in a row are no coincidence."""
-WAITS_S = {codes.MOVED: 0.2, codes.FORBIDDEN: 2.0, codes.CERTIFICATE_FAILURE: 2.0}
-WAIT_S = 0.3
-"""Before the next get after an error, as the Java clients have it."""
-COMMIT_AFTER_S = 0.2
-"""A confirmation that no get has taken along by then travels alone."""
-CONFIRM_WAIT_S = 3.0
-"""How long a partition that is taken away waits for the pack that is out (the Java clients' default)."""
-MASTER_TIMEOUT_S = 30.0
-"""After this long without a heartbeat a Master has given our partitions away."""
-FORGOTTEN_PAUSE_S = 1.0
-"""Between looks at whether the Master answers again."""
-AGED_S = 5.0
-FAR_BEHIND_BYTES = 64 << 20
-
 _DOUBT = (ConnectionLost, RequestTimeout, Unreachable, ProtocolError)
 
 
-class Pack:
-    """What one get returned. `offset` is where the read started; `lag_bytes` are unread after it; `size` is its bytes."""
-
-    __slots__ = ("lag_bytes", "max_offset", "messages", "offset", "size")
-
-    def __init__(self, messages: Sequence[TransferedMessage], offset: int, lag_bytes: int, max_offset: int, size: int) -> None:
-        self.messages, self.offset, self.lag_bytes, self.max_offset, self.size = messages, offset, lag_bytes, max_offset, size
-
-
-class PartitionContext(Protocol):
+class PartitionContext(RegistrationContext, Protocol):
     """What a partition needs of its consumer."""
 
-    membership: Member
     gets: asyncio.Semaphore
     """Bounds the answers that may arrive at once."""
-
-    @property
-    def seen_at(self) -> float:
-        """Loop time of the Master's last good answer."""
 
     def session_for(self, ref: PartitionRef) -> Session:
         """The session of the partition's Broker."""
@@ -91,28 +66,23 @@ class HeldPartition:
 
     def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False) -> None:
         self.ref = ref
-        self.caught_up = False
-        """The last get found nothing."""
-        self.revoked = asyncio.Event()
-        """Set at once when it is taken away or given back."""
         self.counters = ReadCounters()
         self._context = context
         self._calls = PartitionCalls(context.membership, ref, context.session_for(ref))
         if fresh_id:
             self._calls.client_id = context.membership.fresh_client_id()
         self.state = PartitionState(str(self._calls))
-        self._last: Pack | None = None
-        self._taken_at = self._confirmed_at = 0.0
-        self._meter = Meter(context.membership.flow, filtered=bool(context.membership.types_of(ref.topic)))
-        self._next_at = 0.0
-        self._auth_failures = 0
+        self._signals = PartitionSignals(self.state)
+        self.revoked = self._signals.revoked
+        """Set at once when it is taken away or given back."""
+        member = context.membership
+        self._pacing = PartitionPacing(Meter(member.flow, filtered=bool(member.types_of(ref.topic))))
+        self._commits = PartitionCommits(self._calls, self.state, self._signals, self.counters)
+        self._registration = PartitionRegistration(context, self._calls, self.state, self._signals, self.counters, self._commits)
+        self._reader = PartitionReader(self._calls, self.state, self._signals, self.counters, self._pacing)
         self._one_request = asyncio.Lock()
         """Held by a get, a commit, a registration: they mean something only one after the other."""
-        self._settled = asyncio.Event()
-        self._settled.set()
-        self._giving_back: asyncio.Task[None] | None = None
-        self._backoff = Backoff()
-        self._loop = asyncio.get_running_loop()
+        self._release = PartitionRelease(self._calls, self.state, self._signals, self._dropped)
 
     def __str__(self) -> str:
         return str(self._calls)
@@ -125,21 +95,17 @@ class HeldPartition:
     @property
     def pack(self) -> Pack | None:
         """The pack that is out."""
-        return self._last if self.state.pack is OUT else None
+        return self._reader.pack
+
+    @property
+    def caught_up(self) -> bool:
+        """The last get found nothing."""
+        return self._reader.caught_up
 
     @property
     def max_offset(self) -> int:
         """The end of the store's index when the Broker last said it."""
         return self.state.max_offset
-
-    def _changed(self) -> None:
-        """Wake whoever waits for the state."""
-        if self.state.is_settled:
-            self._settled.set()
-        else:
-            self._settled.clear()
-        if self.state.is_over:
-            self.revoked.set()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -159,108 +125,48 @@ class HeldPartition:
             try:
                 pack = await self.poll()
             except _DOUBT as error:
-                delay = self._backoff.delay()
+                delay = self._pacing.failed()
                 self.counters.failures += 1
                 log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
-                self._next_at = self._loop.time() + delay
             except ServerRefused as error:
                 self.counters.failures += 1
                 self._refused(error)
             else:
-                self._backoff.reset()
+                self._pacing.answered()
                 return pack
 
     async def poll(self) -> Pack | None:
         """Like `look`, without a second try. Raises ClusterError as it comes, too."""
-        await self._pause(self._next_at - self._loop.time())
+        await self._signals.pause(self._pacing.wait_s)
         async with self._one_request:
             self.state.check()
-            if self.state.must_register and not await self._register_again():
+            if self.state.must_register and not await self._registration.renew():
                 return None
             self.state.check()
-            if self.state.pack is CONFIRMED and self._end_matters():
-                await self._commit(consumed=True)
+            if self.state.pack is CONFIRMED and self._reader.end_matters:
+                await self._commits.commit(consumed=True)
             # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed.
             async with self._context.gets:
                 self.state.check()
-                return None if self.state.must_register else await self._get()
+                return None if self.state.must_register else await self._reader.get()
 
     async def settled(self) -> None:
         """Wait until the pack that is out is confirmed or rejected. Raises like `fetch`."""
         if self.pack is not None:
-            await self._settled.wait()
+            await self._signals.settled.wait()
         self.state.check()
 
     def confirm(self) -> None:
         """The pack that is out is consumed. The Broker hears of it with the next get, or soon after."""
         if self.state.pack is OUT:
-            self.state.confirm()
-            self._confirmed_at = self._loop.time()
-            self._changed()
+            self._commits.confirm()
 
     def reject(self, delay_s: float = 0.0) -> None:
         """The pack that is out is not consumed: `fetch` returns it again, not before `delay_s` seconds."""
         if self.state.pack is OUT:
             self.state.reject()
-            self._next_at = max(self._next_at, self._loop.time() + delay_s)
-            self._changed()
-
-    async def _get(self) -> Pack | None:
-        consumed = self.state.asked()
-        self._changed()
-        self.counters.gets += 1
-        try:
-            answer, size = await self._calls.get(consumed=consumed)
-        except Unreachable:  # it was never sent
-            self.state.get_refused()
-            raise
-        except BaseException as error:
-            self.state.get_failed(given_up=not isinstance(error, ServerRefused))
-            raise
-        else:
-            if answer.errCode == codes.SUCCESS:
-                return self._found(answer, size)
-            self._missed(answer)
-            return None
-        finally:
-            self._changed()
-
-    def _found(self, answer: GetMessageResponseB2C, size: int) -> Pack | None:
-        """A read that worked; it may still have found none of ours."""
-        now, offset, lag = self._loop.time(), answer.currOffset, max(answer.currDataDlt, 0)
-        self.caught_up = False
-        self._auth_failures = 0
-        wait = self._meter.found(size, lag, now, time.time(), near_end=answer.requireSlow, escaped=answer.escFlowCtrl)
-        self._next_at = now + wait
-        self._say_if_back(self.state.safe, offset)
-        self.state.found(offset, answer.maxOffset, is_empty=not answer.messages)
-        counters = self.counters
-        counters.bytes += size
-        if not answer.messages:
-            counters.empty += 1
-            return None
-        counters.packs += 1
-        counters.messages += len(answer.messages)
-        self._last, self._taken_at = Pack(answer.messages, offset, lag, answer.maxOffset, size), now
-        return self._last
-
-    def _missed(self, answer: GetMessageResponseB2C) -> None:
-        """A get that read nothing: note what it means, and when to try again."""
-        code = answer.errCode
-        if code == codes.NOT_FOUND:
-            self.counters.misses += 1
-            self.caught_up = True
-            self.state.found_nothing()
-            self._next_at = self._loop.time() + self._meter.missed()
-            return
-        if code == codes.INTERNAL_ERROR:
-            self.state.get_failed(given_up=False)
-        else:
-            self.state.get_refused()
-        if code != codes.SPEED_LIMIT:
-            raise codes.refused(f"reading {self}", code, answer.errMsg)
-        self.counters.limited += 1
-        self._next_at = self._loop.time() + (answer.minLimitTime / 1000 or NOT_FOUND_WAIT_S)
+            self._pacing.rejected(delay_s)
+            self._signals.update()
 
     def _refused(self, error: ServerRefused) -> None:
         """Register again, end, or wait."""
@@ -270,19 +176,12 @@ class HeldPartition:
             log.info("%s: the Broker does not know us any more, registering again", self)
             self.state.forgotten(self.state.run)
             return
-        if error.code == codes.CERTIFICATE_FAILURE:
-            self._auth_failures += 1
-        if error.code in (codes.DUPLICATE_PARTITION, codes.PARTITION_OCCUPIED) or self._auth_failures >= AUTH_TRIES:
+        gives_up = self._pacing.gives_up(error.code)
+        if gives_up or error.code in (codes.DUPLICATE_PARTITION, codes.PARTITION_OCCUPIED):
             self.lose(LaneRevoked(f"{self} was lost: {error}"))
             return
-        delay = WAITS_S.get(error.code, WAIT_S)
+        delay = self._pacing.refused(error.code)
         log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
-        self._next_at = self._loop.time() + delay
-
-    def _say_if_back(self, known: int, offset: int) -> None:
-        if offset < known:
-            lost = "the Broker lost what it had not written to disk, or was set back"
-            log.warning("%s went back from offset %d to %d: %s", self, known, offset, lost)
 
     # --- committing -------------------------------------------------------------------------------------------------
 
@@ -295,45 +194,16 @@ class HeldPartition:
         """
         async with self._one_request:
             known = self.state.pack is not UNKNOWN
-            return await self._commit(consumed=consumed and known)
+            return await self._commits.commit(consumed=consumed and known)
 
     async def commit_late(self, now: float) -> None:
         """Tell the Broker of a pack that was confirmed a while ago and is followed by no get."""
-        is_due = self.state.pack is CONFIRMED and now - self._confirmed_at >= COMMIT_AFTER_S
-        if not is_due or self.state.must_register or self.state.is_over or self._one_request.locked():
+        if not self._commits.is_late(now) or self._one_request.locked():
             return
         try:
             await self.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
             log.info("a commit for %s comes with the next get instead: %s", self, error)
-
-    async def _commit(self, *, consumed: bool) -> int:
-        try:
-            offset = await self._calls.commit(consumed=consumed)
-        except ServerRefused as error:
-            if error.code == codes.INTERNAL_ERROR:
-                self.state.commit_failed(given_up=False)
-            raise
-        except Unreachable:  # it was never sent
-            raise
-        except BaseException:
-            self.state.commit_failed(given_up=True)
-            raise
-        else:
-            self.counters.commits += 1
-            self.state.committed(offset)
-            return offset
-        finally:
-            self._changed()
-
-    def _end_matters(self) -> bool:
-        """Whether to ask where the pack ended, by a commit of its own, so that a jump of the next one is noticed.
-
-        A Broker that deleted what we had not read goes on at its first offset without a word. That can happen only to a reader
-        that is far behind or slow, and for those one more request per pack costs nothing.
-        """
-        pack = self._last
-        return pack is not None and (pack.lag_bytes > FAR_BEHIND_BYTES or self._loop.time() - self._taken_at > AGED_S)
 
     # --- registering ------------------------------------------------------------------------------------------------
 
@@ -342,16 +212,14 @@ class HeldPartition:
 
         Raises ServerRefused (410: another consumer has it), ClusterError.
         """
-        return await self._registered(self._calls.take_patiently(read_status, offset), None)
+        return await self._registration.register(read_status, offset)
 
     async def start_at(self, read_status: int, offset: int) -> None:
         """Like `register`, and exactly at `offset`: when the Broker no longer holds that, `fetch` raises GapError.
 
         An offset beyond the end, which a Broker that lost its memory may leave behind, becomes the end, and that is logged.
         """
-        answer = await self._registered(self._calls.take_patiently(read_status, offset), offset)
-        if (given := answer.currOffset) < offset:
-            log.warning("%s starts at offset %d, the last that its Broker knows, and not at %d", self, given, offset)
+        await self._registration.start_at(read_status, offset)
 
     async def seek(self, offset: int) -> None:
         """Go on reading at `offset`, also after a GapError; a pack that is out is forgotten.
@@ -359,54 +227,8 @@ class HeldPartition:
         Raises LaneRevoked, and ClusterError, after which everything is as it was before.
         """
         async with self._one_request:
-            if self.state.is_over:
-                self.state.check()
-            if self.state.strays:
-                await self._fence()
-            await self.start_at(0, offset)
-            if self.state.is_over:
-                self.state.check()
-            self._next_at = 0.0
-
-    async def _register_again(self) -> bool:
-        """After the Broker has forgotten us, or a request was given up. False while the Master does not answer.
-
-        Unless the Master still counts on us, the partition may be another's by now.
-        """
-        if self._loop.time() - self._context.seen_at > MASTER_TIMEOUT_S:
-            await self._pause(FORGOTTEN_PAUSE_S)
-            return False
-        if self.state.strays:
-            await self._fence()
-        known, offset = self.state.safe, self.state.resume_at
-        answer = await self._registered(self._calls.take(0, offset), offset)
-        self._say_if_back(known, answer.currOffset)
-        return True
-
-    async def _fence(self) -> None:
-        """End a run with strays: ask where the group stands, give the partition back, and go on under a fresh client id."""
-        if self.state.can_ask:
-            try:
-                await self._commit(consumed=self.state.pack is CONFIRMED)
-            except ServerRefused as error:  # it restarted, so its position may lie behind a pack that was out
-                log.info("%s is registered again where reading is known to be safe: %s", self, error)
-        await self._calls.give_back(consumed=False)
-        self._calls.client_id = self._context.membership.fresh_client_id()
-
-    async def _registered(self, answer: Awaitable[RegisterResponseB2C], asked: int | None) -> RegisterResponseB2C:
-        try:
-            found = await answer
-        except (ServerRefused, Unreachable):  # answered, or never sent
-            raise
-        except BaseException:
-            self.state.registration_lost()
-            raise
-        self.counters.registrations += 1
-        self.state.registered(found.currOffset, found.maxOffset, asked)
-        self._changed()
-        if self.state.lease is RELEASED:  # given back while this was under way
-            await self._send_give_back(consumed=False)
-        return found
+            await self._registration.seek(offset)
+            self._pacing.clear()
 
     def heartbeat_failed(self, code: int, run: int) -> None:
         """The Broker said in a heartbeat that was sent in that run that it does not count this partition as ours."""
@@ -421,59 +243,18 @@ class HeldPartition:
 
     def lose(self, why: LaneRevoked) -> None:
         """It is over, and nothing is left to give back: `fetch` raises `why` from now on."""
-        self.state.release(why)
-        self._changed()
-        self._context.dropped(self)
+        self._release.lose(why)
 
     async def release(self, deadline: float | None = None) -> None:
         """Give the partition back: a confirmed pack is committed, one that is out will be delivered again.
 
         However often it is asked for, it happens once. `deadline` is a time of the event loop.
         """
-        self.state.revoke(LaneRevoked(f"{self} was given back"))
-        self._changed()
-        await self._give_back(deadline)
+        await self._release.release(deadline)
 
     async def revoke(self) -> None:
         """It was taken away: wait a moment for the pack that is out, then give the partition back."""
-        self.state.revoke(LaneRevoked(f"{self} now belongs to another consumer"))
-        self._changed()
-        try:
-            async with asyncio.timeout(CONFIRM_WAIT_S):
-                await self._settled.wait()
-        except TimeoutError:
-            log.info("%s: the pack that is out was not confirmed in time and will be delivered again", self)
-        await self._give_back(None)
+        await self._release.revoke()
 
-    async def _give_back(self, deadline: float | None) -> None:
-        if self._giving_back is None:
-            self._giving_back = spawn(self._given_back(), f"tubemq give back {self}")
-        try:
-            async with asyncio.timeout_at(deadline):
-                await asyncio.shield(self._giving_back)
-        except TimeoutError:
-            log.info("%s could not be given back in time, its Broker will notice", self)
-
-    async def _given_back(self) -> None:
-        is_due = self.state.must_give_back
-        consumed = self.state.release(LaneRevoked(f"{self} was given back"))
-        self._changed()
-        if is_due:
-            await self._send_give_back(consumed=consumed)
+    def _dropped(self) -> None:
         self._context.dropped(self)
-
-    async def _send_give_back(self, *, consumed: bool) -> None:
-        try:
-            await self._calls.give_back(consumed=consumed)
-        except (ClusterError, ProtocolError) as error:
-            log.info("%s could not be given back, its Broker will notice: %s", self, error)
-
-    async def _pause(self, seconds: float) -> None:
-        """Sleep; when it is taken away meanwhile, raise why."""
-        if seconds > 0:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self.revoked.wait()
-            except TimeoutError:
-                return
-            self.state.check()

@@ -1,12 +1,12 @@
 """The four calls about one partition: take it, read it, commit what was read, give it back.
 
-What the answers mean is the business of `mqbridge.tubemq.client.partition`.
+What the answers mean is the business of `partition_reader`, `partition_commits` and `partition_registration`.
 """
 
 import asyncio
 import logging
 
-from mqbridge.errors import ClusterError, ServerRefused
+from mqbridge.errors import ClusterError, ProtocolError, ServerRefused
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire import codes, rpc
@@ -83,6 +83,13 @@ class PartitionCalls:
         """Unregister, saying whether the last pack was consumed."""
         request = self._registration(rpc.GIVE_BACK, 0 if consumed else 1)
         return await self._session.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+
+    async def try_give_back(self, *, consumed: bool) -> None:
+        """`give_back`, and a failure is logged: the lease of a partition that nobody keeps ends by itself."""
+        try:
+            await self.give_back(consumed=consumed)
+        except (ClusterError, ProtocolError) as error:
+            log.info("%s could not be given back, its Broker will notice: %s", self, error)
 
     async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, int]:
         """Read; `consumed` confirms the pack before. The answer and its bytes."""

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from mqbridge.errors import ClusterError
 from mqbridge.tubemq.client.master import Masters, client_id
 from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire.text import PartitionRef
 

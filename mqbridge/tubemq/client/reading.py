@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from mqbridge.errors import LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 
 log = logging.getLogger(__name__)
 

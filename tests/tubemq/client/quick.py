@@ -2,7 +2,19 @@
 
 import pytest
 
-from mqbridge.tubemq.client import balanced, flow, group_consumer, held_partitions, line, master, partition, partition_calls
+from mqbridge.tubemq.client import (
+    balanced,
+    flow,
+    group_consumer,
+    held_partitions,
+    line,
+    master,
+    partition_calls,
+    partition_commits,
+    partition_pacing,
+    partition_registration,
+    partition_release,
+)
 
 PAUSES = {
     balanced: ("LOOK_S",),
@@ -11,8 +23,11 @@ PAUSES = {
     held_partitions: ("COMMIT_AFTER_S",),
     line: ("FIRST_RETRY_S", "MOST_RETRY_S"),
     master: ("REGISTER_PAUSE_S",),
-    partition: ("WAIT_S", "NOT_FOUND_WAIT_S", "COMMIT_AFTER_S", "FORGOTTEN_PAUSE_S", "CONFIRM_WAIT_S"),
     partition_calls: ("OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
+    partition_commits: ("COMMIT_AFTER_S",),
+    partition_pacing: ("WAIT_S", "NOT_FOUND_WAIT_S"),
+    partition_registration: ("FORGOTTEN_PAUSE_S",),
+    partition_release: ("CONFIRM_WAIT_S",),
 }
 
 
@@ -20,5 +35,5 @@ def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.002) -> None:
     for module, names in PAUSES.items():
         for name in names:
             monkeypatch.setattr(module, name, seconds)
-    monkeypatch.setattr(partition, "WAITS_S", dict.fromkeys(partition.WAITS_S, seconds))
+    monkeypatch.setattr(partition_pacing, "WAITS_S", dict.fromkeys(partition_pacing.WAITS_S, seconds))
     monkeypatch.setattr("mqbridge.net.backoff.Backoff.delay", lambda _: seconds)

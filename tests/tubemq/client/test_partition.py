@@ -6,8 +6,7 @@ import logging
 import pytest
 
 from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused
-from mqbridge.tubemq.client import partition as module
-from mqbridge.tubemq.client import partition_calls
+from mqbridge.tubemq.client import partition_calls, partition_pacing, partition_reader, partition_registration, partition_release
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
 from tests.tubemq.client.fakes import REF, Context, Script, committed, given_back, pack, refused, refused_commit, registered
@@ -15,12 +14,12 @@ from tests.tubemq.client.fakes import REF, Context, Script, committed, given_bac
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAIT_S", 0.001)
-    monkeypatch.setattr(module, "FORGOTTEN_PAUSE_S", 0.001)
+    monkeypatch.setattr(partition_pacing, "WAIT_S", 0.001)
+    monkeypatch.setattr(partition_registration, "FORGOTTEN_PAUSE_S", 0.001)
     for name in ("REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
         monkeypatch.setattr(partition_calls, name, 0.001)
-    monkeypatch.setattr(module, "WAITS_S", dict.fromkeys(module.WAITS_S, 0.001))
-    monkeypatch.setattr(module, "NOT_FOUND_WAIT_S", 0.001)
+    monkeypatch.setattr(partition_pacing, "WAITS_S", dict.fromkeys(partition_pacing.WAITS_S, 0.001))
+    monkeypatch.setattr(partition_pacing, "NOT_FOUND_WAIT_S", 0.001)
     monkeypatch.setattr("mqbridge.tubemq.client.flow.NOT_FOUND_WAIT_S", 0.001)
 
 
@@ -74,6 +73,18 @@ async def test_after_a_lost_answer_nothing_is_confirmed(error: Exception) -> Non
     assert not asked.lastPackConsumed
     assert (left.opType, left.readStatus, taken.opType, taken.currOffset) == (GIVE_BACK, 1, TAKE, 56)
     assert [request.clientId for request in script.asked] == ["c1"] * 5 + ["c1-run1"] * 2
+
+
+async def test_a_broker_that_cannot_say_where_the_group_stands_is_asked_again() -> None:
+    """To go on where nothing is known to be unread would look like a gap once the confirmed pack is deleted."""
+    script = Script(
+        pack(0), RequestTimeout("no answer"), refused_commit(500), committed(56), given_back(), registered(56), pack(56)
+    )
+    session = await opened(script)
+    await session.fetch()
+    session.confirm()
+    assert (await session.fetch()).offset == 56
+    assert script.asked[-2].currOffset == 56
 
 
 @pytest.mark.parametrize("code", [452, 503, 403, 301, 400])
@@ -194,7 +205,7 @@ async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:
 
 
 async def test_a_reader_far_behind_asks_where_each_pack_ends() -> None:
-    far = module.FAR_BEHIND_BYTES + 1
+    far = partition_reader.FAR_BEHIND_BYTES + 1
     script = Script(pack(0, lag=far), committed(56), pack(56, lag=far), committed(112), pack(280))
     session = await opened(script)
     for _ in range(2):
@@ -249,7 +260,7 @@ async def test_taking_away_waits_for_the_pack_that_is_out() -> None:
 
 
 async def test_taking_away_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CONFIRM_WAIT_S", 0.01)
+    monkeypatch.setattr(partition_release, "CONFIRM_WAIT_S", 0.01)
     script = Script(pack(0), given_back())
     session = await opened(script)
     await session.fetch()

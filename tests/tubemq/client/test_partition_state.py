@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
-from mqbridge.tubemq.client import partition as module
+from mqbridge.tubemq.client import partition_commits, partition_reader
 from mqbridge.tubemq.client.member import Member
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
-from mqbridge.tubemq.client.partition_state import (
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
+from mqbridge.tubemq.client.partition_state import PartitionState
+from mqbridge.tubemq.client.partition_table import (
     ASKED,
     CONFIRMED,
     FORGOTTEN,
@@ -26,7 +28,6 @@ from mqbridge.tubemq.client.partition_state import (
     STOPPED,
     Lease,
     PackState,
-    PartitionState,
 )
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
@@ -394,7 +395,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @invariant()
     def who_waits_for_the_pack_is_woken(self) -> None:
-        assert self.partition._settled.is_set() == self.partition.state.is_settled
+        assert self.partition._signals.settled.is_set() == self.partition.state.is_settled
         assert self.partition.revoked.is_set() == self.partition.state.is_over
 
     def teardown(self) -> None:
@@ -434,13 +435,13 @@ class PartitionMachine(RuleBasedStateMachine):
 class FarBehind(PartitionMachine):
     """Retention deletes what is unread: every loss is noticed."""
 
-    lag_bytes = module.FAR_BEHIND_BYTES + 1
+    lag_bytes = partition_reader.FAR_BEHIND_BYTES + 1
 
 
 @pytest.mark.parametrize("machine", [PartitionMachine, FarBehind], ids=["well", "far behind"])
 def test_nothing_is_skipped_whatever_gets_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch, 0.0)
-    monkeypatch.setattr(module, "COMMIT_AFTER_S", 0.0)
+    monkeypatch.setattr(partition_commits, "COMMIT_AFTER_S", 0.0)
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
 
 

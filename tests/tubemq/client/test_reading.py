@@ -12,7 +12,8 @@ from mqbridge.errors import GapError, LocalProtocolError
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.messages import TubeMessage, decode, decode_all, encode
-from mqbridge.tubemq.client.partition import HeldPartition, Pack
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.reading import Puller, push
 from mqbridge.tubemq.wire.payload import checksum, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage

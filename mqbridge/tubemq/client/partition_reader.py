@@ -1,0 +1,120 @@
+"""One get of a partition after the other, and what each answer means.
+
+Where a pack ends is known only from a commit's answer; see `end_matters`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from mqbridge.errors import ServerRefused, Unreachable
+from mqbridge.tubemq.client.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.partition_pacing import PartitionPacing
+from mqbridge.tubemq.client.partition_registration import warn_if_set_back
+from mqbridge.tubemq.client.partition_signals import PartitionSignals
+from mqbridge.tubemq.client.partition_state import PartitionState
+from mqbridge.tubemq.client.partition_table import OUT
+from mqbridge.tubemq.client.stats import ReadCounters
+from mqbridge.tubemq.wire import codes
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
+
+AGED_S = 5.0
+FAR_BEHIND_BYTES = 64 << 20
+
+
+class Pack:
+    """What one get returned. `offset` is where the read started; `lag_bytes` are unread after it; `size` is its bytes."""
+
+    __slots__ = ("lag_bytes", "max_offset", "messages", "offset", "size")
+
+    def __init__(self, messages: Sequence[TransferedMessage], offset: int, lag_bytes: int, max_offset: int, size: int) -> None:
+        self.messages, self.offset, self.lag_bytes, self.max_offset, self.size = messages, offset, lag_bytes, max_offset, size
+
+
+class PartitionReader:
+    """The gets of one partition. `get` is one request: the caller sees to it that no other is under way."""
+
+    def __init__(
+        self,
+        calls: PartitionCalls,
+        state: PartitionState,
+        signals: PartitionSignals,
+        counters: ReadCounters,
+        pacing: PartitionPacing,
+    ) -> None:
+        self.caught_up = False
+        """The last get found nothing."""
+        self._calls, self._state, self._signals, self._counters, self._pacing = calls, state, signals, counters, pacing
+        self._last: Pack | None = None
+        self._taken_at = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def pack(self) -> Pack | None:
+        """The pack that is out."""
+        return self._last if self._state.pack is OUT else None
+
+    @property
+    def end_matters(self) -> bool:
+        """Whether to ask where the last pack ended, by a commit of its own, so that a jump of the next one is noticed.
+
+        A Broker that deleted what we had not read goes on at its first offset without a word. That can happen only to a reader
+        that is far behind or slow, and for those one more request per pack costs nothing.
+        """
+        pack = self._last
+        return pack is not None and (pack.lag_bytes > FAR_BEHIND_BYTES or self._loop.time() - self._taken_at > AGED_S)
+
+    async def get(self) -> Pack | None:
+        """The pack that the Broker reads, if it finds one. Raises ClusterError, GapError, LaneRevoked."""
+        consumed = self._state.asked()
+        self._signals.update()
+        self._counters.gets += 1
+        try:
+            answer, size = await self._calls.get(consumed=consumed)
+        except Unreachable:  # it was never sent
+            self._state.get_refused()
+            raise
+        except BaseException as error:
+            self._state.get_failed(given_up=not isinstance(error, ServerRefused))
+            raise
+        else:
+            if answer.errCode == codes.SUCCESS:
+                return self._found(answer, size)
+            self._missed(answer)
+            return None
+        finally:
+            self._signals.update()
+
+    def _found(self, answer: GetMessageResponseB2C, size: int) -> Pack | None:
+        """A read that worked; it may still have found none of ours."""
+        offset, lag = answer.currOffset, max(answer.currDataDlt, 0)
+        self.caught_up = False
+        self._pacing.found(answer, size, lag)
+        warn_if_set_back(self._calls, self._state.safe, offset)
+        self._state.found(offset, answer.maxOffset, is_empty=not answer.messages)
+        counters = self._counters
+        counters.bytes += size
+        if not answer.messages:
+            counters.empty += 1
+            return None
+        counters.packs += 1
+        counters.messages += len(answer.messages)
+        self._last, self._taken_at = Pack(answer.messages, offset, lag, answer.maxOffset, size), self._loop.time()
+        return self._last
+
+    def _missed(self, answer: GetMessageResponseB2C) -> None:
+        """A get that read nothing: note what it means, and when to try again."""
+        code = answer.errCode
+        if code == codes.NOT_FOUND:
+            self._counters.misses += 1
+            self.caught_up = True
+            self._state.found_nothing()
+            self._pacing.found_nothing()
+            return
+        if code == codes.INTERNAL_ERROR:
+            self._state.get_failed(given_up=False)
+        else:
+            self._state.get_refused()
+        if code != codes.SPEED_LIMIT:
+            raise codes.refused(f"reading {self._calls}", code, answer.errMsg)
+        self._counters.limited += 1
+        self._pacing.limited(answer.minLimitTime)

@@ -1,0 +1,36 @@
+"""Wakes the tasks that wait for the state of a partition to change."""
+
+import asyncio
+
+from mqbridge.tubemq.client.partition_state import PartitionState
+
+
+class PartitionSignals:
+    """Events that follow a state, which knows nothing of tasks: whoever changes the state calls `update` after that."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+        self.settled = asyncio.Event()
+        """Set while no get is under way and no pack is out."""
+        self.revoked = asyncio.Event()
+        """Set at once when the partition is taken away or given back."""
+        self.update()
+
+    def update(self) -> None:
+        """Let the events say what the state says now."""
+        if self._state.is_settled:
+            self.settled.set()
+        else:
+            self.settled.clear()
+        if self._state.is_over:
+            self.revoked.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep; when the partition is taken away meanwhile, raise why."""
+        if seconds > 0:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.revoked.wait()
+            except TimeoutError:
+                return
+            self._state.check()
