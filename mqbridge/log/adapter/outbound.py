@@ -40,6 +40,7 @@ class LogOutbound:
         loop = asyncio.get_running_loop()
         if self._closed:
             return closed(f"topic {self._spec.topic!r}")
+        partition_id = self._id(partition)
         future: asyncio.Future[Receipt] = loop.create_future()
         records, indexes, failures = self._encode(share)
         if not records:
@@ -51,7 +52,7 @@ class LogOutbound:
         future.add_done_callback(self._in_flight.discard)
         self._appender.append(
             Append(
-                self._id(partition),
+                partition_id,
                 rows=_cut(records),
                 count=len(share),
                 indexes=indexes,
