@@ -19,7 +19,8 @@ topic in order, only behind `handed`: what a lost connection brings again is ski
 
 Positions are forgotten together, when another one decides where to go on: a seek, a consumer that takes over (failover), a reset
 by an operator, a topic that moved to another cluster. For a reset the broker closes the consumer, and its cursor is then before
-`told`; an acknowledgement that was on its way when the broker closed the consumer looks the same, and costs a repetition. After
+`told`, or before the first entry of the run; an acknowledgement that was on its way when the broker closed the consumer looks the
+same, and costs a repetition. After
 a connection is lost an older cursor means lost acknowledgements (a broker that is killed forgets the last seconds of them): then
 positions stay, and `told` is repeated.
 """
@@ -138,6 +139,8 @@ class ConsumerState:
         self._resume_at: EntryId = ids.EARLIEST
         self._floor: EntryId = ids.EARLIEST
         """The cursor that LATEST stood for: SUBSCRIBE names it, and it is not to be handed out."""
+        self._before_run: EntryId = ids.EARLIEST
+        """The entry before the first one of this run: a cursor before it was set back."""
         self._settled = start != ids.LATEST
         self._closed = False
         self._single_acks = False
@@ -153,7 +156,9 @@ class ConsumerState:
     @property
     def asks_cursor(self) -> bool:
         """Whether `subscribed` needs to know where the broker's cursor is."""
-        return not self._settled if self._reads else self.told is not None
+        if self._reads:
+            return not self._settled
+        return self.told is not None or (self._closed and self._tracks and self.place is S.READING)
 
     def subscribed(self, cursor: EntryId | None) -> bool:
         """SUBSCRIBE succeeded; `cursor` is the last entry that the broker counts as acknowledged, None if it does not say.
@@ -169,12 +174,13 @@ class ConsumerState:
                 self._floor = cursor
                 self.handed = max(self.handed, cursor)
             return False
-        if self.told is None or (cursor is not None and cursor >= _last_whole(self.told)):
+        known = self._before_run if self.told is None else _last_whole(self.told)
+        if cursor is not None and cursor >= known:
             return False
-        if closed and cursor is not None and _last_whole(self.told)[1] >= 0:  # else no cursor is exactly there
+        if closed and cursor is not None and known[1] >= 0:  # else no cursor is exactly there
             self.forget()
             return True
-        self.repeats = True
+        self.repeats = self.told is not None
         return False
 
     def left(self, first_open: EntryId, *, closed: bool = False) -> None:
@@ -222,8 +228,11 @@ class ConsumerState:
         """It is not handed out: it repeats a chunk."""
         self.skipped = max(self.skipped, entry)
 
-    def handed_out(self, entry: EntryId) -> None:
+    def handed_out(self, entry: EntryId, first_chunk: EntryId | None = None) -> None:
         """The application has it."""
+        if self.place is S.FRESH:
+            ledger, begin = first_chunk or entry
+            self._before_run = ledger, begin - 1
         self.place = _next(PLACE, self.place, E.HAND_OUT)
         self.handed = max(self.handed, entry)
 
@@ -254,7 +263,7 @@ class ConsumerState:
         self.place = _next(PLACE, self.place, E.FORGET)
         self.run += 1
         self.handed = self.acked = self.skipped = ids.EARLIEST
-        self._resume_at = self._floor = ids.EARLIEST
+        self._resume_at = self._floor = self._before_run = ids.EARLIEST
         self.told, self.repeats, self._closed, self._single_acks = None, False, False, False
 
     def migrated(self) -> None:

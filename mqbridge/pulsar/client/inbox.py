@@ -67,7 +67,7 @@ class Inbox:
             return None
         entry, size = self._queue.popleft()
         self.credit.handed_over(size)
-        self._state.handed_out(entry.place)
+        self._state.handed_out(entry.place, entry.first_chunk)
         if not self._keeps_spans and self._spans:
             self._spans.pop(entry.place, None)
         return entry
