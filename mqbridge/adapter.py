@@ -34,6 +34,11 @@ def seconds_until(deadline: float | None) -> float:
     return CLOSE_S if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
 
+def deadline_of(deadline: float | None) -> float:
+    """A time of the event loop, not before now, also where nobody gave one."""
+    return asyncio.get_running_loop().time() + seconds_until(deadline)
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What routes are checked against before anything starts."""

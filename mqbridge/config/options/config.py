@@ -27,5 +27,8 @@ class Config(Options):
     reload: Reload = Field(default=Reload(), description="Taking a changed file while running.")
     log: Log = Field(default=Log(), description="The gateway's own log.")
     shutdown_timeout: Duration = Field(
-        default=30.0, gt=0, description="How long a stopping gateway waits for what is in flight; the rest is delivered again."
+        default=30.0,
+        gt=0,
+        description="How long stopping may take: four fifths of it for what is in flight (the rest of "
+        "that is delivered again), then confirming, leaving and closing.",
     )

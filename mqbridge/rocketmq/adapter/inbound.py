@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
-from mqbridge.adapter import seconds_until
+from mqbridge.adapter import deadline_of
 from mqbridge.errors import MqbridgeError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
@@ -66,7 +66,7 @@ class RocketMQInbound:
     async def close(self, deadline: float | None = None) -> None:
         """Give everything back and leave. One task does that: a caller that is cancelled stops waiting for it."""
         if self._closing is None:
-            at = asyncio.get_running_loop().time() + seconds_until(deadline)
+            at = deadline_of(deadline)
             self._closing = spawn(self._close(at), f"closing {self._consumer.name}")
         await asyncio.shield(self._closing)
 

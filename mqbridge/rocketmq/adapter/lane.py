@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter import MessageFailure, Receipt, seconds_until
+from mqbridge.adapter import MessageFailure, Receipt, deadline_of
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.rocketmq.client.pulled import Pulled
@@ -78,7 +78,7 @@ class RocketMQLane:
 
     async def release(self, deadline: float | None = None) -> None:
         """Commit what is acknowledged, give the queue back."""
-        await self._stream.release(asyncio.get_running_loop().time() + seconds_until(deadline))
+        await self._stream.release(deadline_of(deadline))
 
 
 def gather(stream: QueueStream, first: Pulled) -> list[Pulled]:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 
-from mqbridge.adapter import MessageFailure, Receipt, seconds_until
+from mqbridge.adapter import MessageFailure, Receipt, deadline_of
 from mqbridge.errors import ClusterError, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, ProtocolError
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.backoff import Backoff
@@ -269,4 +269,4 @@ class RetryLane:
 
     async def release(self, deadline: float | None = None) -> None:
         """Give the whole retry queue back; what is not acknowledged keeps its offset where it is, and comes again."""
-        await self._queue.release(asyncio.get_running_loop().time() + seconds_until(deadline))
+        await self._queue.release(deadline_of(deadline))

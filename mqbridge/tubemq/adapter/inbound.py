@@ -4,12 +4,11 @@ A pack is confirmed as a whole or read again, and the next one only comes after 
 `receive` waits until that is acknowledged or rejected.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import tzinfo
 from functools import partial
 
-from mqbridge.adapter import MessageFailure, Receipt, seconds_until
+from mqbridge.adapter import MessageFailure, Receipt, deadline_of
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.tubemq.client.consumer import Consumer
@@ -25,11 +24,6 @@ HELD_PER_MESSAGE = 64
 
 IndexOf = Callable[[str, str], Awaitable[int]]
 """The index of a partition of a topic, by its name."""
-
-
-def deadline_of(deadline: float | None) -> float:
-    """A time of the event loop also where nobody gave one."""
-    return asyncio.get_running_loop().time() + seconds_until(deadline)
 
 
 class TubeMQInbound:
