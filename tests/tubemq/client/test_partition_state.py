@@ -487,6 +487,28 @@ def test_what_is_not_in_the_tables_is_refused() -> None:
     assert ASKED is not state.pack
 
 
+@pytest.mark.parametrize(
+    ("settle", "after"),
+    [(None, PackState.REJECTED), ("reject", PackState.REJECTED), ("confirm", CONFIRMED)],
+    ids=["never settled", "rejected", "confirmed"],
+)
+def test_a_refused_get_leaves_what_was_to_be_said_of_the_pack_before(settle: str | None, after: PackState) -> None:
+    """A pack that was out comes again all the same, since nobody waits for it any more. It happens once per get."""
+    state = PartitionState("demo 1:0")
+    state.registered(0, 100, None)
+    state.asked()
+    state.found(0, 100, is_empty=False)
+    if settle is not None:
+        getattr(state, settle)()
+    assert state.asked() == (settle == "confirm")
+    with pytest.raises(LocalProtocolError, match="'asked' cannot happen"):
+        state.asked()
+    state.get_refused()
+    assert state.pack is after
+    with pytest.raises(LocalProtocolError, match="'refused after .*' cannot happen"):
+        state.get_refused()
+
+
 def test_a_gap_ends_only_by_a_seek_or_with_the_partition() -> None:
     state = PartitionState("demo 1:0")
     state.registered(280, 1000, 28)
