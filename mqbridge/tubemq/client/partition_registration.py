@@ -86,7 +86,8 @@ class PartitionRegistration:
             await self._fence()
         known, offset = self._state.safe, self._state.resume_at
         answer = await self._registered(self._calls.take(0, offset), offset)
-        warn_if_set_back(self._calls, known, answer.currOffset)
+        if answer.currOffset < known:
+            warn_set_back(self._calls, known, answer.currOffset)
         return True
 
     async def _fence(self) -> None:
@@ -118,8 +119,7 @@ class PartitionRegistration:
         return found
 
 
-def warn_if_set_back(partition: object, known: int, offset: int) -> None:
-    """Say it when a Broker reads again before what it once had confirmed."""
-    if offset < known:
-        lost = "the Broker lost what it had not written to disk, or was set back"
-        log.warning("%s went back from offset %d to %d: %s", partition, known, offset, lost)
+def warn_set_back(partition: object, known: int, offset: int) -> None:
+    """A Broker reads again before what it once had confirmed."""
+    lost = "the Broker lost what it had not written to disk, or was set back"
+    log.warning("%s went back from offset %d to %d: %s", partition, known, offset, lost)

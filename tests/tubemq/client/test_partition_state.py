@@ -505,7 +505,7 @@ def test_a_refused_get_leaves_what_was_to_be_said_of_the_pack_before(settle: str
         state.asked()
     state.get_refused()
     assert state.pack is after
-    with pytest.raises(LocalProtocolError, match="'refused after .*' cannot happen"):
+    with pytest.raises(LocalProtocolError, match="'refused after"):
         state.get_refused()
 
 
