@@ -93,6 +93,14 @@ class HeldPartition:
         return self._calls.client_id
 
     @property
+    def has_strays(self) -> bool:
+        """Whether requests that were given up, now or in an earlier run, may still reach the Broker.
+
+        Those of earlier runs carry other ids than ours now, the member's own among them: it is not to be used here again.
+        """
+        return bool(self.state.strays) or self.client_id != self._context.membership.client_id
+
+    @property
     def pack(self) -> Pack | None:
         """The pack that is out."""
         return self._reader.last if self.state.pack is OUT else None

@@ -3,10 +3,9 @@
 What the answers mean is the business of `partition_reader`, `partition_commits` and `partition_registration`.
 """
 
-import asyncio
 import logging
 
-from mqbridge.errors import ClusterError, ProtocolError, ServerRefused
+from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire import codes, rpc
@@ -21,10 +20,6 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import (
 from mqbridge.tubemq.wire.text import PartitionRef
 
 log = logging.getLogger(__name__)
-
-OCCUPIED_RETRY_S = 1.0
-REGISTER_TRIES = 5
-REGISTER_PAUSE_S = 1.0
 
 
 class PartitionCalls:
@@ -62,22 +57,6 @@ class PartitionCalls:
         if not answer.success:
             raise codes.refused(f"taking {self}", answer.errCode, answer.errMsg)
         return answer
-
-    async def take_patiently(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """`take` up to five times; an occupied partition twice.
-
-        The first try against a dead owner's expired lease only removes that; the second succeeds.
-        """
-        for left in range(REGISTER_TRIES - 1, -1, -1):
-            try:
-                return await self.take(read_status, offset)
-            except ClusterError as error:
-                occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
-                if not left or (occupied and left < REGISTER_TRIES - 1):
-                    raise
-                log.info("taking %s failed, trying again: %s", self, error)
-                await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
-        raise AssertionError("unreachable")
 
     async def give_back(self, *, consumed: bool) -> RegisterResponseB2C:
         """Unregister, saying whether the last pack was consumed."""

@@ -92,7 +92,7 @@ async def test_connect_takes_reports_and_hands_out(scenes: Any, kind: int) -> No
 
 
 async def test_what_cannot_be_taken_is_not_reported(scenes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.tubemq.client.partition_calls.OCCUPIED_RETRY_S", 0.0)
+    monkeypatch.setattr("mqbridge.tubemq.client.partition_registration.OCCUPIED_RETRY_S", 0.0)
     scene = scenes()
     occupied = given_back()
     occupied.success, occupied.errCode = False, 410

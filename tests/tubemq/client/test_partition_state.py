@@ -377,7 +377,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def take_over(self) -> None:
         """After the leases of everybody else have ended; what nobody confirmed is read again."""
-        self.strayed |= bool(self.partition.state.strays)
+        self.strayed |= self.partition.has_strays
         if self.broker.owners.pop(KEY, None) is not None:
             self.broker.delta.pop(KEY, None)
         if self.may_be_moved:
@@ -458,6 +458,46 @@ def test_a_get_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
             machine.answer()
         machine.settle(is_confirmed=True, is_late=True)  # each pack is held against those before it
     assert not machine.wire.late
+    machine.teardown()
+
+
+def test_a_registration_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take the reader of a later try back to where both begin."""
+    hurry(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.give_up(is_cut=False, arrives="later")
+    while machine.pack is None:
+        machine.answer()
+    machine.settle(is_confirmed=True)
+    machine.commit_late()
+    while machine.wire.waiting and machine.partition.state.safe == 0:
+        machine.answer()
+    owner, confirmed, delta = (dict(of) for of in (machine.broker.owners, machine.broker.confirmed, machine.broker.delta))
+    machine.wire.carry_out(*machine.wire.late.pop())
+    assert (machine.broker.owners, machine.broker.confirmed, machine.broker.delta) == (owner, confirmed, delta)
+    machine.teardown()
+
+
+def test_a_partition_that_comes_back_is_safe_from_requests_of_its_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They carry the member's own id, under which it was held before it was fenced: so that is not used for it again."""
+    hurry(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    machine.answer()
+    machine.settle(is_confirmed=True)
+    machine.give_up(is_cut=False, arrives="later")  # a get that confirms
+    while machine.pack is None:
+        machine.answer()
+    machine.pack = None
+    machine.release(luck=0)
+    while not machine.is_idle:
+        machine.answer()
+    machine.take_over()
+    while machine.pack is None:
+        machine.answer()
+    machine.settle(is_confirmed=True, is_late=True)
+    while machine.pack is None:  # is held against what was acknowledged
+        machine.answer()
     machine.teardown()
 
 
