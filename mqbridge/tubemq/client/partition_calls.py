@@ -5,7 +5,7 @@ What the answers mean is the business of `partition_reader`, `partition_commits`
 
 import logging
 
-from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.errors import ClusterError, ProtocolError, ServerRefused, Unreachable
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire import codes, rpc
@@ -63,12 +63,17 @@ class PartitionCalls:
         request = self._registration(rpc.GIVE_BACK, 0 if consumed else 1)
         return await self._session.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
 
-    async def try_give_back(self, *, consumed: bool) -> None:
-        """`give_back`, and a failure is logged: the lease of a partition that nobody keeps ends by itself."""
+    async def try_give_back(self, *, consumed: bool) -> bool:
+        """`give_back`, and a failure is logged: the lease of a partition that nobody keeps ends by itself.
+
+        False when it was given up, so that it may still arrive.
+        """
         try:
             await self.give_back(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
             log.info("%s could not be given back, its Broker will notice: %s", self, error)
+            return isinstance(error, (ServerRefused, Unreachable))
+        return True
 
     async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, int]:
         """Read; `consumed` confirms the pack before. The answer and its bytes."""

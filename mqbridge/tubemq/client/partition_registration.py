@@ -133,8 +133,9 @@ class PartitionRegistration:
         self._counters.registrations += 1
         self._state.registered(found.currOffset, found.maxOffset, asked)
         self._signals.update()
-        if self._state.lease is RELEASED:  # given back while this was under way
-            await self._calls.try_give_back(consumed=False)
+        # Given back while this was under way.
+        if self._state.lease is RELEASED and not await self._calls.try_give_back(consumed=False):
+            self._state.registration_lost()
         return found
 
 

@@ -126,7 +126,7 @@ class PartitionState:
                 self._gap(asked, given)
 
     def registration_lost(self) -> None:
-        """A registration was given up: it may move the Broker to its offset at any later time."""
+        """A request to register or to give back was given up: at any later time it may move the position, or end the lease."""
         self.strays = Strays.MOVES
 
     def forgotten(self, run: int) -> None:

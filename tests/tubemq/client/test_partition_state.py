@@ -75,6 +75,9 @@ class Wire:
         kind, handler = self._handlers[method]
         return bytes(handler(kind.FromString(body)).SerializeToString())
 
+    def client_id(self, method: int, body: bytes) -> str:
+        return str(self._handlers[method][0].FromString(body).clientId)
+
     def forget(self, future: "asyncio.Future[bytes]") -> None:
         for entry in self.waiting:
             if entry[2] is future:
@@ -398,6 +401,13 @@ class PartitionMachine(RuleBasedStateMachine):
         assert self.partition._signals.settled.is_set() == self.partition.state.is_settled
         assert self.partition.revoked.is_set() == self.partition.state.is_over
 
+    @invariant()
+    def what_is_late_is_not_taken_for_ours(self) -> None:
+        """It carries an id that is not in use any more, unless it is known that this run may be disturbed."""
+        state = self.partition.state
+        if state.lease is not RELEASED and not state.strays:
+            assert self.partition.client_id not in [self.wire.client_id(*request) for request in self.wire.late]
+
     def teardown(self) -> None:
         try:
             self.read_all()
@@ -423,6 +433,9 @@ class PartitionMachine(RuleBasedStateMachine):
                 assert isinstance(state.why, GapError)
                 assert state.why.resume is not None
                 self.target, self.may_be_moved = state.why.resume[0] // STEP, True
+                if self.broker.owners.get(KEY, self.partition.client_id) != self.partition.client_id:
+                    self.broker.owners.pop(KEY)  # a late registration's lease, which nobody keeps: it ends by itself
+                    self.broker.delta.pop(KEY, None)
                 self.start("seek", self.partition.seek(self.target * STEP))
             elif self.is_idle:
                 self.take_over()
@@ -498,6 +511,27 @@ def test_a_partition_that_comes_back_is_safe_from_requests_of_its_first_time(mon
     machine.settle(is_confirmed=True, is_late=True)
     while machine.pack is None:  # is held against what was acknowledged
         machine.answer()
+    machine.teardown()
+
+
+def test_a_partition_that_comes_back_is_safe_from_its_own_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that arrives late would end the next time that we have it, and could confirm what is out by then."""
+    hurry(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    machine.answer()
+    machine.settle(is_confirmed=True)
+    machine.release(luck=0)
+    machine.answer()  # the get that was under way
+    machine.give_up(is_cut=False, arrives="later")
+    assert machine.is_idle
+    machine.take_over()
+    while machine.pack is None:
+        machine.answer()
+    while machine.wire.late:
+        machine.wire.carry_out(*machine.wire.late.pop())
+    assert machine.broker.owners[KEY] == machine.partition.client_id
+    assert machine.broker.confirmed[KEY] <= machine.low * STEP
     machine.teardown()
 
 
