@@ -111,7 +111,7 @@ def read_pack(
         message.msg_type = None if (at := form.type_at) < 0 else type_of(values[at]) or _types[values[at]]
         message.event_time = None if (at := form.time_at) < 0 else minutes[values[at]]
         messages.append(message)
-    templates.earn(len(messages))
+    templates.read += len(messages)
     return messages
 
 
