@@ -14,7 +14,8 @@ from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.client.spread import open_spread
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.frame import measure, split_frame
