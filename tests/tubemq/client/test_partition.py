@@ -122,6 +122,32 @@ async def session_ends(session: HeldPartition, script: Script, fetching: "asynci
     await asyncio.gather(fetching, return_exceptions=True)
 
 
+async def test_flow_control_counts_from_when_its_rules_come() -> None:
+    """Without rules nobody measures a pack. A miss or a failure that was counted before a pack is none after it."""
+    script = Script(pack(0), pack(56), refused(404), refused(404), pack(112), ConnectionLost("gone"))
+    session = await opened(script)
+    pacing, loop = session._pacing, asyncio.get_running_loop()
+    await session.fetch()
+    assert pacing.next_at <= loop.time()
+    assert not pacing.is_disturbed
+    session._context.membership.flow.learn(
+        (1, '[{"type":3,"rule":[{"normFreqInMs":50}]},{"type":1,"rule":[{"zeroCnt":2,"freqInMs":20}]}]'), (-2, "")
+    )
+    session.confirm()
+    before = loop.time()
+    await session.fetch()
+    assert pacing.next_at >= before + 0.05
+    session.confirm()
+    assert await session.look() is None
+    assert pacing.is_disturbed
+    before = loop.time()
+    assert await session.look() is None
+    assert pacing.next_at >= before + 0.02, "the second miss in a row"
+    await session.fetch()
+    assert not pacing.is_disturbed
+    assert pacing._meter._misses == 0
+
+
 async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:
     script = Script(pack(0), registered(56), pack(56))
     session = await opened(script)
