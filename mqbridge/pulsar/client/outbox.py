@@ -13,7 +13,7 @@ from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import Sending
 from mqbridge.pulsar.wire.entry import SendEncoder
-from mqbridge.pulsar.wire.ids import signed
+from mqbridge.pulsar.wire.ids import UNSIGNED_NONE
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 
 
@@ -77,7 +77,8 @@ class Outbox:
             self._flight.append(sending)
             self._flight_bytes += sending.size
             session.endpoint.send(sending.head, sending.payload)
-        self._settle()
+        if not queue and not self._flight:
+            self.idle.set()
 
     def _prepare(self, max_message_size: int) -> bool:
         """Give the first of the queue its bytes; False when something else is the first now: its chunks, or what follows it."""
@@ -124,11 +125,13 @@ class Outbox:
         if receipt.sequence_id != flight[0].sequence:
             expected = flight[0].sequence
             raise RemoteProtocolError(f"a receipt for sequence id {receipt.sequence_id} of {self._topic} where {expected} is due")
-        ledger, entry = signed(receipt.message_id.ledgerId), signed(receipt.message_id.entryId)
-        self.duplicates += ledger == entry == -1
+        ledger, entry = receipt.message_id.ledgerId, receipt.message_id.entryId
+        if ledger == entry == UNSIGNED_NONE:
+            self.duplicates += 1
+            ledger = entry = -1
         self._land().stored(ledger, entry)
-        if not flight:
-            self._settle()
+        if not flight and not self._queue:
+            self.idle.set()
         return True
 
     def refuse(self, sequence: int, error: ClusterError) -> None:

@@ -12,6 +12,8 @@ EntryId = tuple[int, int]
 
 NO_REQUEST = 0xFFFFFFFFFFFFFFFF
 """The request id of what nobody asked for."""
+UNSIGNED_NONE = 0xFFFFFFFFFFFFFFFF
+"""Ledger and entry of nothing, as they are on the wire."""
 EARLIEST: EntryId = (-1, -1)
 LATEST: EntryId = ((1 << 63) - 1, (1 << 63) - 1)
 
