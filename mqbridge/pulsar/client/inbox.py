@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from mqbridge.pulsar.client.consumer_state import ConsumerState
 from mqbridge.pulsar.client.credit import Credit
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, Joined, is_chunk
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits, Joined
+from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
 from mqbridge.pulsar.wire.ids import EntryId

@@ -8,7 +8,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.chunks import ChunkLimits
+from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.entry import decode_entry
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb

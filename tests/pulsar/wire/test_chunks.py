@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.pulsar.mapping.stored import decode
-from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, chunk_room, cut
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
+from mqbridge.pulsar.wire.chunks import chunk_room, cut
 from mqbridge.pulsar.wire.compression import NAMES, compress
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
