@@ -215,7 +215,7 @@ class ConsumerHandler:
         self._attachment.leave()
         self._state.left(self._inbox.first_open(self._state.handed), closed=closed)
         self._inbox.drop()
-        self._acks.connection_ended()
+        self._acks.session_ended(closed=closed)
 
     def _forget(self) -> None:
         """The positions have lost their meaning: so has what waits and what is not acknowledged yet."""

@@ -13,6 +13,7 @@ from mqbridge.pulsar.client.inbox import Inbox
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.ids import full_mask
 
 
 class EntryIntake:
@@ -40,25 +41,38 @@ class EntryIntake:
         entry = decode_entry(frame.data, frame.rest)
         entry.ledger, entry.entry = ids.entry_id(message.message_id)
         entry.partition, entry.redelivery_count = self._partition, message.redelivery_count
-        mask = ids.from_words(message.ack_set)
-        if mask:
-            entry.ack_set = tuple(message.ack_set)
+        mask = ids.from_words(message.ack_set) if message.ack_set else None
         size = len(frame.data)
         inbox.credit.received(mask.bit_count() if mask else entry.count, size)
         if not self._state.is_current(message.consumer_epoch if message.HasField("consumer_epoch") else None):
             inbox.credit.handed_over(size)
+        elif self._leave_out_acknowledged(entry, mask):
+            inbox.credit.handed_over(size)
+            self._state.skip(entry.place)
+            self._acks.unseen((entry.place,))
         else:
-            self._leave_out_acknowledged(entry)
             self._acks.unseen(inbox.add(entry, size, self._loop.time()))
             if inbox.chunks and self._chunk_timer is None:
                 self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
         return len(inbox) > before
 
-    def _leave_out_acknowledged(self, entry: Entry) -> None:
-        """Of a batch that comes again, also where the broker does not keep acknowledgements of single messages."""
-        left = self._acks.left_of(entry.place)
-        if left is not None:
-            entry.ack_set = tuple(ids.to_words(left & (ids.from_words(entry.ack_set) or left)))
+    def _leave_out_acknowledged(self, entry: Entry, mask: int | None) -> bool:
+        """Whether all messages of the entry are acknowledged: at the broker, which has said what is left, or here.
+
+        A broker need not keep acknowledgements of single messages. A damaged entry is one message that nobody has acknowledged.
+        """
+        left = self._acks.partial.came_again(entry.place)
+        if (mask is None and left is None) or entry.defect is not None:
+            return False
+        if mask is None or left is None:
+            mask = left if mask is None else mask
+        else:
+            mask &= left
+        assert mask is not None  # noqa: S101 - one of the two said something
+        if mask.bit_length() > entry.count:
+            mask &= full_mask(entry.count)
+        entry.ack_set = tuple(ids.to_words(mask))
+        return not mask
 
     def _expire_chunks(self) -> None:
         """Without credit or a connection nothing could come: then the chunks that are here are not to blame."""
