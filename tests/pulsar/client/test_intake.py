@@ -126,3 +126,22 @@ async def test_after_the_broker_closed_the_consumer_whole_entries_count_again(br
     deliver(broker, 0, 3)
     assert mask_of(await consumer.receive()) == 0b111
     await consumer.close()
+
+
+# --- metadata that cannot be true -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told", [4, 1 << 20, (1 << 31) - 1])
+async def test_a_batch_that_tells_more_messages_than_it_has_bytes_for(broker: Broker, client, told):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    before = granted(broker)
+    broker.link.message(0, 1, 0, bytes(21), metadata={"num_messages_in_batch": told})
+    entry = await consumer.receive()
+    assert f"{told} messages" in str(entry.defect)
+    assert (entry.count, mask_of(entry)) == (1, 1)
+    # The broker has taken so many from the credit: it must have them back, or it never delivers again.
+    broker.link.message(0, 1, 1, b"good")
+    assert (await consumer.receive()).payload == b"good"
+    await until(lambda: granted(broker) - told - 1 >= before // 2)
+    assert all(flow.messagePermits < 1 << 31 for flow in broker.asked[BaseCommand.FLOW])
+    await consumer.close()
