@@ -8,7 +8,7 @@ have no receipt for, and deduplication at the broker looks at the last chunk onl
 from collections import OrderedDict
 from typing import NamedTuple
 
-from mqbridge.pulsar.wire.chunks import CHUNK_FIELDS
+from mqbridge.pulsar.wire.chunks import CHUNK_FIELDS, why_no_chunk
 from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId
@@ -47,7 +47,7 @@ class _Open:
         self.metadata = entry.metadata
         self.first = entry
         self.chunks = entry.metadata.num_chunks_from_msg
-        self.promised = max(0, entry.metadata.total_chunk_msg_size)
+        self.promised = entry.metadata.total_chunk_msg_size
         self.pieces: list[bytes] = []
         self.have = self.next = 0
         self.places: list[EntryId] = []
@@ -60,7 +60,7 @@ class _Open:
         """One more chunk, or one that came before."""
         number = entry.metadata.chunk_id
         self.places.append((entry.ledger, entry.entry))
-        if self.defect is not None or 0 <= number < self.next:
+        if self.defect is not None or number < self.next:
             return
         if number != self.next:
             self.spoil(f"chunk {self.next} of the {self.chunks} of {self.metadata.uuid} is missing, chunk {number} came")
@@ -132,6 +132,9 @@ class ChunkJoiner:
         """A chunk; what is finished by it: nothing, the message, or others that had to give way."""
         metadata = entry.metadata
         uuid, place = metadata.uuid, (entry.ledger, entry.entry)
+        if (why := why_no_chunk(metadata)) is not None:
+            entry.defect = why
+            return [Joined(entry, (place,))]
         completed = self._completed.get((uuid, metadata.publish_time))
         if completed is not None and place > completed and uuid not in self._open:
             return [Joined(None, (place,))]  # sent once more, after the whole of it was there

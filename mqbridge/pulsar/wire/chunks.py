@@ -30,5 +30,13 @@ def chunk_room(metadata: MessageMetadata, max_message_size: int) -> int:
 
 
 def is_chunk(metadata: MessageMetadata) -> bool:
-    """Whether an entry is only a part of its message."""
-    return metadata.num_chunks_from_msg > 1
+    """Whether an entry is only a part of its message, or says so with numbers that cannot be (`why_no_chunk`)."""
+    return metadata.HasField("num_chunks_from_msg") and (metadata.num_chunks_from_msg != 1 or metadata.chunk_id != 0)
+
+
+def why_no_chunk(metadata: MessageMetadata) -> str | None:
+    """What is impossible about the numbers of a chunk."""
+    number, total, size = metadata.chunk_id, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size
+    if 0 <= number < total and size >= 0:
+        return None
+    return f"chunk {number} of {total} of {metadata.uuid}, {size} bytes in all, cannot be"

@@ -292,3 +292,20 @@ async def test_a_message_larger_than_the_consumers_budget_still_comes(broker: Br
     assert (len(entry.payload), entry.defect, consumer.sessions) == (20 << 20, None, 1)
     assert consumer.held_bytes == 0
     await consumer.close()
+
+
+async def test_a_chunk_with_impossible_numbers_comes_alone_and_once(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    metadata = {"uuid": "a", "chunk_id": 7, "num_chunks_from_msg": -1, "total_chunk_msg_size": 9}
+    broker.link.message(0, 1, 1, b"bad", metadata=metadata)
+    sender.next = 2
+    sender.chunk("a", 1)
+    sender.chunk("a", 2)
+    bad, good = [await asyncio.wait_for(consumer.receive(), 5) for _ in range(2)]
+    assert (bad.place, "cannot be" in str(bad.defect), bad.payload) == ((1, 1), True, b"bad")
+    assert (good.place, good.payload) == ((1, 3), b"a-0a-1a-2")
+    consumer.acknowledge_up_to(good.place)
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [3])]
