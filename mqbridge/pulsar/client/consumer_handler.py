@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
 from mqbridge.pulsar.client.acknowledger import Acknowledger
 from mqbridge.pulsar.client.attachment import Attachment
 from mqbridge.pulsar.client.connection import Connection
@@ -239,6 +239,9 @@ class ConsumerHandler:
         )
         asks = self._state.asks_cursor
         self._cursor = await self._requests.cursor(connection, not self._reads) if asks else None
+        if self._state.link is not State.SUBSCRIBING:
+            # Redelivery, for instance, was asked for meanwhile: what this SUBSCRIBE named as start and epoch is of the past.
+            raise RequestTimeout(f"the consumer of {self.topic} is to subscribe anew before it has subscribed")
 
     def begin(self, connection: Connection) -> None:  # noqa: ARG002 - every role gets it
         """Repeat the acknowledgement that may be lost and ask for messages."""
