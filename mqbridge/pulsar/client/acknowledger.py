@@ -73,12 +73,14 @@ class Acknowledger:
         is_whole = index is None or index + 1 >= count
         if not self._state.acknowledged(entry, whole=is_whole):
             return
-        whole = entry if is_whole else (entry[0], entry[1] - 1)
+        whole = self._state.acked  # more than is said now, if a message that was given up late is acknowledged behind others
         if self._due:
             self._due.discard_up_to(whole)
-        safe, chunks = self._inbox.settle_up_to(whole)
-        if safe == whole:
+        safe, chunks = self._inbox.settle_up_to(whole, entry)
+        if safe == whole < entry:
             self._acks.cumulative(entry, index, count)
+        elif safe == whole:
+            self._acks.cumulative(whole)
         else:
             self._acks.cumulative(safe)
             for chunk in chunks:

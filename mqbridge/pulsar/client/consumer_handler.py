@@ -178,7 +178,12 @@ class ConsumerHandler:
         if not self.subscription.ordered:
             self._acks.send_redeliver(entries)
             return
-        self._subscribe_anew(self._state.rewound)
+        self._subscribe_anew(self._rewind)
+
+    def _rewind(self) -> None:
+        """All that is not acknowledged comes again."""
+        self._state.rewound()
+        self._inbox.forget()
 
     async def _beyond(self) -> EntryId | None:
         """The topic's last entry, if that was not taken (or acknowledged before)."""
@@ -213,8 +218,12 @@ class ConsumerHandler:
 
     def _leave(self, *, closed: bool = False) -> None:
         self._attachment.leave()
+        run = self._state.run
         self._state.left(self._inbox.first_open(self._state.handed), closed=closed)
-        self._inbox.drop()
+        if run == self._state.run:
+            self._inbox.drop()
+        else:
+            self._inbox.forget()
         self._acks.session_ended(closed=closed)
 
     def _forget(self) -> None:

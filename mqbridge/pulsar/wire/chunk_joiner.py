@@ -36,6 +36,8 @@ class Joined(NamedTuple):
     entry: Entry | None
     places: tuple[EntryId, ...]
     """Of all chunks, in the order in which they came; to acknowledge the entry is to acknowledge them all."""
+    given_up: bool = False
+    """Its last chunk did not come: the entry has the place of the last one that did, which may lie far behind by now."""
 
 
 class _Open:
@@ -81,7 +83,7 @@ class _Open:
         """A named producer that starts anew may use a uuid again, but not within the same millisecond."""
         return metadata.publish_time == self.metadata.publish_time and metadata.num_chunks_from_msg == self.chunks
 
-    def finish(self) -> Joined:
+    def finish(self, *, given_up: bool = False) -> Joined:
         """As one entry."""
         if self.defect is None and (self.next != self.chunks or self.have != self.promised):
             self.defect = f"only {self.next} of the {self.chunks} chunks of {self.metadata.uuid} came ({self.have} bytes)"
@@ -99,7 +101,7 @@ class _Open:
             redelivery_count=self.first.redelivery_count,
             defect=self.defect,
         )
-        return Joined(entry, tuple(self.places))
+        return Joined(entry, tuple(self.places), given_up)
 
 
 class ChunkJoiner:
@@ -142,7 +144,7 @@ class ChunkJoiner:
         found = self._open.get(uuid)
         if found is not None and not found.is_same(metadata):
             found.spoil(f"another message came under the id {uuid} before it was complete")
-            finished.append(self._open.pop(uuid).finish())
+            finished.append(self._open.pop(uuid).finish(given_up=True))
             found = None
         if found is None:
             found = self._open[uuid] = _Open(entry)
@@ -169,7 +171,7 @@ class ChunkJoiner:
         while len(self._open) > self._limits.messages or (len(self._open) > 1 and self._promised > self._limits.max_bytes):
             uuid = next(iter(self._open))
             self._open[uuid].spoil(f"too many chunked messages at a time: those of {uuid} did not come together soon enough")
-            finished.append(self._open.pop(uuid).finish())
+            finished.append(self._open.pop(uuid).finish(given_up=True))
         for each in self._open.values():
             if each.promised > self._limits.max_bytes:
                 each.spoil(f"{each.promised} bytes of {each.metadata.uuid} are more than the {self._limits.max_bytes} allowed")
@@ -187,4 +189,4 @@ class ChunkJoiner:
     def expire(self, now: float) -> list[Joined]:
         """What has waited too long, as it is."""
         late = [uuid for uuid, each in self._open.items() if each.since + self._limits.expiry_s <= now]
-        return [self._open.pop(uuid).finish() for uuid in late]
+        return [self._open.pop(uuid).finish(given_up=True) for uuid in late]

@@ -27,7 +27,7 @@ def add_all(joiner: ChunkJoiner, *entries: Entry) -> list[tuple[bytes | None, st
         (None, None, tuple(place[1] for place in places))
         if entry is None
         else (entry.payload, entry.defect, tuple(place[1] for place in places))
-        for entry, places in found
+        for entry, places, _ in found
     ]
 
 
@@ -54,7 +54,7 @@ def test_joined_it_looks_like_any_other_entry():
     joiner = ChunkJoiner(ChunkLimits())
     *before, last = chunks_of(0, at=5)
     assert add_all(joiner, *before) == []
-    ((entry, places),) = joiner.add(last, 0.0)
+    ((entry, places, _),) = joiner.add(last, 0.0)
     assert entry is not None
     assert (entry.place, places) == ((1, 8), ((1, 5), (1, 6), (1, 7), (1, 8)))
     assert not entry.metadata.HasField("uuid")
@@ -115,7 +115,7 @@ def test_without_its_end_it_expires():
     assert joiner.expire(100.0) == []
     joiner.touch(100.0)
     assert joiner.expire(159.0) == []
-    ((entry, places),) = joiner.expire(160.0)
+    ((entry, places, _),) = joiner.expire(160.0)
     assert "only 2 of the 4 chunks" in str(entry.defect)
     assert places == ((1, 0), (1, 1))
     assert [message.defect for message in decode(entry)] == [entry.defect]
@@ -162,7 +162,7 @@ def test_damaged_chunks_never_raise_and_never_pile_up(said):
         metadata = MessageMetadata(
             uuid=uuid, chunk_id=chunk, num_chunks_from_msg=chunks, total_chunk_msg_size=total, publish_time=published
         )
-        for entry, places in joiner.add(Entry(metadata, payload, ledger=1, entry=number), float(number)):
+        for entry, places, _ in joiner.add(Entry(metadata, payload, ledger=1, entry=number), float(number)):
             seen |= set(places)
             assert entry is None or entry.defect or len(entry.payload) == total
         assert len(joiner) <= limits.messages
