@@ -13,9 +13,10 @@ Deadlines are times of the event loop. None is CLOSE_S from now; nobody below ha
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Any, Protocol, Self
 
@@ -124,9 +125,19 @@ class OutboundSpec:
     options: BaseModel | None = None
     """The system's own settings (`Adapter.outbound_options`)."""
 
-    def origin_prefix(self, batch: Batch) -> str | None:
-        """What every origin that is stamped on this batch begins with; None where messages keep the one that they have."""
-        return origin_prefix(batch.partition) if self.stamp_origin and batch.partition is not NOWHERE else None
+    @property
+    def origin_of(self) -> Callable[[Partition], str | None]:
+        """By the source, what every origin that is stamped begins with; None where messages keep the one that they have."""
+        return _stamped_origin if self.stamp_origin else _kept_origin
+
+
+@lru_cache(maxsize=4096)  # asked once per batch
+def _stamped_origin(source: Partition) -> str | None:
+    return None if source is NOWHERE else origin_prefix(source)
+
+
+def _kept_origin(source: Partition) -> str | None:  # noqa: ARG001 - whatever the source is
+    return None
 
 
 class MessageFailure:
@@ -228,15 +239,16 @@ class Outbound(Protocol):
     """A way into one topic of one cluster."""
 
     @property
+    def formats(self) -> Collection[str]:
+        """Batches of these formats are written without being decoded into messages."""
+
+    @property
     def partitions(self) -> int:
         """How many partitions the target has.
 
         May grow while the outbound is open, never shrink: it is read for every batch, and each partition below it can be sent to
         at once (see `Capabilities.growing_outbound`).
         """
-
-    def encodes(self, format: str) -> bool:  # noqa: A002 - the batch's word for it
-        """Whether batches of this format are written without being decoded into messages."""
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Send in order, without waiting; the future is the receipt. The share is encoded before this returns.

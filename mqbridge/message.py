@@ -239,15 +239,13 @@ NOWHERE = Partition("", "", "", 0)
 
 
 class Share:
-    """What of a batch goes to one target partition: all of it, or the messages at `indexes`; as it came, or `edited`."""
+    """What of a batch goes to one target partition: all `count` messages or those at `indexes`; as they came, or `edited`."""
 
-    __slots__ = ("_edited", "batch", "indexes")
+    __slots__ = ("_edited", "batch", "count", "indexes")
 
     def __init__(self, batch: Batch, indexes: Sequence[int] | None = None, edited: Sequence[Message] | None = None) -> None:
         self.batch, self.indexes, self._edited = batch, indexes, edited
-
-    def __len__(self) -> int:
-        return self.batch.count if self.indexes is None else len(self.indexes)
+        self.count = batch.count if indexes is None else len(indexes)
 
     @property
     def is_edited(self) -> bool:

@@ -84,11 +84,11 @@ def test_templates_are_paid_for() -> None:
     for length in range(1, 2 * MAX_CREDIT // PRICE):
         templates.learn(length, make)
     assert made == len(templates.by_length) == MAX_CREDIT // PRICE
-    templates.earn(PRICE)
+    templates.read += PRICE
     templates.learn(1000, make)
     templates.learn(1001, make)
     assert (1000 in templates.by_length, 1001 in templates.by_length) == (True, False)
-    templates.earn(PRICE)
+    templates.read += PRICE
     templates.learn(MAX_BYTES + 1, make)
     assert MAX_BYTES + 1 not in templates.by_length
 

@@ -11,42 +11,24 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
 
 from mqbridge.adapter import InboundLane, MessageFailure, Receipt
-from mqbridge.delivery.budget import Budget, RateLimit
-from mqbridge.delivery.counters import Counters
-from mqbridge.delivery.deadletter import DeadLetters, describe
+from mqbridge.delivery.gaps import GapRule
+from mqbridge.delivery.refusals import Refusals
+from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
 from mqbridge.errors import DeliveryError, Failure, GapError, LaneRevoked
-from mqbridge.message import Batch, Position, Share, format_position
+from mqbridge.message import Batch, Position, Share
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.routing.filters import Filter
 
 log = logging.getLogger(__name__)
 
 DRAIN_S, REVOKED_DRAIN_S = 30.0, 5.0
 """How long a lane without a deadline waits for what is in flight; and one that was revoked, as some systems still listen."""
-
-
-@dataclass(slots=True)
-class LaneSettings:
-    """What a route demands of each of its lanes."""
-
-    budget: Budget
-    counters: Counters
-    filter: Filter | None = None
-    dead_letters: DeadLetters | None = None
-    skip_gaps: bool = False
-    """Go on behind what the source has lost, if it says where that is."""
-    rates: list[tuple[str, RateLimit]] = field(default_factory=list)
-    """Limits in units of a batch's attribute: (`count` or `size`, limit)."""
-    on_progress: Callable[[Batch], None] | None = None
-    """Told of each batch when it and all before it are stored."""
 
 
 class LaneDelivery:
@@ -66,9 +48,8 @@ class LaneDelivery:
         self._settled = asyncio.Event()
         self._sent: dict[tuple[Target, int], deque[asyncio.Future[Receipt]]] = {}
         """What was sent to each target partition and is not known to be stored, in order."""
-        self._parking: set[asyncio.Task[None]] = set()
-        self._skipped_to: Position | None = None
-        """Where it went on behind the last gap."""
+        self._refusals = Refusals(settings, self._tickets, self._leg_failed)
+        self.gaps = GapRule(lane.partition, settings)
         self.error: Exception | None = None
         self.position: Position | None = None
         """What follows the last batch that is stored with all before it."""
@@ -139,20 +120,9 @@ class LaneDelivery:
             except GapError as gap:
                 await self._skip(gap)
 
-    def pass_by(self, gap: GapError) -> Position:
-        """Where to go on behind a gap, which is counted; raises it where the route does not want that, or nobody knows where."""
-        resume = gap.resume
-        if not self._settings.skip_gaps or resume is None:
-            raise gap
-        if resume != self._skipped_to:  # else the checkpoint has shown it before the source does
-            self._skipped_to = resume
-            self._settings.counters.gaps += 1
-            log.warning("%s goes on at %s without what was lost: %s", self.lane.partition, format_position(resume), gap)
-        return resume
-
     async def _skip(self, gap: GapError) -> None:
         """Go on behind a gap when all before it is acknowledged: a seek forgets what is in flight. Or raise it."""
-        resume = self.pass_by(gap)
+        resume = self.gaps.pass_by(gap)
         if self._tickets:
             self._settled.clear()
             await self._settled.wait()
@@ -167,13 +137,14 @@ class LaneDelivery:
         counters.batches += 1
         try:
             share = Share(batch) if settings.filter is None else settings.filter.keep(batch)
-            counters.filtered += batch.count - len(share)
-            placed = [(target, *one) for target in self._targets for one in target.shares(share)] if len(share) else []
+            counters.filtered += batch.count - share.count
+            placed = [(target, *one) for target in self._targets for one in target.shares(share)] if share.count else []
             if any(self._would_overtake(target, partition) for target, partition, _ in placed):
                 self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, "what is before it was not stored")])
                 self.stop(self._deadline)  # why is told in a moment, by `_answered`
                 return
-            self._tickets.divide(ticket, [one for _, _, one in placed])
+            if len(placed) > 1:
+                self._tickets.divide(ticket, [one for _, _, one in placed])
             for target, partition, one in placed:
                 future = target.outbound.send(partition, one)
                 ticket.legs += 1
@@ -209,49 +180,12 @@ class LaneDelivery:
             elif isinstance(error := future.exception(), Exception):
                 self._leg_failed(ticket, share, error)
             elif (receipt := future.result()).failures:
-                self._refused(ticket, target, share, receipt)
+                self._refusals.take(ticket, target, share, receipt)
             else:
-                self._settings.counters.stored += len(share)
+                self._settings.counters.stored += share.count
                 self._tickets.settle(ticket, share, receipt)
         except Exception as error:  # noqa: BLE001 - in a callback nobody else would hear of it
             self._fail(error)
-
-    def _refused(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
-        innocent = [failure for failure in receipt.failures if failure.kind is not Failure.REFUSED]
-        if innocent:
-            # As dead letters they would hide an outage. Unacknowledged they come again, once the route runs again.
-            count, why = len(innocent), innocent[0].reason
-            error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {why}")
-            self._leg_failed(ticket, share, error, receipt.failures)
-            return
-        task = spawn(self._park(ticket, target, share, receipt), f"dead letters of {ticket.batch.partition}")
-        self._parking.add(task)
-        task.add_done_callback(partial(self._parked, ticket, share, receipt))
-
-    def _parked(self, ticket: Ticket, share: Share, receipt: Receipt, task: "asyncio.Task[None]") -> None:
-        self._parking.discard(task)
-        if task.cancelled():  # perhaps before it began, so nothing in it would see that
-            self._tickets.fail(ticket, share, receipt.failures)
-
-    async def _park(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
-        source, failures = ticket.batch.partition, receipt.failures
-        letters, first, originals = self._settings.dead_letters, failures[0], share.originals
-        ticket.batch.let_go()  # it may wait for others long after this
-        if letters is None:
-            message = describe(originals[first.index], source)
-            advice = "Configure `dead_letter` for the route, or make the target accept it"
-            self._leg_failed(
-                ticket, share, DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}"), failures
-            )
-            return
-        try:
-            await letters.put(target.label, originals, failures, source)
-            log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), first.reason)
-            self._settings.counters.dead += len(failures)
-            self._settings.counters.stored += len(share) - len(failures)
-            self._tickets.settle(ticket, share, receipt)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this lane and is raised by `run`
-            self._leg_failed(ticket, share, error, failures)
 
     def _leg_failed(self, ticket: Ticket, share: Share, error: Exception, failures: Sequence[MessageFailure] = ()) -> None:
         self._tickets.fail(ticket, share, failures or [MessageFailure(0, Failure.RETRY, str(error))])
@@ -298,7 +232,7 @@ class LaneDelivery:
                 async with asyncio.timeout_at(deadline) as self._draining:
                     await self._settled.wait()
             self._draining = None
-        await cancel(*self._parking)
+        await self._refusals.cancel()
         left = self._tickets.abandon()
         for ticket in left:
             self.lane.reject(ticket.batch, ticket.failures)

@@ -32,8 +32,8 @@ class Target:
     def shares(self, share: Share) -> Sequence[tuple[int, Share]]:
         """What goes to which partition of what the route's filter left of a batch."""
         if self._guard is not None:
-            needs_messages = self._edit is not None or not self.outbound.encodes(share.batch.format)
+            needs_messages = self._edit is not None or share.batch.format not in self.outbound.formats
             share = self._guard.keep(share, needs_messages=needs_messages)
         if self._edit is not None:
             share = self._edit.apply(share)
-        return self.partitioner.divide(share) if len(share) else ()
+        return self.partitioner.divide(share) if share.count else ()

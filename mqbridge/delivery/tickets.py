@@ -89,8 +89,8 @@ class Tickets:
         return ticket
 
     def divide(self, ticket: Ticket, shares: Sequence[Share]) -> None:
-        """These are to be sent. Where messages are acknowledged one by one, those in none of several shares are done with."""
-        if self._in_order or len(shares) < 2:
+        """These several are to be sent. Where messages are acknowledged one by one, those in none of them are done with."""
+        if self._in_order:
             return
         waiting = ticket.waiting = [0] * ticket.batch.count
         for share in shares:

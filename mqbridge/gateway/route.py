@@ -15,7 +15,8 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.budget import Budget, RateLimit
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
-from mqbridge.delivery.lane import LaneDelivery, LaneSettings
+from mqbridge.delivery.lane import LaneDelivery
+from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from mqbridge.adapter import CLOSE_S, Cluster, Inbound, InboundLane, InboundSpec
 from mqbridge.config.options.route import Route as RouteConfig
-from mqbridge.delivery.lane import LaneDelivery, LaneSettings
+from mqbridge.delivery.lane import LaneDelivery
+from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import GapError
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
@@ -148,7 +149,7 @@ class Session:
         try:
             await self._gaps.check(partition)
         except GapError as gap:
-            delivery.pass_by(gap)
+            delivery.gaps.pass_by(gap)
 
     async def _place(self, partition: Partition, delivery: LaneDelivery) -> None:
         """Wait until every target has a place for the partition, or the session ends."""

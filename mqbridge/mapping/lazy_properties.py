@@ -16,21 +16,21 @@ MAX_SETS, MAX_NAMES_BYTES = 4096, 4096
 
 
 class PropertyNames:
-    """The names of a message's properties, in order: `names` as bytes, `texts` as text."""
+    """The names of a message's properties, in order: `names` as bytes, `texts` as text; `targets` is what each has prepared."""
 
-    __slots__ = ("_targets", "names", "texts")
+    __slots__ = ("names", "targets", "texts")
 
     def __init__(self, names: tuple[bytes, ...]) -> None:
         self.names = names
         self.texts = tuple([name.decode() for name in names])
-        self._targets: dict[str, Any] = {}
+        self.targets: dict[str, Any] = {}
 
     def target_cache(self, target: str, make: "Callable[[PropertyNames], Any]") -> Any:
         """What a target prepared for these names; made on its first call."""
         try:
-            return self._targets[target]
+            return self.targets[target]
         except KeyError:
-            prepared = self._targets[target] = make(self)
+            prepared = self.targets[target] = make(self)
             return prepared
 
 

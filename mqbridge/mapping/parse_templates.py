@@ -33,22 +33,19 @@ class ParseTemplates(Generic[T]):
     """The templates in use, `by_length` of the strings that they fit.
 
     Making a template takes as long as reading several messages, and is useless where no two messages are alike. So templates are
-    paid for: each message that was read earns one credit, and a new template costs PRICE.
+    paid for: each message that was read earns one credit, and a new template costs PRICE. Who reads messages adds to `read`.
     """
 
-    __slots__ = ("_credit", "by_length")
+    __slots__ = ("_spent", "by_length", "read")
 
     def __init__(self) -> None:
         self.by_length: dict[int, T] = {}
-        self._credit = MAX_CREDIT
-
-    def earn(self, messages: int) -> None:
-        """Add the credit of messages that were read."""
-        self._credit = min(MAX_CREDIT, self._credit + messages)
+        self.read, self._spent = MAX_CREDIT, 0
 
     def learn(self, length: int, make: Callable[[], T | None]) -> None:
         """Make the template of strings of this length if the credit suffices; `make` gives None for a string without one."""
-        if self._credit >= PRICE and length <= MAX_BYTES:
-            self._credit -= PRICE
+        self._spent = max(self._spent, self.read - MAX_CREDIT)
+        if self.read - self._spent >= PRICE and length <= MAX_BYTES:
+            self._spent += PRICE
             if (template := make()) is not None:
                 self.by_length[length] = template

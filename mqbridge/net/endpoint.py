@@ -37,19 +37,17 @@ class Endpoint(asyncio.Protocol):
         self._error: Exception | None = None
         self._closed = asyncio.Event()
         self.peer = "?"
+        self.alive = False
+        """Whether sending makes sense: it is connected, and nobody has ended it."""
         self.received_at = 0.0
         """Loop time of the last bytes, for keep-alive."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether sending still makes sense."""
-        return self._transport is not None and self._error is None
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the peer and set the write limits."""
         self._transport = cast(asyncio.Transport, transport)
+        self.alive = self._error is None
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{host}:{port}"
@@ -70,6 +68,7 @@ class Endpoint(asyncio.Protocol):
         error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {exc}' if exc else ''}")
         self._error = error
         self._transport = None
+        self.alive = False
         self._outbox.clear()
         self._writable.set()
         self._closed.set()
@@ -87,7 +86,7 @@ class Endpoint(asyncio.Protocol):
 
     def send(self, *pieces: bytes) -> None:
         """Queue bytes for this turn's write. Raises ConnectionLost when the connection is over."""
-        if self._transport is None or self._error is not None:
+        if not self.alive:
             raise ConnectionLost(f"the connection to {self.peer} is closed")
         self._outbox.extend(pieces)
         self._outbox_bytes += sum(map(len, pieces))
@@ -117,6 +116,7 @@ class Endpoint(asyncio.Protocol):
 
     def abort(self, error: Exception) -> None:
         """End at once for this reason."""
+        self.alive = False
         if self._error is None:
             self._error = error
         if self._transport is not None:

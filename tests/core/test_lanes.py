@@ -11,7 +11,8 @@ from mqbridge.adapter import Inbound, MessageFailure, Receipt
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.delivery.budget import Budget
 from mqbridge.delivery.counters import Counters
-from mqbridge.delivery.lane import LaneDelivery, LaneSettings
+from mqbridge.delivery.lane import LaneDelivery
+from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, DeliveryError, Failure
 from mqbridge.memory.adapter.cluster import MemoryCluster
@@ -61,11 +62,8 @@ class FakeOutbound:
     """Keeps what it is sent until the test answers."""
 
     def __init__(self, partitions: int = 1, *, native: bool = False) -> None:
-        self.partitions, self._native = partitions, native
+        self.partitions, self.formats = partitions, ("messages",) if native else ()
         self.sent: list[tuple[int, Share, asyncio.Future[Receipt]]] = []
-
-    def encodes(self, format: str) -> bool:
-        return self._native
 
     def partition_of(self, key: bytes) -> int:
         return int(key) % self.partitions
@@ -107,7 +105,7 @@ async def test_nothing_is_decoded_that_nobody_asks_for() -> None:
     task = spawn(made.run(), "delivery")
     await until(lambda: len(outbound.sent) == 2)
     for _, share, future in outbound.sent:
-        future.set_result(Receipt([(n,) for n in range(len(share))]))
+        future.set_result(Receipt([(n,) for n in range(share.count)]))
     await until(lambda: len(lane.acknowledged) == 2)
     assert decoded == []
     made.stop()
@@ -163,7 +161,7 @@ async def test_a_part_of_a_batch_is_acknowledged_when_it_is_stored() -> None:
     await until(lambda: len(outbound.sent) == 2)
     parts = {partition: (share, future) for partition, share, future in outbound.sent}
     share, future = parts[1]
-    future.set_result(Receipt([(90 + n,) for n in range(len(share))]))
+    future.set_result(Receipt([(90 + n,) for n in range(share.count)]))
     await until(lambda: lane.acknowledged)
     [(_, indexes, receipt)] = lane.acknowledged
     assert list(indexes or ()) == [1, 3, 5]

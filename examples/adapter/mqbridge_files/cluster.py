@@ -277,14 +277,12 @@ class FilesLane:
 class FilesOutbound:
     """A way into one topic. A send is written before it returns, so nothing can overtake anything."""
 
+    formats = ()
+
     def __init__(self, cluster: FilesCluster, spec: OutboundSpec, files: Sequence[PartitionFile]) -> None:
         self._cluster, self._spec, self._files = cluster, spec, files
         self._closed = False
         self.partitions = len(files)
-
-    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
-        """Lines of another folder have another origin: they are decoded."""
-        return False
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Store what can be stored; a disk that takes nothing needs a person."""
@@ -293,9 +291,10 @@ class FilesOutbound:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         lines: dict[int, bytes] = {}
         failures: list[MessageFailure] = []
+        origin = self._spec.origin_of(share.batch.partition)
         for index, message in enumerate(share.messages):
             try:
-                lines[index] = encode(message, self._spec.origin_prefix(share.batch))
+                lines[index] = encode(message, origin)
             except MappingError as error:
                 failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
         try:
@@ -303,7 +302,7 @@ class FilesOutbound:
         except OSError as error:
             future.set_exception(ClusterError(f"topic {self._spec.topic!r} cannot be written: {error}", Failure.FATAL))
             return future
-        positions: list[Position] = [()] * len(share)
+        positions: list[Position] = [()] * share.count
         for line, index in enumerate(lines, start=first):
             positions[index] = (line,)
         future.set_result(Receipt(positions, failures))

@@ -26,12 +26,15 @@ class LogOutbound:
     With `stamp_origin` a message's origin becomes its position in the source of its batch; otherwise its own origin is kept.
     """
 
+    formats = ()
+
     def __init__(
         self, cluster: Cluster, store: Store, appender: Appender, spec: OutboundSpec, rows: Sequence[PartitionRow]
     ) -> None:
         self._cluster, self._store, self._appender, self._spec = cluster, store, appender, spec
         self._ids = [row.id for row in rows]
         self._in_flight: set[asyncio.Future[Receipt]] = set()
+        self._origin_of = spec.origin_of
         self._closed = False
         self.partitions = len(rows)
 
@@ -44,7 +47,7 @@ class LogOutbound:
         future: asyncio.Future[Receipt] = loop.create_future()
         records, indexes, failures = self._encode(share)
         if not records:
-            future.set_result(Receipt([()] * len(share), failures))
+            future.set_result(Receipt([()] * share.count, failures))
             return future
         elapsed = self._spec.max_elapsed_s
         deadline = None if elapsed is None else loop.time() + elapsed
@@ -54,7 +57,7 @@ class LogOutbound:
             Append(
                 partition_id,
                 rows=_cut(records),
-                count=len(share),
+                count=share.count,
                 indexes=indexes,
                 failures=failures,
                 ordered=self._spec.ordered,
@@ -73,7 +76,7 @@ class LogOutbound:
 
     def _encode(self, share: Share) -> tuple[list[bytes], Sequence[int], list[MessageFailure]]:
         """The records, the indexes of their messages, and what is refused."""
-        prefix = self._spec.origin_prefix(share.batch)
+        prefix = self._origin_of(share.batch.partition)
         records: list[bytes] = []
         failures: list[MessageFailure] = []
         for index, message in enumerate(share.messages):
@@ -84,9 +87,9 @@ class LogOutbound:
             except MappingError as error:
                 failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
         if not failures:
-            return records, range(len(share)), failures
+            return records, range(share.count), failures
         refused = {failure.index for failure in failures}
-        return records, [index for index in range(len(share)) if index not in refused], failures
+        return records, [index for index in range(share.count) if index not in refused], failures
 
     def _record(self, message: Message, origin: str | None) -> bytes:
         if message.defect is not None:
@@ -95,10 +98,6 @@ class LogOutbound:
         if len(record) > (most := self._store.config.max_message_bytes):
             raise MappingError(f"the message has {len(record)} bytes, the log takes {most} (max_message_bytes)")
         return record
-
-    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
-        """Records are made of messages."""
-        return False
 
     def partition_of(self, key: bytes) -> int:
         """CRC32C of the key modulo the partitions: the log has no producers but us."""

@@ -19,6 +19,8 @@ _Send = tuple[StoredPartition, Sequence[Message], str | None, "asyncio.Future[Re
 class MemoryOutbound:
     """A way into one topic."""
 
+    formats = ()
+
     def __init__(self, broker: Broker, config: MemoryConfig, spec: OutboundSpec) -> None:
         self._broker, self._config, self._spec = broker, config, spec
         # The broker's own list, which grows with the topic, or what it holds now.
@@ -29,6 +31,7 @@ class MemoryOutbound:
         self._queued: Counter[StoredPartition] = Counter()
         self._doomed: Counter[StoredPartition] = Counter()
         """How many of those that are queued were sent behind one that failed: they must not overtake it."""
+        self._origin_of = spec.origin_of
         self._closed = False
         self._worker = spawn(self._work(), f"memory outbound {spec.topic}")
 
@@ -50,12 +53,10 @@ class MemoryOutbound:
         future.add_done_callback(self._open.discard)
         deadline = None if self._spec.max_elapsed_s is None else loop.time() + self._spec.max_elapsed_s
         self._queued[self._stored[partition]] += 1
-        self._queue.put_nowait((self._stored[partition], share.messages, self._spec.origin_prefix(share.batch), future, deadline))
+        self._queue.put_nowait(
+            (self._stored[partition], share.messages, self._origin_of(share.batch.partition), future, deadline)
+        )
         return future
-
-    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
-        """It stores messages."""
-        return False
 
     def partition_of(self, key: bytes) -> int:
         """CRC32 of the key modulo the partitions."""

@@ -29,6 +29,8 @@ KEY_MEMO = 16384
 class PulsarOutbound:
     """A way into one topic of `cluster`, which is asked what the topic holds."""
 
+    formats = (FORMAT,)
+
     def __init__(
         self,
         cluster: Cluster,
@@ -50,27 +52,24 @@ class PulsarOutbound:
         self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
         self._producers: dict[int, Producer] = {}
         self._hash = _java_hash if options.key_hash == "java" else murmur3_32
+        self._origin_of = spec.origin_of
         self._closed = False
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Send in order; the receipt's positions are those of the entries."""
         if self._closed:
             return closed(repr(self._spec.topic))
-        prefix = self._spec.origin_prefix(share.batch)
         batch = share.batch
-        if self.encodes(batch.format) and share.indexes is None and not share.is_edited:
+        prefix = self._origin_of(batch.partition)
+        if batch.format == FORMAT and share.indexes is None and not share.is_edited:
             entries, failures = encode_entries(batch.data, prefix, self._limits)
         else:
             entries, failures = encode(share.messages, prefix, self._limits)
         producer = self._producers.get(partition) or self._open(partition)
-        receipt = ReceiptAggregator(len(share), failures)
+        receipt = ReceiptAggregator(share.count, failures)
         for out in entries:
             receipt.wait_for(producer.send(out.metadata, out.payload, out.count), out.indexes, partial(_positions, out))
         return receipt.sent()
-
-    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
-        """Entries, whose messages are copied."""
-        return format == FORMAT
 
     def partition_of(self, key: bytes) -> int:
         """By the hash of the options; a key that is no text counts as its base64 form, as it does for Java producers."""

@@ -1,35 +1,36 @@
 """What a broker's commands are to a connection: the answer to a request, or a push to a producer, a consumer or a watcher."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandTopicMigrated
 
 RESPONSES: dict[int, Callable[[BaseCommand], Any]] = {
-    BaseCommand.SUCCESS: lambda command: command.success,
-    BaseCommand.PRODUCER_SUCCESS: lambda command: command.producer_success,
-    BaseCommand.PARTITIONED_METADATA_RESPONSE: lambda command: command.partitionMetadataResponse,
-    BaseCommand.LOOKUP_RESPONSE: lambda command: command.lookupTopicResponse,
-    BaseCommand.CONSUMER_STATS_RESPONSE: lambda command: command.consumerStatsResponse,
-    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: lambda command: command.getLastMessageIdResponse,
-    BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE: lambda command: command.getTopicsOfNamespaceResponse,
-    BaseCommand.GET_SCHEMA_RESPONSE: lambda command: command.getSchemaResponse,
-    BaseCommand.ACK_RESPONSE: lambda command: command.ackResponse,
-    BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: lambda command: command.getOrCreateSchemaResponse,
-    BaseCommand.WATCH_TOPIC_LIST_SUCCESS: lambda command: command.watchTopicListSuccess,
+    BaseCommand.SUCCESS: attrgetter("success"),
+    BaseCommand.PRODUCER_SUCCESS: attrgetter("producer_success"),
+    BaseCommand.PARTITIONED_METADATA_RESPONSE: attrgetter("partitionMetadataResponse"),
+    BaseCommand.LOOKUP_RESPONSE: attrgetter("lookupTopicResponse"),
+    BaseCommand.CONSUMER_STATS_RESPONSE: attrgetter("consumerStatsResponse"),
+    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: attrgetter("getLastMessageIdResponse"),
+    BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE: attrgetter("getTopicsOfNamespaceResponse"),
+    BaseCommand.GET_SCHEMA_RESPONSE: attrgetter("getSchemaResponse"),
+    BaseCommand.ACK_RESPONSE: attrgetter("ackResponse"),
+    BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: attrgetter("getOrCreateSchemaResponse"),
+    BaseCommand.WATCH_TOPIC_LIST_SUCCESS: attrgetter("watchTopicListSuccess"),
 }
 """The bodies of answers; each has a `request_id`."""
 
 PRODUCER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
-    BaseCommand.SEND_RECEIPT: lambda command: command.send_receipt.producer_id,
-    BaseCommand.SEND_ERROR: lambda command: command.send_error.producer_id,
-    BaseCommand.CLOSE_PRODUCER: lambda command: command.close_producer.producer_id,
+    BaseCommand.SEND_RECEIPT: attrgetter("send_receipt.producer_id"),
+    BaseCommand.SEND_ERROR: attrgetter("send_error.producer_id"),
+    BaseCommand.CLOSE_PRODUCER: attrgetter("close_producer.producer_id"),
 }
 CONSUMER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {
-    BaseCommand.MESSAGE: lambda command: command.message.consumer_id,
-    BaseCommand.CLOSE_CONSUMER: lambda command: command.close_consumer.consumer_id,
-    BaseCommand.ACTIVE_CONSUMER_CHANGE: lambda command: command.active_consumer_change.consumer_id,
-    BaseCommand.REACHED_END_OF_TOPIC: lambda command: command.reachedEndOfTopic.consumer_id,
+    BaseCommand.MESSAGE: attrgetter("message.consumer_id"),
+    BaseCommand.CLOSE_CONSUMER: attrgetter("close_consumer.consumer_id"),
+    BaseCommand.ACTIVE_CONSUMER_CHANGE: attrgetter("active_consumer_change.consumer_id"),
+    BaseCommand.REACHED_END_OF_TOPIC: attrgetter("reachedEndOfTopic.consumer_id"),
 }
 CLOSES = frozenset({BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER})
 

@@ -64,9 +64,9 @@ class Outbox:
     def pump(self) -> None:
         """Move from the queue to the flight what the connection has room for."""
         session, queue = self._session, self._queue
-        while queue and session is not None and session.alive:
+        while queue and session is not None and session.endpoint.alive:
             sending = queue[0]
-            if sending.given_up:
+            if sending.chunked is not None and sending.given_up:
                 queue.popleft()
                 continue
             if not sending.head and not self._prepare(session.max_message_size):

@@ -62,7 +62,8 @@ def encode(
 def _batch(first: Message, parts: list[bytes], indexes: range) -> EncodedEntry:
     """Brokers dispatch a whole entry by the keys of its first message."""
     metadata = MessageMetadata(num_messages_in_batch=len(indexes))
-    write_keys(metadata, first)
+    if first.key is not None or first.ordering_key is not None:
+        write_keys(metadata, first)
     return EncodedEntry(metadata, b"".join(parts), indexes)
 
 

@@ -30,6 +30,8 @@ KEY_MEMO = 16384
 class RocketMQOutbound:
     """A way into one topic."""
 
+    formats = ()
+
     def __init__(
         self,
         cluster: Cluster,
@@ -51,6 +53,7 @@ class RocketMQOutbound:
             levels=delay_levels,
         )
         self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
+        self._origin_of = spec.origin_of
         self._closed = False
         self._ends: list[Callable[[], None]] = []
 
@@ -80,11 +83,11 @@ class RocketMQOutbound:
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {len(self._queues)} queues, there is no {partition}")
         if self._closed:
             return closed(repr(self._spec.topic))
-        prefix = self._spec.origin_prefix(share.batch)
+        prefix = self._origin_of(share.batch.partition)
         outgoing, failures = encode(
             share.messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
         )
-        receipt = ReceiptAggregator(len(share), failures)
+        receipt = ReceiptAggregator(share.count, failures)
         queue = self._queue_of(partition, receipt.future)
         for out in outgoing:
             receipt.wait_for(self._hand_over(queue, out), out.indexes, partial(_positions, out))
@@ -102,10 +105,6 @@ class RocketMQOutbound:
         if out.is_batch:
             return self._producer.send_batch(queue, out.body, out.count, out.born)
         return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
-
-    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
-        """None yet."""
-        return False
 
     def partition_of(self, key: bytes) -> int:
         """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""

@@ -195,7 +195,7 @@ def read_records(records: Sequence[Record], read_plain: Callable[[Record], Messa
         else:
             message.keys, message.key = (), None
         append(message if form.rest is None or form.rest.fill(message, values) else read_plain(record))
-    templates.earn(len(records))
+    templates.read += len(records)
     return messages
 
 

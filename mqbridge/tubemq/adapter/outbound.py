@@ -52,9 +52,12 @@ class _Delivery:
 class TubeMQOutbound:
     """A way into one topic."""
 
+    formats = ()
+
     def __init__(self, sender: Sender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
         self._sender, self._spec, self._zone, self._last_stored = sender, spec, zone, last_stored
         self._names = list(sender.route.partitions)
+        self._origin_of = spec.origin_of
         self._closed = False
         self.partitions = len(self._names)
 
@@ -70,7 +73,7 @@ class TubeMQOutbound:
         delivery = _Delivery(future, len(messages))
         if not messages:
             delivery.finish()
-        prefix = self._spec.origin_prefix(share.batch)
+        prefix = self._origin_of(share.batch.partition)
         name, submit, zone = self._names[partition], self._sender.submit, self._zone
         for index, message in enumerate(messages):
             stamp = message.origin if prefix is None else prefix + format_position(message.position)
@@ -82,10 +85,6 @@ class TubeMQOutbound:
             else:
                 submit(name, encoded.data, encoded.flag, encoded.msg_type, encoded.msg_time, done=done)
         return future
-
-    def encodes(self, format: str) -> bool:  # noqa: A002 - the contract's word for it
-        """None yet."""
-        return False
 
     def partition_of(self, key: bytes) -> int:
         """TubeMQ's producers know no keys and take turns; this keeps a key to a partition by its CRC-32."""

@@ -91,7 +91,7 @@ def decode_batch(entry: Entry) -> list[Message] | None:  # noqa: PLR0912, PLR091
         return None
     if at != size:
         return None
-    _templates.earn(count)
+    _templates.read += count
     return messages
 
 

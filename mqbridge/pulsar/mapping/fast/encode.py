@@ -23,7 +23,7 @@ from mqbridge.mapping.reserved_properties import (
     join_keys,
     origin_properties,
 )
-from mqbridge.message import MSG_TYPE, Message, Pair, format_position
+from mqbridge.message import MSG_TYPE, Message, Pair
 from mqbridge.pulsar.mapping.properties import type_properties
 from mqbridge.pulsar.wire.single_metadata import (
     NULL_VALUE_TRUE,
@@ -71,6 +71,7 @@ class PropertyTemplates:
         return template
 
 
+_without_names: PropertyTemplates = NO_NAMES.target_cache("pulsar", PropertyTemplates)
 _kept: list[PropertyTemplates] = []
 """The owner of each template; when they are too many all templates are forgotten."""
 
@@ -89,7 +90,7 @@ def encode_batch(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
     size, index = 0, start
     stem, stem_of, encoded_time, time_of = b"", None, b"", None
     message_class, is_lazy, has_its_type = None, False, False
-    known, templates = NO_NAMES, NO_NAMES.target_cache("pulsar", PropertyTemplates)
+    known, templates = NO_NAMES, _without_names
     keys_of, types_of, partition_keys_of, times_of = _keys.get, _types.get, _partition_keys.get, _times.get
     for index in range(start, min(len(messages), start + max_messages)):
         message: Any = messages[index]
@@ -105,7 +106,8 @@ def encode_batch(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
             names, values = split_properties(message.properties)
             lengths = tuple(map(len, values))
         if names is not known:
-            known, templates = names, names.target_cache("pulsar", PropertyTemplates)
+            known = names
+            templates = names.targets.get("pulsar") or names.target_cache("pulsar", PropertyTemplates)
         template = templates.by_lengths.get(lengths)
         pieces = [(templates.make(lengths) if template is None else template) % values]
         if (attributes := message.attributes) is not None:
@@ -126,7 +128,7 @@ def encode_batch(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
             position = message.position
             if position[:-1] != stem_of:  # those of an entry or a pack differ in the last number only
                 stem_of = position[:-1]
-                stem = origin + (f"{format_position(stem_of)}:" if stem_of else "").encode()
+                stem = origin + b"%d:" * len(stem_of) % stem_of
             value = b"%b%d" % (stem, position[-1]) if position else origin
             pieces += (origin_prefixes[len(value)], value)
             if message.hops:

@@ -162,7 +162,7 @@ def _restamp(entry: Entry, origin: bytes | None) -> RestampedBatch | None:
         )
     if at != size:
         return None
-    _templates.earn(count)
+    _templates.read += count
     return RestampedBatch(pieces)
 
 
