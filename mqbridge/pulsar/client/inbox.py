@@ -5,8 +5,8 @@ from its first chunk on may be acknowledged cumulatively, and a reader that subs
 chunks that are acknowledged meanwhile have the rest of their chunks acknowledged one by one: a part of them alone could not be
 joined again.
 
-A message whose last chunks do not come is given up in the end, and handed out as a defect behind entries that are later in the
-topic. It stays open until it is acknowledged itself, or anything that was handed out after it.
+A message whose last chunks do not come is given up in the end, and handed out as a defect, mostly behind entries that are later
+in the topic. It stays open until it is acknowledged itself, or anything that was handed out after it.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class Inbox:
         self._spans: dict[EntryId, tuple[EntryId, ...]] = {}
         """By its last chunk, the chunks of each message in chunks that is queued or not acknowledged."""
         self._late: dict[EntryId, EntryId] = {}
-        """Those that were given up late, in order, with the furthest entry that was handed out before; LATEST while queued."""
+        """Those that were given up, in order, with the furthest entry that was handed out before; LATEST while queued."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -58,10 +58,10 @@ class Inbox:
             if entry is None:
                 unseen += chunks
                 self._state.skip(chunks[-1])
-            elif (is_new := self._state.is_new(entry.place)) or (given_up and entry.place not in self._spans):
+            elif self._state.is_new(entry.place) or (given_up and entry.place not in self._spans):
                 entry.first_chunk = chunks[0]
                 self._spans[entry.place] = chunks
-                if not is_new:
+                if given_up:
                     self._late[entry.place] = ids.LATEST
                 self.credit.hold(len(entry.payload))
                 self._queue.append((entry, len(entry.payload)))
@@ -116,7 +116,7 @@ class Inbox:
         return last <= place if before is None else before < place
 
     def settle_up_to(self, place: EntryId, late: EntryId) -> tuple[EntryId, list[EntryId]]:
-        """All up to `place` are acknowledged, and `late` if it was given up late.
+        """All up to `place` are acknowledged, and `late` if it was given up.
 
         Gives up to where that may be said cumulatively, and the chunks behind it.
         """

@@ -433,3 +433,19 @@ async def test_a_batch_with_a_defect_behind_later_entries_is_acknowledged_whole(
     lane.acknowledge(second)
     await consumer.close()
     assert acknowledged(broker) == [(True, [0]), (True, [2])]
+
+
+async def test_a_defect_in_the_queue_behind_later_entries_is_not_acknowledged_by_them(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
+    sender = Sender(broker)
+    sender.plain(b"first")
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    sender.chunk("b", 0)  # makes the other one give way
+    assert [await take(consumer) for _ in range(3)] == [(0, False), (2, False), (1, True)]
+    consumer.acknowledge_up_to((1, 2))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    consumer.acknowledge_up_to((1, 1))
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [0]), (True, [2])]
