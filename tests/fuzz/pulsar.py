@@ -6,7 +6,8 @@ from mqbridge.pulsar.mapping.passthrough import encode_entries
 from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire import topic_lists
-from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, cut, is_chunk
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
+from mqbridge.pulsar.wire.chunks import cut, is_chunk
 from mqbridge.pulsar.wire.compression import compress
 from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_head, has_valid_checksum
 from mqbridge.pulsar.wire.frame import FrameMeter, encode_command, parse_frame

@@ -1,5 +1,7 @@
 """Entries as batches, without decoding them: which message is where, what is left of an entry, what stands in it."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +82,18 @@ def test_an_entry_that_tells_no_possible_number_of_messages_is_one(told):
     assert (batch.count, batch.first) == (1, (1, 2, 0))
     assert [message.defect is not None for message in batch.messages] == [True]
     assert masks_of([entry], [0]) == {(1, 2): 1}
+
+
+def test_nothing_is_allocated_for_what_a_producer_says():
+    entry = Entry(MessageMetadata(num_messages_in_batch=(1 << 31) - 1), b"no framing", ledger=1, entry=2)
+    tracemalloc.start()
+    try:
+        entry.unpack()
+        batch = make_batch(PARTITION, [entry])
+        assert [message.defect is not None for message in batch.messages] == [True]
+        assert masks_of([entry], [0]) == {(1, 2): 1}
+        assert leave_out(entry, 0, 1 << 31)
+        assert not leave_out(entry_of(3, 5), 1 << 31)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -10,7 +10,7 @@ from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.subscription import Types
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.chunks import ChunkLimits
+from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.pulsar.conftest import client_of

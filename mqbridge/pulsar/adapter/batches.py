@@ -42,8 +42,9 @@ def position_of(entry: Entry) -> Position:
 
 def leave_out(entry: Entry, begin: int, end: int | None = None) -> bool:
     """Deliver only messages `begin` to `end`, not included, of it; False when none is left."""
-    keeps = mask_of(entry) & ~full_mask(begin) & (full_mask(entry.count) if end is None else full_mask(end))
-    if keeps != full_mask(entry.count):
+    count = entry.count
+    keeps = mask_of(entry) & ~full_mask(min(begin, count)) & full_mask(count if end is None else min(end, count))
+    if keeps != full_mask(count):
         entry.ack_set = tuple(to_words(keeps))
     return keeps != 0
 

@@ -29,12 +29,12 @@ IDLE_CHECK_S = 1.0
 
 
 class Delivery:
-    """What the lane knows of a batch: the consumer's run, and on shared subscriptions the entries that are not done."""
+    """What the lane knows of a batch: the consumer's run, where it ends, and where each message counts the entries not done."""
 
-    __slots__ = ("open", "run")
+    __slots__ = ("end", "open", "run")
 
-    def __init__(self, run: int, entries: Iterable[Entry]) -> None:
-        self.run = run
+    def __init__(self, run: int, end: EntryId, entries: Iterable[Entry]) -> None:
+        self.run, self.end = run, end
         self.open: dict[EntryId, Entry] = {entry.place: entry for entry in entries}
 
 
@@ -71,9 +71,16 @@ class PulsarLane:
             elif (entry := self._consumer.take()) is not None:
                 entries = self._gather(entry)
                 if entries:
-                    return make_batch(self.partition, entries, Delivery(self._consumer.run, () if self._ordered else entries))
+                    return self._batch_of(entries)
             else:
                 await self._idle()
+
+    def _batch_of(self, entries: list[Entry]) -> Batch:
+        """These entries, the last ones that were taken."""
+        if not self._ordered:
+            return make_batch(self.partition, entries, Delivery(self._consumer.run, entries[-1].place, entries))
+        ledger, entry = end = self._consumer.handed_out
+        return make_batch(self.partition, entries, Delivery(self._consumer.run, end, ()), (ledger, entry + 1, 0))
 
     async def _idle(self) -> None:
         """Wait for something to come; meanwhile find out whether there is anything."""
@@ -110,7 +117,9 @@ class PulsarLane:
         if self.revoked.is_set() or delivery.run != self._consumer.run:
             return
         if self._ordered:
-            self._consumer.acknowledge_up_to(batch.data[-1].place)
+            self._consumer.acknowledge_up_to(delivery.end)
+            if batch.data[-1].place < delivery.end:  # a message that was given up late, which has its place before the others
+                self._consumer.acknowledge_up_to(batch.data[-1].place)
         elif indexes is None:
             for place in delivery.open:
                 self._consumer.acknowledge(place)

@@ -39,9 +39,11 @@ class Acknowledger:
         request_timeout_s: float,
     ) -> None:
         self._id, self._topic, self._request_timeout_s = consumer_id, topic, request_timeout_s
-        self._ack_timeout_s = subscription.ack_timeout_s
+        self._ack_timeout_s, self._ordered = subscription.ack_timeout_s, subscription.ordered
         self._state, self._inbox, self._connection, self._redeliver = state, inbox, connection, redeliver
         self._acks = Acks(subscription.batch_index_ack)
+        self.partial = self._acks.partial
+        """Of which entries only a part is acknowledged."""
         self._due = RedeliveryTimer()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -66,21 +68,19 @@ class Acknowledger:
         self._send_soon()
         return False
 
-    def left_of(self, entry: EntryId) -> int | None:
-        """The mask of the messages of this entry that are not acknowledged, None when none is."""
-        return self._acks.left_of(entry)
-
     def up_to(self, entry: EntryId, index: int | None, count: int) -> None:
         """This entry and all before it, or its messages up to `index` only. Nothing, if it was not handed out in this run."""
         is_whole = index is None or index + 1 >= count
         if not self._state.acknowledged(entry, whole=is_whole):
             return
-        whole = entry if is_whole else (entry[0], entry[1] - 1)
+        whole = self._state.acked  # more than is said now, if a message that was given up late is acknowledged behind others
         if self._due:
             self._due.discard_up_to(whole)
-        safe, chunks = self._inbox.settle_up_to(whole)
-        if safe == whole:
+        safe, chunks = self._inbox.settle_up_to(whole, entry)
+        if safe == whole < entry:
             self._acks.cumulative(entry, index, count)
+        elif safe == whole:
+            self._acks.cumulative(whole)
         else:
             self._acks.cumulative(safe)
             for chunk in chunks:
@@ -181,9 +181,17 @@ class Acknowledger:
 
     # --- new starts -------------------------------------------------------------------------------------------------
 
-    def connection_ended(self) -> None:
-        """What is not acknowledged will come again by itself."""
+    def session_ended(self, *, closed: bool) -> None:
+        """What is not acknowledged will come again by itself, here or elsewhere.
+
+        When the broker closed the consumer, the subscription may have been set back. Where that cannot be seen at the cursor, as
+        many have a part in it, all messages of an entry are wanted again.
+        """
         self._due.clear()
+        if closed and not self._ordered:
+            self.partial.clear()
+        else:
+            self.partial.give_all_back()
 
     def forget(self) -> None:
         """The positions have lost their meaning: what is acknowledged and not yet sent would move the cursor."""
@@ -199,6 +207,7 @@ class Acknowledger:
         for entry in entries:
             self._due.discard(entry)
             every += self._inbox.settle(entry)
+        self.partial.give_back(every)
         for at in range(0, len(every), IDS_PER_COMMAND):
             group = [ids.message_id(*entry) for entry in every[at : at + IDS_PER_COMMAND]]
             connection.endpoint.send(commands.redeliver(self._id, group, None))

@@ -7,6 +7,7 @@ off by default) an entry is only acknowledged when all its messages are.
 
 from collections.abc import Iterable, Iterator
 
+from mqbridge.pulsar.client.partial_acks import PartialAcks
 from mqbridge.pulsar.wire.ids import EntryId, entry_id, from_words, full_mask, message_id, to_words
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageIdData
 
@@ -20,14 +21,14 @@ class Acks:
         "_batch_index",
         "_cumulative",
         "_due",
-        "_open",
+        "partial",
     )
 
     def __init__(self, batch_index: bool) -> None:
         self._batch_index = batch_index
         self._cumulative: tuple[EntryId, int] | None = None
         self._due: dict[EntryId, int] = {}
-        self._open: dict[EntryId, int] = {}
+        self.partial = PartialAcks()
 
     def __len__(self) -> int:
         return len(self._due) + (self._cumulative is not None)
@@ -36,20 +37,21 @@ class Acks:
         """Forget everything: the positions have lost their meaning."""
         self._cumulative = None
         self._due.clear()
-        self._open.clear()
+        self.partial.clear()
 
     def entry(self, entry: EntryId) -> None:
         """A whole entry."""
-        self._open.pop(entry, None)
+        self.partial.settle(entry)
         self._due[entry] = 0
 
     def messages(self, entry: EntryId, done: int, count: int) -> bool:
         """Those of the mask `done` of a batch of `count`; whether they were the last ones of it."""
-        mask = self._open.get(entry, full_mask(count)) & ~done
+        left = self.partial.left_of(entry)
+        mask = (full_mask(count) if left is None else left) & ~done
         if not mask:
             self.entry(entry)
             return True
-        self._open[entry] = mask
+        self.partial.set(entry, mask)
         if self._batch_index:
             self._due[entry] = mask
         return False
@@ -57,10 +59,6 @@ class Acks:
     def message(self, entry: EntryId, index: int, count: int) -> bool:
         """One message of a batch of `count`; whether it was the last one of them."""
         return self.messages(entry, 1 << index, count)
-
-    def left_of(self, entry: EntryId) -> int | None:
-        """The mask of the messages of this entry that are not acknowledged, None when none is."""
-        return self._open.get(entry)
 
     def cumulative(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
         """Everything up to this entry, or up to and including message `index` of it.
@@ -72,6 +70,8 @@ class Acks:
             entry, mask = (entry[0], entry[1] - 1), 0
         if self._cumulative is None or (entry, -mask) > (self._cumulative[0], -self._cumulative[1]):
             self._cumulative = entry, mask
+        if self.partial:
+            self.partial.settle_up_to((entry[0], entry[1] - 1) if mask else entry)
 
     def take_cumulative(self) -> MessageIdData | None:
         """The cumulative one to send now."""

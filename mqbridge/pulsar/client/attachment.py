@@ -141,7 +141,8 @@ class Attachment:
 
     def close_first(self) -> None:
         """The broker does not know that this registration is left: tell it before the next one."""
-        self._to_close = self.connection
+        if self.connection is not None:  # else it may still have to be told about the one before
+            self._to_close = self.connection
 
     def on_closed(self, said: Closed) -> None:
         """The broker closed it, and may say where to go."""

@@ -29,6 +29,11 @@ class Consumer(ConsumerHandler):
         """Entries that `receive` would return at once."""
         return len(self._inbox)
 
+    @property
+    def handed_out(self) -> EntryId:
+        """The furthest entry that was handed out. A message whose last chunks never came may come behind it."""
+        return self._state.handed
+
     async def receive(self) -> Entry:
         """The next entry, unpacked; waits. Raises ClusterError when the consumer has ended."""
         while True:

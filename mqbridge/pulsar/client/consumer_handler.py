@@ -1,6 +1,7 @@
 """The consumer as its broker sees it: subscribes, over any number of connections, takes what is delivered, and grants credit.
 
-What it is and where it is in the topic is in `consumer_state.py`; here are the commands and timers around it.
+What it is and where it is in the topic is in `consumer_state.py`, how entries come in is in `intake.py`; here are the commands
+around them.
 
 Entries wait in an inbox that is bounded by bytes: credit is granted accordingly (see `credit.py`), and if messages suddenly
 become much larger the consumer subscribes anew rather than hold what it cannot.
@@ -13,18 +14,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
 from mqbridge.pulsar.client.acknowledger import Acknowledger
 from mqbridge.pulsar.client.attachment import Attachment
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.consumer_requests import ConsumerRequests
 from mqbridge.pulsar.client.consumer_state import ConsumerState, State
 from mqbridge.pulsar.client.inbox import Inbox
+from mqbridge.pulsar.client.intake import EntryIntake
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
 from mqbridge.pulsar.client.silence import SilenceWatch
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import codes, commands, ids
-from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import DOMAINS, parse_topic
@@ -59,7 +60,6 @@ class ConsumerHandler:
         self._id = consumer_id
         self._request_timeout_s = request_timeout_s
         name = parse_topic(topic)
-        self._partition = name.partition_index
         self._state = state = ConsumerState(
             tracks=subscription.ordered and name.domain == DOMAINS[0],
             failover=subscription.type == Types.Failover,
@@ -70,13 +70,14 @@ class ConsumerHandler:
         self._reads = subscription.reader_from is not None
         self._inbox = Inbox(state, not self._reads, subscription.max_bytes, subscription.chunk_limits)
         self._changed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._chunk_timer: asyncio.TimerHandle | None = None
         self._attachment = Attachment(
             lookup, self, "consumer", topic, consumer_id, lambda at: at.consumers, commands.close_consumer, request_timeout_s
         )
         self._acks = Acknowledger(
             consumer_id, topic, subscription, state, self._inbox, self._connection, self.redeliver, request_timeout_s
+        )
+        self._intake = EntryIntake(
+            state, self._inbox, self._acks, name.partition_index, subscription.chunk_limits.expiry_s, self._connection, self.wake
         )
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
         self._unsubscribing = False
@@ -120,7 +121,13 @@ class ConsumerHandler:
         """An entry, a change of the active consumer, or the end of the registration."""
         match frame.type:
             case BaseCommand.MESSAGE:
-                self._on_message(frame)
+                self._silence.heard = True
+                if not self._intake.add(frame):
+                    self._grant()
+                    return
+                self.wake()
+                if self._inbox.credit.overflowed and len(self._inbox) > 1:
+                    self._shed()
             case BaseCommand.ACTIVE_CONSUMER_CHANGE:
                 self._on_active(frame.command.active_consumer_change.is_active)
             case BaseCommand.REACHED_END_OF_TOPIC:
@@ -143,50 +150,6 @@ class ConsumerHandler:
         log.info("%s: the consumer lost its connection (%s), reconnecting", self.topic, error)
         self._leave()
         self._reopen()
-
-    def _on_message(self, frame: Frame) -> None:
-        inbox, message = self._inbox, frame.command.message
-        before = len(inbox)
-        self._silence.heard = True
-        entry = decode_entry(frame.data, frame.rest)
-        entry.ledger, entry.entry = ids.entry_id(message.message_id)
-        entry.partition, entry.redelivery_count = self._partition, message.redelivery_count
-        mask = ids.from_words(message.ack_set)
-        if mask:
-            entry.ack_set = tuple(message.ack_set)
-        size = len(frame.data)
-        inbox.credit.received(mask.bit_count() if mask else entry.count, size)
-        if not self._state.is_current(message.consumer_epoch if message.HasField("consumer_epoch") else None):
-            inbox.credit.handed_over(size)
-        else:
-            self._leave_out_acknowledged(entry)
-            self._acks.unseen(inbox.add(entry, size, self._loop.time()))
-            if inbox.chunks and self._chunk_timer is None:
-                self._chunk_timer = self._loop.call_later(self.subscription.chunk_limits.expiry_s, self._expire_chunks)
-        if len(inbox) == before:
-            self._grant()
-            return
-        self.wake()
-        if inbox.credit.overflowed and len(inbox) > 1:
-            self._shed()
-
-    def _leave_out_acknowledged(self, entry: Entry) -> None:
-        """Of a batch that comes again, also where the broker does not keep acknowledgements of single messages."""
-        left = self._acks.left_of(entry.place)
-        if left is not None:
-            entry.ack_set = tuple(ids.to_words(left & (ids.from_words(entry.ack_set) or left)))
-
-    def _expire_chunks(self) -> None:
-        """Without credit or a connection nothing could come: then the chunks that are here are not to blame."""
-        inbox, now = self._inbox, self._loop.time()
-        self._chunk_timer = None
-        if self._attachment.connection is None or inbox.credit.outstanding <= 0:
-            inbox.chunks.touch(now)
-        self._acks.unseen(inbox.add_joined(inbox.chunks.expire(now)))
-        if inbox:
-            self.wake()
-        if inbox.chunks:
-            self._chunk_timer = self._loop.call_later(self.subscription.chunk_limits.expiry_s / 4, self._expire_chunks)
 
     def _shed(self) -> None:
         """Give everything that waits back to the broker, and begin again with the credit for what fits."""
@@ -215,7 +178,12 @@ class ConsumerHandler:
         if not self.subscription.ordered:
             self._acks.send_redeliver(entries)
             return
-        self._subscribe_anew(self._state.rewound)
+        self._subscribe_anew(self._rewind)
+
+    def _rewind(self) -> None:
+        """All that is not acknowledged comes again."""
+        self._state.rewound()
+        self._inbox.forget()
 
     async def _beyond(self) -> EntryId | None:
         """The topic's last entry, if that was not taken (or acknowledged before)."""
@@ -250,9 +218,13 @@ class ConsumerHandler:
 
     def _leave(self, *, closed: bool = False) -> None:
         self._attachment.leave()
+        run = self._state.run
         self._state.left(self._inbox.first_open(self._state.handed), closed=closed)
-        self._inbox.drop()
-        self._acks.connection_ended()
+        if run == self._state.run:
+            self._inbox.drop()
+        else:
+            self._inbox.forget()
+        self._acks.session_ended(closed=closed)
 
     def _forget(self) -> None:
         """The positions have lost their meaning: so has what waits and what is not acknowledged yet."""
@@ -276,6 +248,9 @@ class ConsumerHandler:
         )
         asks = self._state.asks_cursor
         self._cursor = await self._requests.cursor(connection, not self._reads) if asks else None
+        if self._state.link is not State.SUBSCRIBING:
+            # Redelivery, for instance, was asked for meanwhile: what this SUBSCRIBE named as start and epoch is of the past.
+            raise RequestTimeout(f"the consumer of {self.topic} is to subscribe anew before it has subscribed")
 
     def begin(self, connection: Connection) -> None:  # noqa: ARG002 - every role gets it
         """Repeat the acknowledgement that may be lost and ask for messages."""
@@ -330,6 +305,5 @@ class ConsumerHandler:
         connection = self._attachment.connection
         self.end(ClusterError(f"the consumer of {self.topic} is closed", Failure.FATAL))
         self._acks.stop()
-        if self._chunk_timer is not None:
-            self._chunk_timer.cancel()
+        self._intake.stop()
         await self._attachment.close(connection, deadline)

@@ -61,5 +61,6 @@ class Credit:
         wanted = target - self.outstanding
         if wanted <= 0 or (wanted < target // 2 and self.outstanding > 0):
             return 0
-        self.outstanding += wanted
-        return min(wanted, MAX_GRANT)
+        granted = min(wanted, MAX_GRANT)
+        self.outstanding += granted
+        return granted

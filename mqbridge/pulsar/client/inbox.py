@@ -4,6 +4,9 @@ A message in chunks has the id of its last one, so other messages may lie betwee
 from its first chunk on may be acknowledged cumulatively, and a reader that subscribes anew must begin there. Other messages in
 chunks that are acknowledged meanwhile have the rest of their chunks acknowledged one by one: a part of them alone could not be
 joined again.
+
+A message whose last chunks do not come is given up in the end, and handed out as a defect, mostly behind entries that are later
+in the topic. It stays open until it is acknowledged itself, or anything that was handed out after it.
 """
 
 from collections import deque
@@ -12,7 +15,8 @@ from collections.abc import Iterable
 from mqbridge.pulsar.client.consumer_state import ConsumerState
 from mqbridge.pulsar.client.credit import Credit
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, Joined, is_chunk
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits, Joined
+from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
 from mqbridge.pulsar.wire.ids import EntryId
@@ -28,6 +32,8 @@ class Inbox:
         self._queue: deque[tuple[Entry, int]] = deque()
         self._spans: dict[EntryId, tuple[EntryId, ...]] = {}
         """By its last chunk, the chunks of each message in chunks that is queued or not acknowledged."""
+        self._late: dict[EntryId, EntryId] = {}
+        """Those that were given up, in order, with the furthest entry that was handed out before; LATEST while queued."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -48,13 +54,15 @@ class Inbox:
     def add_joined(self, joined: Iterable[Joined]) -> tuple[EntryId, ...]:
         """Messages that were joined from chunks, or could not be."""
         unseen: tuple[EntryId, ...] = ()
-        for entry, chunks in joined:
+        for entry, chunks, given_up in joined:
             if entry is None:
                 unseen += chunks
                 self._state.skip(chunks[-1])
-            elif self._state.is_new(entry.place):
+            elif self._state.is_new(entry.place) or (given_up and entry.place not in self._spans):
                 entry.first_chunk = chunks[0]
                 self._spans[entry.place] = chunks
+                if given_up:
+                    self._late[entry.place] = ids.LATEST
                 self.credit.hold(len(entry.payload))
                 self._queue.append((entry, len(entry.payload)))
             elif self._keeps_spans and entry.place not in self._spans:
@@ -68,22 +76,26 @@ class Inbox:
         entry, size = self._queue.popleft()
         self.credit.handed_over(size)
         self._state.handed_out(entry.place, entry.first_chunk)
-        if not self._keeps_spans and self._spans:
-            self._spans.pop(entry.place, None)
+        if self._spans:
+            if not self._keeps_spans:
+                self.settle(entry.place)
+            elif entry.place in self._late:
+                self._late[entry.place] = self._state.handed
         return entry
 
     def drop(self) -> None:
         """Everything here will be delivered again."""
         for entry, size in self._queue:
             self.credit.handed_over(size)
-            self._spans.pop(entry.place, None)
+            self.settle(entry.place)
         self._queue.clear()
         self.chunks.clear()
 
     def forget(self) -> None:
-        """The positions have lost their meaning: nothing was handed out."""
+        """All that is not acknowledged will be delivered again, or the positions have lost their meaning."""
         self.drop()
         self._spans.clear()
+        self._late.clear()
 
     # --- messages in chunks -----------------------------------------------------------------------------------------
 
@@ -93,11 +105,25 @@ class Inbox:
 
     def settle(self, place: EntryId) -> tuple[EntryId, ...]:
         """The same, of a message that is acknowledged."""
-        return self._spans.pop(place, (place,)) if self._spans else (place,)
+        if not self._spans:
+            return (place,)
+        self._late.pop(place, None)
+        return self._spans.pop(place, (place,))
 
-    def settle_up_to(self, place: EntryId) -> tuple[EntryId, list[EntryId]]:
-        """All up to this place are acknowledged: up to where that may be said cumulatively, and the chunks behind it."""
-        settled = [self._spans.pop(last) for last in [last for last in self._spans if last <= place]]
+    def _is_covered(self, last: EntryId, place: EntryId) -> bool:
+        """Whether who acknowledges all up to a place has seen the message with this last chunk."""
+        before = self._late.get(last)
+        return last <= place if before is None else before < place
+
+    def settle_up_to(self, place: EntryId, late: EntryId) -> tuple[EntryId, list[EntryId]]:
+        """All up to `place` are acknowledged, and `late` if it was given up.
+
+        Gives up to where that may be said cumulatively, and the chunks behind it.
+        """
+        settled = []
+        while late in self._late:
+            settled.append(self.settle(next(iter(self._late))))  # what was handed out before it, too
+        settled += [self.settle(last) for last in list(self._spans) if self._is_covered(last, place)]
         ledger, entry = first = self.first_open(place)
         if first > place:
             return place, []
@@ -105,6 +131,8 @@ class Inbox:
         return safe, [chunk for chunks in settled for chunk in chunks if chunk > safe]
 
     def first_open(self, place: EntryId) -> EntryId:
-        """The first chunk of all messages that begin up to this place and end behind it; `LATEST` when there is none."""
-        firsts = [places[0] for last, places in self._spans.items() if places[0] <= place < last]
+        """The first chunk of all messages that begin up to this place and end behind it or late; `LATEST` when there is none."""
+        firsts = [
+            places[0] for last, places in self._spans.items() if places[0] <= place and (place < last or last in self._late)
+        ]
         return min([each for each in self.chunks.firsts() if each <= place] + firsts, default=ids.LATEST)

@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.chunks import ChunkLimits
+from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import Schema

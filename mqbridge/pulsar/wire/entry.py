@@ -19,6 +19,10 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 MAGIC_CHECKSUM = 0x0E01
 MAGIC_BROKER_METADATA = 0x0E02
 
+MIN_MESSAGE_BYTES = 6
+"""Of a message in a batch: four bytes are the size of its metadata, two at least its metadata, which has the size of its payload.
+So the mask of a batch's messages is smaller than what is in memory anyway."""
+
 _SHORT = struct.Struct(">H")
 _SIZE = struct.Struct(">I")
 _MAGIC_AND_SUM = struct.Struct(">HI")
@@ -64,13 +68,19 @@ class Entry:
         self.redelivery_count, self.ack_set = redelivery_count, ack_set
         self.first_chunk: tuple[int, int] | None = None
         self._packed = defect is None and bool(
-            metadata.compression or metadata.encryption_keys or metadata.num_chunks_from_msg > 1
+            metadata.compression
+            or metadata.encryption_keys
+            or metadata.num_chunks_from_msg > 1
+            or metadata.num_messages_in_batch > 1
         )
 
     @property
     def count(self) -> int:
-        """Messages in it, whether or not they are to be delivered."""
-        return max(1, self.metadata.num_messages_in_batch)  # 1 where it is absent; a producer can write anything there
+        """Messages in it, whether or not they are to be delivered; a damaged entry is one.
+
+        Until it is unpacked this is what its producer says, who can write anything there.
+        """
+        return 1 if self.defect is not None else max(1, self.metadata.num_messages_in_batch)
 
     @property
     def is_batch(self) -> bool:
@@ -88,7 +98,7 @@ class Entry:
         return self.ledger, self.entry
 
     def unpack(self) -> None:
-        """Decompress the payload; a failure becomes the `defect`. Calling it again does nothing."""
+        """Decompress the payload and see that its messages can be in it; a failure becomes the `defect`. Once is enough."""
         if not self._packed:
             return
         self._packed = False
@@ -102,9 +112,14 @@ class Entry:
             )
             return
         try:
-            self.payload = decompress(metadata.compression, self.payload, metadata.uncompressed_size)
+            if metadata.compression:
+                self.payload = decompress(metadata.compression, self.payload, metadata.uncompressed_size)
         except RemoteProtocolError as error:
             self.defect = str(error)
+            return
+        size = len(self.payload)
+        if self.is_batch and self.count * MIN_MESSAGE_BYTES > size:
+            self.defect = f"it says that it is a batch of {self.count} messages, which {size} bytes cannot be"
 
 
 def decode_entry(data: bytes, at: int = 0) -> Entry:

@@ -1,14 +1,17 @@
 """Messages in chunks: what the producer makes of them, and what the consumer must not acknowledge, skip or hold too early."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.message import Partition
+from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.chunks import ChunkLimits
+from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.entry import decode_entry
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -292,3 +295,157 @@ async def test_a_message_larger_than_the_consumers_budget_still_comes(broker: Br
     assert (len(entry.payload), entry.defect, consumer.sessions) == (20 << 20, None, 1)
     assert consumer.held_bytes == 0
     await consumer.close()
+
+
+async def test_a_chunk_with_impossible_numbers_comes_alone_and_once(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    metadata = {"uuid": "a", "chunk_id": 7, "num_chunks_from_msg": -1, "total_chunk_msg_size": 9}
+    broker.link.message(0, 1, 1, b"bad", metadata=metadata)
+    sender.next = 2
+    sender.chunk("a", 1)
+    sender.chunk("a", 2)
+    bad, good = [await asyncio.wait_for(consumer.receive(), 5) for _ in range(2)]
+    assert (bad.place, "cannot be" in str(bad.defect), bad.payload) == ((1, 1), True, b"bad")
+    assert (good.place, good.payload) == ((1, 3), b"a-0a-1a-2")
+    consumer.acknowledge_up_to(good.place)
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [3])]
+
+
+async def take(consumer) -> tuple[int, bool]:
+    entry = await asyncio.wait_for(consumer.receive(), 5)
+    return entry.entry, entry.defect is not None
+
+
+@pytest.mark.parametrize("kind", [Subscription("s"), Subscription("r", reader_from=(1, 0))], ids=["ordered", "reader"])
+async def test_a_message_without_its_end_becomes_a_defect_also_behind_later_ones(broker: Broker, client, kind):
+    """Its place is before those that were handed out meanwhile, which is no sign that it was handed out itself."""
+    limits = ChunkLimits(expiry_s=0.05)
+    consumer = await client.consumer(TOPIC, replace(kind, chunk_limits=limits))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert await take(consumer) == (1, False)
+    assert await take(consumer) == (0, True)
+    sender.plain(b"last")
+    assert await take(consumer) == (2, False)
+    consumer.acknowledge_up_to((1, 2))
+    await consumer.close()
+    if kind.reader_from is None:
+        assert acknowledged(broker)[-1] == (True, [2])
+
+
+async def test_messages_that_give_way_become_defects_also_behind_later_ones(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert await take(consumer) == (1, False)
+    for number in range(3):
+        sender.chunk("b", number)
+    assert [await take(consumer) for _ in range(2)] == [(0, True), (4, False)]
+    await consumer.close()
+
+
+async def test_a_defect_that_the_application_has_does_not_come_twice(broker: Broker, client):
+    limits = ChunkLimits(expiry_s=0.05)
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=limits))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert [await take(consumer) for _ in range(2)] == [(1, False), (0, True)]
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    sender.chunk("a", 0, 0)
+    sender.plain(b"later", 1)
+    await until(lambda: not consumer._inbox.chunks)
+    assert consumer.waiting == 0
+    sender.plain(b"last")
+    assert await take(consumer) == (2, False)
+    await consumer.close()
+
+
+async def test_nothing_is_acknowledged_over_a_defect_that_is_not(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
+    sender = Sender(broker)
+    sender.plain(b"first")
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert [await take(consumer) for _ in range(3)] == [(0, False), (2, False), (1, True)]
+    consumer.acknowledge_up_to((1, 2))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(True, [0])], "2 was handed out before the defect"
+    consumer.acknowledge_up_to((1, 1))
+    consumer.flush_acks()
+    await until(lambda: len(acknowledged(broker)) == 2)
+    assert acknowledged(broker)[1] == (True, [2])
+    await consumer.close()
+
+
+async def test_what_is_handed_out_behind_a_defect_acknowledges_it(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert [await take(consumer) for _ in range(2)] == [(1, False), (0, True)]
+    sender.plain(b"last")
+    assert await take(consumer) == (2, False)
+    consumer.acknowledge_up_to((1, 2))
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [2])]
+
+
+async def test_after_a_redelivery_a_defect_of_before_holds_nothing_back(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert [await take(consumer) for _ in range(2)] == [(1, False), (0, True)]
+    consumer.redeliver()
+    await until(lambda: consumer.sessions == 2)
+    for place in range(3):
+        sender.chunk("a", place, place, consumer_epoch=1)
+    assert await take(consumer) == (2, False)
+    consumer.acknowledge_up_to((1, 2))
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [2])]
+
+
+async def test_a_batch_with_a_defect_behind_later_entries_is_acknowledged_whole(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
+    lane = PulsarLane(Partition("c", "t", "0", 0), consumer, 1 << 20)
+    sender = Sender(broker)
+    sender.plain(b"first")
+    assert (await lane.receive()).next == (1, 1, 0)
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    first = await lane.receive()
+    sender.chunk("b", 0)  # makes the other one give way
+    second = await lane.receive()
+    assert [(batch.count, batch.next) for batch in (first, second)] == [(1, (1, 3, 0)), (1, (1, 3, 0))]
+    assert [message.defect is not None for message in second.messages] == [True]
+    lane.acknowledge(first)
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    lane.acknowledge(second)
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [0]), (True, [2])]
+
+
+async def test_a_defect_in_the_queue_behind_later_entries_is_not_acknowledged_by_them(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
+    sender = Sender(broker)
+    sender.plain(b"first")
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    sender.chunk("b", 0)  # makes the other one give way
+    assert [await take(consumer) for _ in range(3)] == [(0, False), (2, False), (1, True)]
+    consumer.acknowledge_up_to((1, 2))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    consumer.acknowledge_up_to((1, 1))
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [0]), (True, [2])]

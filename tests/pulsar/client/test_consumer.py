@@ -11,11 +11,13 @@ from mqbridge.pulsar.client.acks import IDS_PER_COMMAND, Acks
 from mqbridge.pulsar.client.credit import MAX_OUTSTANDING, Credit
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, SingleMessageMetadata
 from tests.pulsar.client.broker import Broker, in_turn, success, until
 
 TOPIC = "persistent://public/default/t-partition-3"
+HELLO = join_batch([(SingleMessageMetadata(), text) for text in (b"he", b"l", b"lo")])
 
 
 def places(ack) -> list[tuple[int, int, list[int]]]:
@@ -24,9 +26,9 @@ def places(ack) -> list[tuple[int, int, list[int]]]:
 
 async def test_entries_arrive_with_all_that_is_known_about_them(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
-    broker.link.message(0, 5, 7, b"hello", redelivery_count=2, ack_set=[6], metadata={"num_messages_in_batch": 3})
+    broker.link.message(0, 5, 7, HELLO, redelivery_count=2, ack_set=[6], metadata={"num_messages_in_batch": 3})
     entry = await consumer.receive()
-    assert (entry.ledger, entry.entry, entry.partition, entry.payload) == (5, 7, 3, b"hello")
+    assert (entry.ledger, entry.entry, entry.partition, entry.payload) == (5, 7, 3, HELLO)
     assert (entry.redelivery_count, entry.ack_set, entry.defect) == (2, (6,), None)
     await consumer.close()
 

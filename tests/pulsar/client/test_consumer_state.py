@@ -190,10 +190,10 @@ class ConsumerLife(RuleBasedStateMachine):
         assert not skipped, f"acknowledged up to {entry} and never handed out: {skipped}"
         self.cursor = max(self.cursor, entry)
 
-    @precondition(lambda self: self.subscribed)
+    @precondition(lambda self: self.state.link is not State.ENDED)
     @rule()
     def redeliver(self) -> None:
-        if not self.reads:
+        if not self.reads and self.subscribed:
             self._send_acks()
         self._leave(closed=False)
         self.state.rewound()

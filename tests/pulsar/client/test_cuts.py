@@ -9,7 +9,8 @@ from mqbridge.pulsar.client import attachment, lookup, producer
 from mqbridge.pulsar.client import connection as connections
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, is_chunk
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
+from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.entry import decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.pulsar.client.broker import scripted_client

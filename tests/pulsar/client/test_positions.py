@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
+from mqbridge.errors import ClusterError
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
-from tests.pulsar.client.broker import Broker, ends_at, found, silent, until
+from tests.pulsar.client.broker import Broker, ends_at, found, in_turn, scripted_client, silent, success, until
 
 TOPIC = "persistent://public/default/t"
 
@@ -195,3 +196,48 @@ async def test_while_a_seek_has_no_answer_nothing_is_handed_out(broker: Broker, 
     await until(lambda: consumer.sessions == 2)
     assert await take(broker, consumer, 7) == [7]
     await consumer.close()
+
+
+@pytest.mark.parametrize("what", ["redeliver", "seek"])
+async def test_what_is_asked_for_while_it_subscribes_has_it_subscribe_once_more(broker: Broker, client, what):
+    """The answer of the SUBSCRIBE before is nothing to go on from, and the broker is told to forget that consumer."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1, 2)
+    consumer.acknowledge_up_to((1, 0))
+    broker.on[BaseCommand.SUBSCRIBE] = in_turn(silent, success)
+    broker.link.drop()
+    await until(lambda: len(broker.asked[BaseCommand.SUBSCRIBE]) == 2)
+    if what == "redeliver":
+        consumer.redeliver()
+    else:
+        consumer._subscribe_anew()
+    broker.link.send(success=pb.CommandSuccess(request_id=broker.asked[BaseCommand.SUBSCRIBE][1].request_id))
+    await until(lambda: consumer.sessions == 2)
+    assert len(broker.asked[BaseCommand.SUBSCRIBE]) == 3
+    assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
+    expected = [1, 2] if what == "redeliver" else [3]
+    for entry in (1, 2, 3):
+        broker.link.message(0, 1, entry, b"x", consumer_epoch=2)
+    assert [(await asyncio.wait_for(consumer.receive(), 5)).entry for _ in expected] == expected
+    await consumer.close()
+
+
+async def test_a_subscription_that_the_broker_may_have_is_closed_first_whatever_comes_between(broker: Broker, monkeypatch):
+    """Else the broker goes on with the consumer that it knows by this id, and all that it delivers is of an older epoch."""
+    impatient = scripted_client(request=0.2)
+    consumer = await impatient.consumer(TOPIC, Subscription("s"))
+    broker.on[BaseCommand.SUBSCRIBE] = in_turn(silent, success)
+    gives_up, failures = consumer.gives_up, []
+
+    def on_failure(error: ClusterError, delay: float) -> bool:
+        failures.append(error)
+        consumer.redeliver()
+        return gives_up(error, delay)
+
+    monkeypatch.setattr(consumer, "gives_up", on_failure)
+    close(broker)
+    await until(lambda: consumer.sessions == 2)
+    assert failures
+    assert broker.asked[BaseCommand.CLOSE_CONSUMER]
+    await consumer.close()
+    await impatient.close()

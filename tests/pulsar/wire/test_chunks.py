@@ -1,10 +1,12 @@
 """Chunks: cut and joined, in every disorder that producers, brokers and damage can make."""
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqbridge.pulsar.mapping.stored import decode
-from mqbridge.pulsar.wire.chunks import ChunkJoiner, ChunkLimits, chunk_room, cut
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
+from mqbridge.pulsar.wire.chunks import chunk_room, cut, is_chunk
 from mqbridge.pulsar.wire.compression import NAMES, compress
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
@@ -25,7 +27,7 @@ def add_all(joiner: ChunkJoiner, *entries: Entry) -> list[tuple[bytes | None, st
         (None, None, tuple(place[1] for place in places))
         if entry is None
         else (entry.payload, entry.defect, tuple(place[1] for place in places))
-        for entry, places in found
+        for entry, places, _ in found
     ]
 
 
@@ -52,7 +54,7 @@ def test_joined_it_looks_like_any_other_entry():
     joiner = ChunkJoiner(ChunkLimits())
     *before, last = chunks_of(0, at=5)
     assert add_all(joiner, *before) == []
-    ((entry, places),) = joiner.add(last, 0.0)
+    ((entry, places, _),) = joiner.add(last, 0.0)
     assert entry is not None
     assert (entry.place, places) == ((1, 8), ((1, 5), (1, 6), (1, 7), (1, 8)))
     assert not entry.metadata.HasField("uuid")
@@ -113,7 +115,7 @@ def test_without_its_end_it_expires():
     assert joiner.expire(100.0) == []
     joiner.touch(100.0)
     assert joiner.expire(159.0) == []
-    ((entry, places),) = joiner.expire(160.0)
+    ((entry, places, _),) = joiner.expire(160.0)
     assert "only 2 of the 4 chunks" in str(entry.defect)
     assert places == ((1, 0), (1, 1))
     assert [message.defect for message in decode(entry)] == [entry.defect]
@@ -149,6 +151,7 @@ def test_another_message_under_the_same_id_ends_the_first():
 NUMBERS = st.one_of(st.integers(-5, 6), st.integers(-(1 << 31), (1 << 31) - 1))
 
 
+@example([("a", 0, 1, -1, 0, b"")])
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), NUMBERS, NUMBERS, NUMBERS, st.integers(0, 2), st.binary(max_size=9)), max_size=40)
 )
@@ -159,10 +162,41 @@ def test_damaged_chunks_never_raise_and_never_pile_up(said):
         metadata = MessageMetadata(
             uuid=uuid, chunk_id=chunk, num_chunks_from_msg=chunks, total_chunk_msg_size=total, publish_time=published
         )
-        for entry, places in joiner.add(Entry(metadata, payload, ledger=1, entry=number), float(number)):
+        for entry, places, _ in joiner.add(Entry(metadata, payload, ledger=1, entry=number), float(number)):
             seen |= set(places)
             assert entry is None or entry.defect or len(entry.payload) == total
         assert len(joiner) <= limits.messages
         assert joiner.held_bytes <= limits.max_bytes
     seen |= {place for found in joiner.expire(1e9) for place in found.places}
     assert seen == {(1, number) for number in range(len(said))}, "every chunk is answered for"
+
+
+@pytest.mark.parametrize(
+    ("chunk", "total", "size"),
+    [(0, 0, 0), (0, -1, 0), (0, -1, -1), (3, 2, 9), (2, 2, 9), (-1, 2, 9), (1, 1, 1), (0, 2, -1)],
+)
+def test_a_chunk_that_cannot_be_one_is_a_defect_and_harms_no_other(chunk, total, size):
+    """Such a chunk has the id of a message that waits, and is nevertheless no part of it."""
+    zero, one, two, three = chunks_of(0)
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=0,
+        publish_time=1,
+        uuid="p-0",
+        chunk_id=chunk,
+        num_chunks_from_msg=total,
+        total_chunk_msg_size=size,
+    )
+    bad = Entry(metadata, b"", ledger=1, entry=9)
+    assert is_chunk(metadata)
+    joiner = ChunkJoiner(ChunkLimits())
+    (found,) = add_all(joiner, zero, bad)
+    assert ("cannot be" in str(found[1]), found[2]) == (True, (9,))
+    assert [message.defect for message in decode(bad)] == [bad.defect]
+    assert add_all(joiner, one, two, three) == [(PAYLOAD, None, (0, 1, 2, 3))]
+    assert len(joiner) == 0
+
+
+def test_a_message_in_one_piece_is_no_chunk():
+    assert not is_chunk(MessageMetadata())
+    assert not is_chunk(MessageMetadata(num_chunks_from_msg=1, chunk_id=0))

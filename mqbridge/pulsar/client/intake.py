@@ -1,0 +1,92 @@
+"""What a MESSAGE becomes: an entry that waits in the inbox, a chunk that waits for the rest of its message, or nothing.
+
+Entries of an older SUBSCRIBE are dropped, and so is what was handed out before; what is not handed out gives its credit back.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from mqbridge.pulsar.client.acknowledger import Acknowledger
+from mqbridge.pulsar.client.connection import Connection
+from mqbridge.pulsar.client.consumer_state import ConsumerState
+from mqbridge.pulsar.client.inbox import Inbox
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.entry import Entry, decode_entry
+from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.ids import full_mask
+
+
+class EntryIntake:
+    """Of one consumer. `wake` is called when chunks that waited too long become an entry."""
+
+    def __init__(
+        self,
+        state: ConsumerState,
+        inbox: Inbox,
+        acks: Acknowledger,
+        partition: int,
+        chunk_expiry_s: float,
+        connection: Callable[[], Connection | None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._state, self._inbox, self._acks, self._partition = state, inbox, acks, partition
+        self._chunk_expiry_s, self._connection, self._wake = chunk_expiry_s, connection, wake
+        self._loop = asyncio.get_running_loop()
+        self._chunk_timer: asyncio.TimerHandle | None = None
+
+    def add(self, frame: Frame) -> bool:
+        """A MESSAGE; whether the inbox has more than before."""
+        inbox, message = self._inbox, frame.command.message
+        before = len(inbox)
+        entry = decode_entry(frame.data, frame.rest)
+        entry.ledger, entry.entry = ids.entry_id(message.message_id)
+        entry.partition, entry.redelivery_count = self._partition, message.redelivery_count
+        mask = ids.from_words(message.ack_set) if message.ack_set else None
+        size = len(frame.data)
+        inbox.credit.received(mask.bit_count() if mask else entry.count, size)
+        if not self._state.is_current(message.consumer_epoch if message.HasField("consumer_epoch") else None):
+            inbox.credit.handed_over(size)
+        elif self._leave_out_acknowledged(entry, mask):
+            inbox.credit.handed_over(size)
+            self._state.skip(entry.place)
+            self._acks.unseen((entry.place,))
+        else:
+            self._acks.unseen(inbox.add(entry, size, self._loop.time()))
+            if inbox.chunks and self._chunk_timer is None:
+                self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
+        return len(inbox) > before
+
+    def _leave_out_acknowledged(self, entry: Entry, mask: int | None) -> bool:
+        """Whether all messages of the entry are acknowledged: at the broker, which has said what is left, or here.
+
+        A broker need not keep acknowledgements of single messages. A damaged entry is one message that nobody has acknowledged.
+        """
+        left = self._acks.partial.came_again(entry.place)
+        if (mask is None and left is None) or entry.defect is not None:
+            return False
+        if mask is None or left is None:
+            mask = left if mask is None else mask
+        else:
+            mask &= left
+        assert mask is not None  # noqa: S101 - one of the two said something
+        if mask.bit_length() > entry.count:
+            mask &= full_mask(entry.count)
+        entry.ack_set = tuple(ids.to_words(mask))
+        return not mask
+
+    def _expire_chunks(self) -> None:
+        """Without credit or a connection nothing could come: then the chunks that are here are not to blame."""
+        inbox, now = self._inbox, self._loop.time()
+        self._chunk_timer = None
+        if self._connection() is None or inbox.credit.outstanding <= 0:
+            inbox.chunks.touch(now)
+        self._acks.unseen(inbox.add_joined(inbox.chunks.expire(now)))
+        if inbox:
+            self._wake()
+        if inbox.chunks:
+            self._chunk_timer = self._loop.call_later(self._chunk_expiry_s / 4, self._expire_chunks)
+
+    def stop(self) -> None:
+        """No timer any more."""
+        if self._chunk_timer is not None:
+            self._chunk_timer.cancel()

@@ -1,0 +1,147 @@
+"""What a MESSAGE becomes: batches of which a part is acknowledged, here or at the broker, and metadata that cannot be true."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.pulsar.adapter.batches import mask_of
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.batch import join_batch
+from mqbridge.pulsar.wire.ids import full_mask, to_words
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, SingleMessageMetadata
+from tests.pulsar.client.broker import Broker, ends_at, scripted_client, until
+
+TOPIC = "persistent://public/default/t"
+SHARED = Subscription("s", Types.Shared)
+
+
+def deliver(broker: Broker, entry: int, count: int, *ack_set: int, **more) -> None:
+    """A batch of `count` messages to consumer 0."""
+    payload = join_batch([(SingleMessageMetadata(), b"%d" % index) for index in range(count)])
+    broker.link.message(0, 1, entry, payload, ack_set=ack_set, metadata={"num_messages_in_batch": count}, **more)
+
+
+def acknowledged(broker: Broker) -> list[tuple[int, list[int]]]:
+    return [(ids.entry_id(each)[1], list(each.ack_set)) for ack in broker.asked[BaseCommand.ACK] for each in ack.message_id]
+
+
+def granted(broker: Broker) -> int:
+    return sum(flow.messagePermits for flow in broker.asked[BaseCommand.FLOW])
+
+
+async def first_of(broker: Broker, consumer):
+    """The next entry, with a message behind it to wait for, so that nothing at all is an answer too."""
+    broker.link.message(0, 2, 0, b"behind")
+    entry = await asyncio.wait_for(consumer.receive(), 5)
+    if entry.ledger == 1:
+        await asyncio.wait_for(consumer.receive(), 5)
+        return entry
+    return None
+
+
+# --- partly acknowledged ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "ours", "theirs"), [(3, 0b001, 0b110), (3, 0b110, 0b001), (70, 1 << 69, full_mask(69))])
+async def test_what_is_acknowledged_in_parts_by_both_is_done(broker: Broker, client, count, ours, theirs):
+    """Some messages are acknowledged here, the others at the broker: nothing of the entry is left."""
+    consumer = await client.consumer(TOPIC, SHARED)
+    deliver(broker, 0, count)
+    place = (await consumer.receive()).place
+    assert not consumer.acknowledge_messages(place, ours, count)
+    consumer.redeliver([place])
+    deliver(broker, 0, count, *to_words(full_mask(count) & ~theirs))
+    assert await first_of(broker, consumer) is None
+    assert consumer.held_bytes == 0
+    await consumer.close()
+    assert acknowledged(broker) == [(0, [])]
+
+
+async def test_an_entry_of_which_nothing_is_left_is_no_backlog(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, SHARED)
+    deliver(broker, 0, 3)
+    consumer.acknowledge_message((await consumer.receive()).place, 0, 3)
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 1)
+    assert await consumer.has_more()
+    consumer.acknowledge_message((1, 1), 0, 2)
+    deliver(broker, 1, 2, 0b01)
+    await until(lambda: (1, []) in acknowledged(broker))
+    assert (consumer.waiting, await consumer.has_more()) == (0, False)
+    await consumer.close()
+
+
+@given(
+    st.integers(1, 70).flatmap(
+        lambda count: st.tuples(
+            st.just(count), st.integers(0, full_mask(count)), st.one_of(st.none(), st.integers(0, full_mask(count + 3)))
+        )
+    )
+)
+def test_an_entry_holds_what_nobody_has_acknowledged(case):
+    asyncio.run(redeliver_with(*case))
+
+
+async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
+    """`ours` is acknowledged here, `theirs` is the mask of what the broker wants to be delivered, None for everything."""
+    with pytest.MonkeyPatch.context() as patch:
+        broker = Broker()
+        patch.setattr("mqbridge.pulsar.client.connection.dial", broker.dial)
+        client = scripted_client()
+        consumer = await client.consumer(TOPIC, SHARED)
+        deliver(broker, 0, count)
+        place = (await consumer.receive()).place
+        is_whole = ours and consumer.acknowledge_messages(place, ours, count)
+        words = [] if theirs is None else to_words(theirs) or [0]
+        deliver(broker, 0, count, *words)
+        entry = await first_of(broker, consumer)
+        mine = 0 if is_whole else ours  # what was acknowledged as a whole and comes again was lost on the way
+        left = full_mask(count) & ~mine & (full_mask(count) if theirs is None else theirs)
+        assert (0 if entry is None else mask_of(entry)) == left
+        await client.close()
+
+
+async def test_a_damaged_entry_is_one_message_whatever_is_acknowledged_of_it(broker: Broker, client):
+    """Its metadata is not known, so the mask of the broker cannot be about it."""
+    consumer = await client.consumer(TOPIC, SHARED)
+    said = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, 0), ack_set=[6])
+    broker.link.send(message=said)
+    entry = await first_of(broker, consumer)
+    assert entry.defect is not None
+    assert mask_of(entry) == 1
+    await consumer.close()
+
+
+async def test_after_the_broker_closed_the_consumer_whole_entries_count_again(broker: Broker, client):
+    """An operator who sets a shared subscription back has the broker close its consumers, and wants all of it again."""
+    consumer = await client.consumer(TOPIC, SHARED)
+    deliver(broker, 0, 3)
+    place = (await consumer.receive()).place
+    consumer.acknowledge_message(place, 0, 3)
+    broker.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
+    await until(lambda: consumer.sessions == 2)
+    deliver(broker, 0, 3)
+    assert mask_of(await consumer.receive()) == 0b111
+    await consumer.close()
+
+
+# --- metadata that cannot be true -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told", [4, 1 << 20, (1 << 31) - 1])
+async def test_a_batch_that_tells_more_messages_than_it_has_bytes_for(broker: Broker, client, told):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    before = granted(broker)
+    broker.link.message(0, 1, 0, bytes(21), metadata={"num_messages_in_batch": told})
+    entry = await consumer.receive()
+    assert f"{told} messages" in str(entry.defect)
+    assert (entry.count, mask_of(entry)) == (1, 1)
+    # The broker has taken so many from the credit: it must have them back, or it never delivers again.
+    broker.link.message(0, 1, 1, b"good")
+    assert (await consumer.receive()).payload == b"good"
+    await until(lambda: granted(broker) - told - 1 >= before // 2)
+    assert all(flow.messagePermits < 1 << 31 for flow in broker.asked[BaseCommand.FLOW])
+    await consumer.close()
