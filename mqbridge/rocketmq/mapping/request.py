@@ -5,6 +5,7 @@ batch's framing, is sent alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from mqbridge.adapter import MessageFailure
 from mqbridge.errors import Failure
@@ -81,7 +82,7 @@ class _Requests:
         self._ids = None if reserve_ids is None else _ids(reserve_ids)
         self.made: list[EncodedRequest] = []
         self.failures: list[MessageFailure] = []
-        self._batch = OpenBatch(limits.max_bytes, limits.max_messages, self._batch_closed)
+        self._batch = OpenBatch(limits.max_bytes, limits.max_messages, partial(_add_batch, self.made))
 
     def add_all(self, messages: Sequence[Message]) -> None:
         """Add messages in order."""
@@ -159,9 +160,10 @@ class _Requests:
         self._batch.close()
         self.failures.append(MessageFailure(index, Failure.REFUSED, reason))
 
-    def _batch_closed(self, elements: list[Element], begin: int, born: int) -> None:
-        indexes = range(begin, begin + len(elements))
-        self.made.append(EncodedRequest(encode_batch(elements), indexes, born=born, is_batch=True))
+
+def _add_batch(made: list[EncodedRequest], elements: list[Element], begin: int, born: int) -> None:
+    """No method of `_Requests`: with the open batch they would be a cycle, and hold all bytes until garbage is collected."""
+    made.append(EncodedRequest(encode_batch(elements), range(begin, begin + len(elements)), born=born, is_batch=True))
 
 
 def _ids(reserve: Reserve) -> Iterator[bytes]:
