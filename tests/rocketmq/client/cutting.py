@@ -15,7 +15,7 @@ from mqbridge.rocketmq.client import (
     pull_loop,
     pulling,
     routes,
-    send_queue,
+    send_outage,
     stream,
 )
 from mqbridge.rocketmq.client.client import RocketmqClient
@@ -34,7 +34,7 @@ WAITS = {
     consumer: ("HANDOVER_S", "UNBALANCED_S"),
     membership: ("JOIN_PAUSE_S",),
     routes: ("LEAST_REFRESH_S",),
-    send_queue: ("FIRST_RETRY_S",),
+    send_outage: ("FIRST_RETRY_S",),
     pull_loop: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S"),
     stream: ("OVERTAKEN_S",),
     pending: ("SWEEP_S",),
