@@ -14,9 +14,9 @@ from mqbridge.rocketmq.client import (
     pop,
     pull_loop,
     pulling,
+    queue_commits,
     routes,
     send_outage,
-    stream,
 )
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.command import Command
@@ -36,7 +36,7 @@ WAITS = {
     routes: ("LEAST_REFRESH_S",),
     send_outage: ("FIRST_RETRY_S",),
     pull_loop: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S"),
-    stream: ("OVERTAKEN_S",),
+    queue_commits: ("OVERTAKEN_S",),
     pending: ("SWEEP_S",),
 }
 
