@@ -1,8 +1,8 @@
 """One queue while it is ours: pulled ahead, handed out answer by answer, committed behind.
 
-What state it is in and where it stands is in `queue_state`; how it is pulled in `pull_loop`, how it is committed and given back in
-`queue_commits` and `queue_release`. A queue that ends for a reason of
-its own (a gap, a refusal that retrying does not help) hands out what it has and then raises that; the other queues go on.
+What state it is in and where it stands is in `queue_state`; `pull_loop` pulls it, `queue_commits` and `queue_release` commit it
+and give it back. A queue that ends for a reason of its own (a gap, a refusal that retrying does not help) hands out what it has
+and then raises that; the other queues go on.
 """
 
 import asyncio
