@@ -9,13 +9,15 @@ class Backoff:
     def __init__(self, first: float = 0.1, most: float = 10.0) -> None:
         self._first, self._most = first, most
         self._next = first
+        self.begun = False
+        """Whether a delay was drawn since the last reset."""
 
     def delay(self) -> float:
         """The next delay."""
-        ceiling = self._next
+        ceiling, self.begun = self._next, True
         self._next = min(self._next * 2, self._most)
         return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
     def reset(self) -> None:
         """It worked: start over."""
-        self._next = self._first
+        self._next, self.begun = self._first, False

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,23 @@ async def test_a_release_that_cannot_be_written_is_logged(open_log: OpenLog, mon
     await lane.release()
     assert lane.revoked.is_set()
     await inbound.close()
+
+
+async def test_a_locked_file_holds_nobody_up_beyond_the_deadline(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log(busy_timeout="60s")
+    outbound = await outbound_of(cluster)
+    await outbound.send(0, Share(Batch.of(numbered(0, 10))))
+    inbound, lane = await lane_of(cluster)
+    lane.acknowledge(await lane.receive())
+    loop = asyncio.get_running_loop()
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        async with asyncio.timeout(30):
+            await lane.release(loop.time() + 0.1)
+            await inbound.close(loop.time() + 0.1)
+            await cluster.close(loop.time() + 0.1)
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+    assert lane.revoked.is_set()

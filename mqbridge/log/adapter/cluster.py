@@ -53,7 +53,7 @@ class LogCluster:
 
     async def close(self, deadline: float | None = None) -> None:
         """Let the file go."""
-        await self.store.close()
+        await self.store.close(deadline)
 
     async def topics(self) -> list[str]:
         """All topics."""

@@ -7,9 +7,9 @@ delivered again. Joining commits where the group begins, so that nothing behind 
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 
-from mqbridge.adapter import InboundSpec
+from mqbridge.adapter import InboundSpec, seconds_until
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.lane import LogLane
 from mqbridge.log.store import groups
@@ -69,7 +69,9 @@ class LogInbound:
         self._new.put_nowait(None)
         await cancel(self._task)
         self._stop_timer()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds_until(deadline))
+            await cancel(*self._tasks)
         offsets = {partition: lane.acknowledged for partition, lane in self._held.items()}
         for lane in list(self._held.values()):
             self._drop(lane)
@@ -77,7 +79,7 @@ class LogInbound:
         members.discard(self._nudge)
         if not members:
             self._store.nudges.pop(self._me.group, None)
-        await self._store.write(groups.leave, self._me, offsets)
+        await self._write_last(groups.leave, offsets, deadline, "leaving")
         self._nudge_others()
 
     async def _live(self) -> None:
@@ -154,11 +156,22 @@ class LogInbound:
                     self._dirty.setdefault(partition, offset)
             self._flush_in(RETRY_S)
 
-    async def give_back(self, lane: LogLane) -> None:
+    async def give_back(self, lane: LogLane, deadline: float | None = None) -> None:
         """Commit and end the lease of one lane. The group's rule may assign the partition again, to this member too."""
         if self._held.get(lane.id) is lane:
             self._drop(lane)
-            try:
-                await self._store.write(groups.give_back, self._me, {lane.id: lane.acknowledged})
-            except ClusterError as error:
-                log.warning("group %s: %s is given back with the next heartbeat: %s", self._me.group, lane.partition, error)
+            await self._write_last(groups.give_back, {lane.id: lane.acknowledged}, deadline, f"giving {lane.partition} back")
+
+    async def _write_last(
+        self, job: Callable[..., None], offsets: Mapping[int, int | None], deadline: float | None, what: str
+    ) -> None:
+        """Write, or give up at the deadline: another process may have the file locked for as long as `busy_timeout`.
+
+        What is not written is delivered again, to whoever gets the partition when our lease has ended.
+        """
+        try:
+            async with asyncio.timeout(seconds_until(deadline)):
+                await self._store.write(job, self._me, offsets)
+        except (ClusterError, TimeoutError) as error:
+            why = error if isinstance(error, ClusterError) else "the file is locked by somebody else"
+            log.warning("group %s: %s is left to the end of the lease: %s", self._me.group, what, why)

@@ -25,7 +25,7 @@ class Owner(Protocol):
     def moved(self, lane: "LogLane", offset: int, /) -> None:
         """The lane's acknowledged offset is to be committed."""
 
-    async def give_back(self, lane: "LogLane", /) -> None:
+    async def give_back(self, lane: "LogLane", deadline: float | None, /) -> None:
         """The lane is released."""
 
 
@@ -122,7 +122,7 @@ class LogLane:
 
     async def release(self, deadline: float | None = None) -> None:
         """Commit what is acknowledged, give the partition back."""
-        await self._owner.give_back(self)
+        await self._owner.give_back(self, deadline)
 
 
 def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:

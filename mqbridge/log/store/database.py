@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
+from mqbridge.adapter import seconds_until
 from mqbridge.errors import ClusterError, LocalProtocolError
 from mqbridge.log.store import retention, topics
 from mqbridge.log.store.read import Row
@@ -64,13 +65,13 @@ class Store:
                 spawn(self._retain(), f"log retention {self.config.path}"),
             ]
 
-    async def close(self) -> None:
-        """Let the file go, after what has been asked for already."""
+    async def close(self, deadline: float | None = None) -> None:
+        """Let the file go, after what has been asked for already; what is still at it at the deadline ends without us."""
         await cancel(*self._tasks)
         writer, reader, self._writer, self._reader = self._writer, self._reader, None, None
         for end in (reader, writer):  # the writer last: the last connection to close folds the WAL into the file
             if end is not None:
-                await self._disconnect(end)
+                await self._disconnect(end, deadline)
 
     async def _connect(self, role: str) -> tuple[ThreadPoolExecutor, sqlite3.Connection]:
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"mqbridge-log-{role}")
@@ -82,10 +83,13 @@ class Store:
             executor.shutdown(wait=False)
             raise
 
-    async def _disconnect(self, end: tuple[ThreadPoolExecutor, sqlite3.Connection]) -> None:
+    async def _disconnect(self, end: tuple[ThreadPoolExecutor, sqlite3.Connection], deadline: float | None = None) -> None:
         executor, connection = end
-        await asyncio.get_running_loop().run_in_executor(executor, connection.close)
-        executor.shutdown(wait=False)  # its thread has nothing left to do and ends by itself
+        closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
+        await asyncio.wait([closing], timeout=seconds_until(deadline))
+        if not closing.done():
+            log.warning("the log %s is busy: it is closed as soon as its last transaction has ended", self.config.path)
+        executor.shutdown(wait=False)  # its thread ends by itself, when it has nothing left to do
 
     def read(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs

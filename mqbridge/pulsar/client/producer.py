@@ -147,7 +147,7 @@ class Producer:
         """A receipt, an error, or the end of the session."""
         match frame.type:
             case BaseCommand.SEND_RECEIPT:
-                if self._outbox.on_receipt(frame.command.send_receipt):
+                if self._outbox.on_receipt(frame.command.send_receipt) and self._trouble.begun:
                     self._trouble.reset()
             case BaseCommand.SEND_ERROR:
                 self._on_send_error(frame.command.send_error)

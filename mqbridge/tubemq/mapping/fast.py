@@ -87,6 +87,9 @@ def read_pack(
             messages.append(Message(data, position=(offset, index)))
             continue
         attributes, body = data[LENGTH_BYTES : length + LENGTH_BYTES], data[length + LENGTH_BYTES :]
+        if not (attributes.isascii() or is_utf8(attributes)):
+            messages.append(read_plain(body, attributes, (offset, index), minutes))
+            continue
         template = by_length.get(length)
         if (
             template is not None
@@ -96,13 +99,10 @@ def read_pack(
             form, values, lengths = template.form, fields[1::2], template.lengths
         elif (found := split(attributes)) is not None:
             (form, values), lengths = found, None
-        elif OURS not in attributes and is_utf8(attributes):
+        elif OURS not in attributes:
             messages.append(_read_pairs(body, attributes, (offset, index), minutes))
             continue
         else:
-            messages.append(read_plain(body, attributes, (offset, index), minutes))
-            continue
-        if not (attributes.isascii() or is_utf8(attributes)):
             messages.append(read_plain(body, attributes, (offset, index), minutes))
             continue
         message = new(AttributesMessage)
