@@ -17,7 +17,8 @@ from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget
-from mqbridge.rocketmq.client.locks import RENEW_S, Locks
+from mqbridge.rocketmq.client.held_queues import HeldQueues
+from mqbridge.rocketmq.client.locks import Locks
 from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.client.offsets import offset_store
 from mqbridge.rocketmq.client.pulling import Puller
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 
 REBALANCE_S = 20.0
 UNBALANCED_S = 1.0
-COMMIT_S = 5.0
 HANDOVER_S = 0.5
 """Before the offset of a queue is read that another member may just be giving back: it commits when it hears of us."""
 
@@ -55,7 +55,6 @@ class GroupConsumer:
         self.spec = spec
         self.name = f"group {spec.group}" if spec.group else "a reader"
         self.budget = Budget(spec.max_bytes)
-        self.held: dict[Queue, QueueStream] = {}
         self.gaps: dict[Queue, int] = {}
         """Queues that were given back at a gap, and where: taken again when the group's offset is another."""
         self._client = client
@@ -64,9 +63,7 @@ class GroupConsumer:
         self.store = offset_store(spec, self._brokers)
         self.policies = TopicPolicies(self._brokers)
         self._assignment = QueueAssignment(client, spec, self.membership, self.store)
-        self._locks = Locks(self._brokers, spec.group) if spec.orderly else None
-        self._unsure: set[Queue] = set()
-        """Whose locks we asked for, and may have without a stream that would give them back."""
+        self.held = HeldQueues(self.store, Locks(self._brokers, spec.group) if spec.orderly else None)
         self._new: asyncio.Queue[QueueStream | None] = asyncio.Queue()
         self._wake = asyncio.Event()
         self._unwatch: list[Callable[[], None]] = []
@@ -84,9 +81,7 @@ class GroupConsumer:
         self._assignment.joined()
         balanced = await self._rebalance()
         self._tasks = [spawn(self._rebalances(balanced=balanced), f"rocketmq rebalancing of {self.name}")]
-        self._tasks.append(spawn(self._commits(), f"rocketmq commits of {self.name}"))
-        if self._locks is not None:
-            self._tasks.append(spawn(self._renewals(self._locks), f"rocketmq locks of {self.name}"))
+        self._tasks += self.held.keep(self.name)
 
     async def streams(self) -> AsyncIterator[QueueStream]:
         """Queues as they become ours; ends with `close`."""
@@ -113,7 +108,7 @@ class GroupConsumer:
         member = self.spec.model is not Model.ASSIGNED and BrokerRequestHandler.of(self._client).dismiss(self.spec.group, self)
         try:
             async with asyncio.timeout_at(deadline):
-                await self._unlock_unsure(self._unsure)
+                await self.held.unlock_unused(self.held.unused)
                 if member:
                     await self.membership.leave()
         except TimeoutError:
@@ -156,14 +151,7 @@ class GroupConsumer:
 
     async def unlock(self, queue: Queue) -> None:
         """Give a queue's lock back."""
-        if self._locks is not None:
-            await self._locks.unlock([queue])
-
-    async def _unlock_unsure(self, queues: set[Queue]) -> None:
-        """Give locks back that no stream holds: nobody else could have these queues for a minute."""
-        if self._locks is not None and queues:
-            await self._locks.unlock(list(queues))
-            self._unsure -= queues
+        await self.held.unlock({queue})
 
     # --- dividing ---------------------------------------------------------------------------------------------------
 
@@ -196,18 +184,15 @@ class GroupConsumer:
             return self._assignment.may_stay_missing(topic)
         gone = [stream for queue, stream in self.held.items() if queue.topic == topic and queue not in mine]
         await asyncio.gather(*(stream.revoke() for stream in gone))
-        await self._unlock_unsure({queue for queue in self._unsure if queue.topic == topic and queue not in mine})
+        await self.held.unlock_unused({queue for queue in self.held.unused if queue.topic == topic and queue not in mine})
         return await self._take_all([queue for queue in mine if queue not in self.held], alone=alone)
 
     async def _take_all(self, queues: list[Queue], *, alone: bool) -> bool:
         locked_at = None
         wanted = len(queues)
-        if self._locks is not None:
+        if self.held.needs_locks:
             locked_at = self._loop.time()
-            self._unsure.update(queues)
-            locked, refused = await self._locks.lock(queues) if queues else (set(), set())
-            self._unsure -= refused
-            queues = [queue for queue in queues if queue in locked]
+            queues = await self.held.lock(queues)
         elif queues and not alone:
             await asyncio.sleep(HANDOVER_S)
         taken = await asyncio.gather(*(self._take(queue, locked_at) for queue in queues))
@@ -218,51 +203,16 @@ class GroupConsumer:
             offset, first_start = await self._assignment.start_of(queue)
         except (ClusterError, ProtocolError) as error:
             log.warning("%s is ours but cannot be taken yet: %s", shown(queue), error)
-            await self._unlock_unsure({queue})
+            await self.held.unlock_unused({queue})
             return False
         if self.gaps.get(queue) == offset:
-            await self._unlock_unsure({queue})
+            await self.held.unlock_unused({queue})
             return True
         self.gaps.pop(queue, None)
         subscription = self.membership.subscription(queue.topic)
         puller = Puller(self._brokers, self.spec, queue, subscription, self.membership.version)
         stream = QueueStream(self, queue, subscription, puller)
-        self.held[queue] = stream
-        self._unsure.discard(queue)
+        self.held.add(stream)
         stream.begin(offset, first_start=first_start, locked_at=locked_at)
         self._new.put_nowait(stream)
         return True
-
-    # --- keeping ----------------------------------------------------------------------------------------------------
-
-    async def _commits(self) -> None:
-        while True:
-            await asyncio.sleep(COMMIT_S)
-            await self.commit_now()
-
-    async def commit_now(self) -> None:
-        """Tell the store of what was acknowledged since it was told last, without waiting for answers."""
-        due = {queue: offset for queue, stream in self.held.items() if (offset := stream.due()) is not None}
-        for queue, offset in due.items():
-            self.held[queue].told(offset)
-        for queue in await self.store.save_soon(due) if due else ():
-            if (stream := self.held.get(queue)) is not None:
-                stream.told(None)
-
-    async def _renewals(self, locks: Locks) -> None:
-        while True:
-            await asyncio.sleep(RENEW_S)
-            await self.renew(locks)
-
-    async def renew(self, locks: Locks) -> None:
-        """Take the locks of our queues again; those that another member has, or that have become too old, are lost."""
-        asked_at = self._loop.time()
-        held = dict(self.held)
-        locked, refused = await locks.lock(list(held))
-        now = self._loop.time()
-        for queue, stream in held.items():
-            if queue in locked:
-                stream.lock_renewed(asked_at)
-            elif queue in refused or not stream.state.lock_holds(now):
-                log.warning("the lock of %s is lost", stream)
-                stream.lock_lost()

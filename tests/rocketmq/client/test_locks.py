@@ -22,8 +22,8 @@ def q(number: int, broker: str = "broker-a") -> Queue:
 
 
 async def renew(consumer: GroupConsumer) -> None:
-    assert consumer._locks is not None
-    await consumer.renew(consumer._locks)
+    assert consumer.held.needs_locks
+    await consumer.held.renew()
 
 
 async def test_a_queue_is_locked_before_its_offset_is_read(scene: Scene) -> None:
