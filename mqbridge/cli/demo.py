@@ -132,7 +132,7 @@ async def bridge(config: Config, messages: int, partitions: int, report: Report)
     # The gateway's own count of idle time at the end is not work.
     proof.steps.append(Step("bridged", messages + partitions, max(time.monotonic() - began - IDLE_S, 0.001)))
     proof.clean = outcome.clean
-    proof.dead = sum(route.dead for route in outcome.routes)
+    proof.dead = sum(route.counters.dead for route in outcome.routes)
     async with _timed(proof, "verified", messages):
         copies, dead = await _read_back(config, report)
     proof.dead = min(proof.dead, dead)
@@ -192,7 +192,7 @@ async def _gateway(config: Config, total: int, report: Report) -> Outcome:
         outcome = await gateway.run(IDLE_S)
     finally:
         await cancel(watcher)
-    report("bridge", sum(route.acknowledged for route in outcome.routes), total)
+    report("bridge", sum(route.counters.acknowledged for route in outcome.routes), total)
     return outcome
 
 

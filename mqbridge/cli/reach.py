@@ -32,7 +32,7 @@ UrlOption = Annotated[
     typer.Option(
         "--at",
         metavar="URL",
-        help="Instead: tubemq://HOST:PORT[,HOST:PORT], pulsar://HOST:PORT, rocketmq://HOST:PORT, log:///PATH.",
+        help="Instead: SYSTEM://HOST:PORT[,HOST:PORT], such as pulsar://localhost:6650, or log:///PATH.",
         rich_help_panel=PANEL,
     ),
 ]

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from mqbridge.cli import exits, logs, loop
 from mqbridge.cli.console import command, debug, print_json, say
 from mqbridge.config.load import load
 from mqbridge.config.options.config import Config
+from mqbridge.delivery.counters import declared
 from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.run import Gateway
 
@@ -46,7 +46,7 @@ def run(
     _log_as(config)
     outcome = serve(config, until_idle, file)
     if as_json:
-        print_json(asdict(outcome) | {"clean": outcome.clean})
+        print_json(outcome.as_json())
     report(outcome)
     raise typer.Exit(exits.OK if outcome.clean else exits.STOPPED)
 
@@ -76,14 +76,18 @@ def serve(config: Config, until_idle_s: float | None, file: Path | None = None) 
     return loop.run(main(), stop=stop)
 
 
+ALWAYS_SAID = ("received", "stored", "dead", "acknowledged")
+"""Totals of the closing line; the others are in it when they are not 0."""
+
+
 def report(outcome: Outcome) -> None:
     """One line per route, and one per partition that stopped, on standard error."""
     for route in outcome.routes:
-        rate = route.stored / outcome.seconds if outcome.seconds else 0.0
-        counted = f"{route.received:,} received, {route.stored:,} stored, {route.dead:,} dead letters"
-        left_out = {"filtered": route.filtered, "looped": route.looped, "gaps passed": route.gaps}
-        counted += "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
-        say(f"route {route.name}: {counted}, {route.acknowledged:,} acknowledged in {outcome.seconds:.1f} s ({rate:,.0f}/s)")
+        totals = route.counters.totals()
+        rate = totals["stored"] / outcome.seconds if outcome.seconds else 0.0
+        said = [one for one in declared() if one.word and (totals[one.name] or one.name in ALWAYS_SAID)]
+        counted = ", ".join(f"{totals[one.name]:,} {one.word}" for one in said)
+        say(f"route {route.name}: {counted} in {outcome.seconds:.1f} s ({rate:,.0f}/s)")
         if route.error is not None:
             say(f"route {route.name} stopped: {route.error}")
         for partition, reason in route.stopped.items():

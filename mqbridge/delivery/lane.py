@@ -137,7 +137,6 @@ class LaneDelivery:
         counters.batches += 1
         try:
             share = Share(batch) if settings.filter is None else settings.filter.keep(batch)
-            counters.filtered += batch.count - share.count
             placed = [(target, *one) for target in self._targets for one in target.shares(share)] if share.count else []
             if any(self._would_overtake(target, partition) for target, partition, _ in placed):
                 self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, "what is before it was not stored")])

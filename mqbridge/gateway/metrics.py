@@ -1,4 +1,4 @@
-"""The metrics page: every metric is declared here, and read from the routes' own counters when the page is asked for.
+"""The metrics page: the routes' totals (`delivery/counters.py`) and gauges, read when the page is asked for.
 
 Nothing is counted twice: the hot path adds to plain integers once per batch, the collector turns them into samples.
 """
@@ -10,26 +10,9 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from mqbridge.delivery.counters import declared
 from mqbridge.gateway.reload import Reloaded
 from mqbridge.gateway.route import Route
-
-_COUNTERS = {
-    "received": "Messages received from the source",
-    "filtered": "Messages that the route's filter left out",
-    "looped": "Messages that were not written to a target because they had come from there, or passed through too many gateways",
-    "stored": "Messages stored by the targets",
-    "dead": "Messages stored as dead letters",
-    "acknowledged": "Messages acknowledged to the source",
-    "gaps": "Times that a partition went on without messages that its source had lost before they were read",
-    "batches": "Batches received from the source",
-    "bytes": "Bytes received from the source",
-}
-_NAMES = {name: f"mqbridge_{name}_messages" for name in _COUNTERS} | {
-    "dead": "mqbridge_dead_letters",
-    "gaps": "mqbridge_skipped_gaps",
-    "batches": "mqbridge_batches",
-    "bytes": "mqbridge_received_bytes",
-}
 
 
 class RouteCollector(Collector):
@@ -41,10 +24,10 @@ class RouteCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families, each with one sample per route."""
         routes = list(self._routes())
-        for field, text in _COUNTERS.items():
-            family = CounterMetricFamily(_NAMES[field], text, labels=["route"])
+        for total in declared():
+            family = CounterMetricFamily(total.metric, total.text, labels=["route"])
             for route in routes:
-                family.add_metric([route.name], getattr(route.counters, field))
+                family.add_metric([route.name], getattr(route.counters, total.name))
             yield family
         now = asyncio.get_running_loop().time()
         gauges: dict[str, tuple[str, Callable[[Route], float]]] = {

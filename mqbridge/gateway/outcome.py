@@ -1,7 +1,9 @@
 """How a run of the gateway ended."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from mqbridge.delivery.counters import Counters
 from mqbridge.gateway.route import Route
 
 
@@ -10,15 +12,14 @@ class RouteOutcome:
     """How a route ended."""
 
     name: str
-    received: int
-    stored: int
-    dead: int
-    acknowledged: int
-    error: str | None
-    filtered: int = 0
-    looped: int = 0
-    gaps: int = 0
+    counters: Counters
+    error: str | None = None
     stopped: dict[str, str] = field(default_factory=dict)
+    """Partitions that stopped by an error, and by which."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"name": self.name, **self.counters.totals(), "error": self.error, "stopped": self.stopped}
 
 
 @dataclass(slots=True)
@@ -33,19 +34,16 @@ class Outcome:
         """Whether everything that came was delivered."""
         return all(route.error is None and not route.stopped for route in self.routes)
 
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"routes": [route.as_json() for route in self.routes], "seconds": self.seconds, "clean": self.clean}
+
 
 def outcome_of(route: Route) -> RouteOutcome:
     """How this route ended."""
-    counters = route.counters
     return RouteOutcome(
-        name=route.name,
-        received=counters.received,
-        stored=counters.stored,
-        dead=counters.dead,
-        acknowledged=counters.acknowledged,
-        error=None if route.error is None else str(route.error),
-        filtered=counters.filtered,
-        looped=counters.looped,
-        gaps=counters.gaps,
-        stopped={str(partition): reason for partition, reason in route.stopped.items()},
+        route.name,
+        route.counters,
+        None if route.error is None else str(route.error),
+        {str(partition): reason for partition, reason in route.stopped.items()},
     )

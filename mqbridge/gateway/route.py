@@ -227,7 +227,7 @@ class Route:
         return LaneSettings(
             budget=self.budget,
             counters=self.counters,
-            filter=make_filter(source.msg_types, self.config.filter),
+            filter=make_filter(source.msg_types, self.config.filter, self._filtered),
             dead_letters=self._ends.dead_letters,
             skip_gaps=delivery.on_gap == "continue",
             rates=[(unit, RateLimit(limit)) for unit, limit in limits.items() if limit],
@@ -237,6 +237,9 @@ class Route:
     def _note(self, batch: Batch) -> None:
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
         self._checkpoints.note(self.name, batch.partition, batch.next)
+
+    def _filtered(self, count: int) -> None:
+        self.counters.filtered += count
 
     def _looped(self, count: int) -> None:
         self.counters.looped += count

@@ -15,9 +15,9 @@ Holds = Callable[[Message], bool]
 
 
 class Filter:
-    """Holds for each message that is to be taken."""
+    """Holds for each message that is to be taken. `left_out` is told how many are not, each time."""
 
-    def __init__(self, msg_types: frozenset[str], rules: FilterRules) -> None:
+    def __init__(self, msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> None:
         wanted: list[Holds] = []
         if msg_types:
             wanted.append(lambda message: message.msg_type in msg_types)
@@ -27,17 +27,21 @@ class Filter:
             unwanted = _any([_rule(rule) for rule in rules.exclude])
             wanted.append(lambda message: not unwanted(message))
         self._wanted = _all(wanted)
+        self._left_out = left_out
 
     def keep(self, batch: Batch) -> Share:
         """The messages that pass."""
         wanted, messages = self._wanted, batch.messages
         kept = [index for index, message in enumerate(messages) if message.defect is not None or wanted(message)]
-        return Share(batch) if len(kept) == len(messages) else Share(batch, kept)
+        if len(kept) == len(messages):
+            return Share(batch)
+        self._left_out(len(messages) - len(kept))
+        return Share(batch, kept)
 
 
-def make_filter(msg_types: frozenset[str], rules: FilterRules) -> Filter | None:
+def make_filter(msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> Filter | None:
     """The filter, None when it would take everything."""
-    return Filter(msg_types, rules) if msg_types or rules != FilterRules() else None
+    return Filter(msg_types, rules, left_out) if msg_types or rules != FilterRules() else None
 
 
 def _rule(rule: FilterRule) -> Holds:

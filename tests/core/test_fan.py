@@ -13,7 +13,7 @@ async def test_every_target_gets_everything_in_order(world: World) -> None:
     fill(world.a, "t", 3, COUNT)
     outcome = await run(world.config(route("r", "a/t", "b/t1", "c/t2", end("b/t3", partitions={"by": "key"}))))
     assert outcome.clean
-    assert outcome.routes[0].stored == 3 * COUNT
+    assert outcome.routes[0].counters.stored == 3 * COUNT
     assert stored(world.b, "t1") == stored(world.c, "t2") == stored(world.b, "t3") == stored(world.a, "t")
     assert committed(world.a, "g-r") == COUNT
 

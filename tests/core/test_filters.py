@@ -19,7 +19,7 @@ ALL = [PLAIN, PAID, OPEN, BINARY, DAMAGED]
 
 def kept(msg_types: set[str] | None = None, **rules: Any) -> list[str]:
     """The payloads of what is kept, apart from the damaged one, which always is."""
-    made = make_filter(frozenset(msg_types or ()), FilterRules.model_validate(rules))
+    made = make_filter(frozenset(msg_types or ()), FilterRules.model_validate(rules), [].append)
     assert made is not None
     found = made.keep(Batch.of(ALL)).messages
     assert found[-1] is DAMAGED
@@ -74,7 +74,7 @@ def test_types_of_the_source_and_rules_must_both_hold() -> None:
 
 
 def test_nothing_to_filter_is_no_filter() -> None:
-    assert make_filter(frozenset(), FilterRules()) is None
+    assert make_filter(frozenset(), FilterRules(), [].append) is None
 
 
 async def test_in_a_route(world: World) -> None:
@@ -88,9 +88,9 @@ async def test_in_a_route(world: World) -> None:
     assert everything(world.b, "t") == everything(world.c, "t") == want
     assert everything(world.b, "dead") == [7777, 7777]  # one for each target
     [result] = outcome.routes
-    assert (result.received, result.filtered, result.acknowledged) == (201, 200 - len(want), 201)
+    assert (result.counters.received, result.counters.filtered, result.counters.acknowledged) == (201, 200 - len(want), 201)
     assert committed(world.a, "g-r") == 201
 
 
 def test_a_filter_gives_the_messages_themselves() -> None:
-    assert Filter(frozenset({"paid"}), FilterRules()).keep(Batch.of(ALL)).messages[0] is PAID
+    assert Filter(frozenset({"paid"}), FilterRules(), [].append).keep(Batch.of(ALL)).messages[0] is PAID

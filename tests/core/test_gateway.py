@@ -174,7 +174,7 @@ async def test_refused_messages_become_dead_letters(source: Broker, target: Brok
     target.faults.refuse = lambda m: "too odd" if m.payload == b"77" and m.property("mqbridge.dead.route") is None else None
     outcome = await run(settings(source, name, delivery={"dead_letter": {"cluster": "b", "topic": "dead"}}))
     assert outcome.clean
-    assert outcome.routes[0].dead == 1
+    assert outcome.routes[0].counters.dead == 1
     assert [[p for p in partition if p != b"77"] for partition in EXPECTED] == stored(target)
     [letter] = target.topics["dead"][0].messages
     assert letter.payload == b"77"
@@ -268,7 +268,7 @@ async def test_a_rate_is_kept(source: Broker, target: Broker, name: str) -> None
     gateway.stop()
     outcome = await task
     # A second's burst, what the time that it took allows, and one batch of 50 per lane that was on its way: not all 3000.
-    assert 0 < outcome.routes[0].received <= 1000 + 1000 * (loop.time() - started) + 3 * 50
+    assert 0 < outcome.routes[0].counters.received <= 1000 + 1000 * (loop.time() - started) + 3 * 50
 
 
 async def test_patterns_and_templates(source: Broker, target: Broker, name: str) -> None:
@@ -316,7 +316,7 @@ async def test_a_gap_that_the_source_reports_stops_or_is_passed(
     assert [len(partition) for partition in stored(target)] == [1100, 1000, 1100]
     again = await run(settings(source, name, delivery={"on_gap": "continue"}))
     assert again.clean
-    assert again.routes[0].gaps == 1
+    assert again.routes[0].counters.gaps == 1
     assert "a/orders/1 goes on at 1050 without what was lost" in caplog.text
     assert [len(partition) for partition in stored(target)] == [1100, 1050, 1100]
 
@@ -331,7 +331,7 @@ async def test_a_gap_that_the_checkpoint_shows_and_the_source_reports_counts_onc
     source.gap("orders", 1, 1050)
     outcome = await run(config)
     assert outcome.clean
-    assert outcome.routes[0].gaps == 1
+    assert outcome.routes[0].counters.gaps == 1
     assert [len(partition) for partition in stored(target)] == [1100, 1050, 1100]
 
 
@@ -546,5 +546,5 @@ async def test_a_cluster_that_cannot_tell_its_bounds_just_now_is_no_reason_to_st
     gateway.clusters["a"].bounds = unable  # type: ignore[method-assign, assignment]
     outcome = await asyncio.wait_for(task, 10)
     assert outcome.clean
-    assert outcome.routes[0].stored == 1
+    assert outcome.routes[0].counters.stored == 1
     assert "cannot be checked for a gap: the admin address does not answer" in caplog.text

@@ -115,7 +115,7 @@ async def test_nothing_is_decoded_that_nobody_asks_for() -> None:
 async def test_messages_are_let_go_once_they_are_encoded() -> None:
     decoded: list[int] = []
     lane, outbound = FakeLane(batch := keyed(0, 5, decoded)), FakeOutbound()
-    made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules()))
+    made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules(), [].append))
     task = spawn(made.run(), "delivery")
     await until(lambda: outbound.sent)
     assert decoded == [0]
@@ -193,7 +193,7 @@ async def test_a_batch_that_cannot_be_decoded_is_not_acknowledged() -> None:
 
     bad = Batch(PARTITION, broken, count=5, size=10, first=(0,), next=(5,))
     lane, outbound = FakeLane(bad), FakeOutbound()
-    made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules()))
+    made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules(), [].append))
     task = spawn(made.run(), "delivery", quiet=True)
     assert "a bug in decoding" in str(await ended(task))
     assert lane.acknowledged == []

@@ -92,7 +92,7 @@ async def test_a_longer_ring_ends_at_the_limit_of_hops(world: World) -> None:
     outcome = await run(world.config(*ring))
     # Four hops: a to b, to c, back to a once, and to b again, where the fifth is refused.
     assert [len(made.topics["t"][0].messages) for made in (world.a, world.b, world.c)] == [20, 20, 10]
-    assert [result.looped for result in outcome.routes] == [0, 10, 0]
+    assert [result.counters.looped for result in outcome.routes] == [0, 10, 0]
     assert sum(committed(made, f"g-{n}") for n, made in enumerate((world.a, world.b, world.c), 1)) == 50
 
 
@@ -113,7 +113,7 @@ async def test_one_target_of_two(world: World) -> None:
     put(world.b, "t", 0, Message(b"1", origin=origin("a", "t"), hops=1), Message(b"2"))
     outcome = await run(world.config(route("r", "b/t", "a/t", "c/t")))
     assert (everything(world.a, "t"), everything(world.c, "t")) == ([2], [1, 2])
-    assert (outcome.routes[0].looped, outcome.routes[0].acknowledged) == (1, 2)
+    assert (outcome.routes[0].counters.looped, outcome.routes[0].counters.acknowledged) == (1, 2)
     assert committed(world.b, "g-r") == 2
 
 
@@ -123,7 +123,7 @@ async def test_it_can_be_turned_off(world: World, delivery: dict[str, bool]) -> 
     put(world.b, "t", 0, Message(b"1", origin=origin("a", "t"), hops=9))
     outcome = await run(world.config(route("r", "b/t", "a/t", delivery=delivery)))
     assert everything(world.a, "t") == [1]
-    assert outcome.routes[0].looped == 0
+    assert outcome.routes[0].counters.looped == 0
 
 
 async def test_it_can_be_on_without_stamps(world: World) -> None:
@@ -131,7 +131,7 @@ async def test_it_can_be_on_without_stamps(world: World) -> None:
     put(world.b, "t", 0, Message(b"1", origin=origin("a", "t"), hops=1))
     outcome = await run(world.config(route("r", "b/t", "a/t", delivery={"stamp_origin": False, "prevent_loops": True})))
     assert everything(world.a, "t") == []
-    assert outcome.routes[0].looped == 1
+    assert outcome.routes[0].counters.looped == 1
 
 
 async def test_every_spelling_of_the_target_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,4 +146,4 @@ async def test_every_spelling_of_the_target_counts(world: World, monkeypatch: py
     put(world.b, "t", 0, Message(b"1", origin=origin("a", "long://t"), hops=1), Message(b"2"))
     outcome = await run(world.config(route("r", "b/t", end("a/t"))))
     assert everything(world.a, "t") == [2]
-    assert outcome.routes[0].looped == 1
+    assert outcome.routes[0].counters.looped == 1

@@ -16,7 +16,7 @@ from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.producer import Producer, Sender
 from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.session import Sessions
+from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.wire.payload import checksum
 from tests.kit import conversation
 from tests.kit.tubemq import TubeMQ

@@ -14,7 +14,7 @@ from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.reading import Puller, push
-from mqbridge.tubemq.client.session import Sessions
+from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
 from mqbridge.tubemq.wire.text import Key, PartitionRef
 from tests.kit.tubemq import TubeMQ

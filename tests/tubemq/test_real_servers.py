@@ -9,16 +9,20 @@ import pytest
 from mqbridge.errors import ClusterError, ConnectionLost
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import spawn
+from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
 from mqbridge.tubemq.client.line import SendResult
+from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.client.spread import open_spread
-from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.frame import measure, split_frame
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_more import SecondBroker, StandbyMasters
-from tests.tubemq.real import PATIENCE_S, Client, in_order, until
+from tests.tubemq.real import PATIENCE_S, Client, fresh_group, in_order, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -122,9 +126,13 @@ CUT_METHODS = [
 
 
 class Cutter:
-    """A proxy before every server: it cuts the connection before the nth request of a method arrives, or before its answer."""
+    """A proxy before every server: it cuts the connection before the nth request of a method arrives, or before its answer.
+
+    "late": before, and the request arrives when `deliver` says so.
+    """
 
     def __init__(self) -> None:
+        self.late: list[tuple[int, bytes]] = []
         self.plan: dict[tuple[int, int], str] = {}
         self.done: list[tuple[int, str]] = []
         self._counts: dict[int, int] = {}
@@ -145,6 +153,20 @@ class Cutter:
         if step is not None:
             self.done.append((method, step))
         return step
+
+    async def deliver(self) -> bytes:
+        """Let the oldest request that is late arrive. The serialized answer."""
+        target, frame = self.late.pop(0)
+        loop = asyncio.get_running_loop()
+        answers: asyncio.Future[list[bytes]] = loop.create_future()
+        _, end = await loop.create_connection(lambda: Endpoint(measure, answers.set_result, lambda _: None), "127.0.0.1", target)
+        end.send(frame)
+        (answer,) = await answers
+        await end.close()
+        return rpc.decode_response(split_frame(answer)[1])[1]
+
+    def count(self, method: int) -> int:
+        return self._counts.get(method, 0)
 
     async def close(self) -> None:
         for server in self._servers:
@@ -182,7 +204,9 @@ class _Side:
         for frame in frames:
             serial, payload = split_frame(frame)
             step = self._cutter.fault(rpc.decode_request(payload).method)
-            if step == "before":
+            if step == "late":
+                self._cutter.late.append((self._target, frame))
+            if step in ("before", "late"):
                 self._lost(ConnectionLost("cut by the proxy"))
                 return
             if step == "after":
@@ -215,6 +239,13 @@ class CutSessions(Sessions):
         return super().to(host, self._through[port], partition)
 
 
+async def proxied(cutter: Cutter, client: Client, server: TubeMQ, open_client: Open) -> Client:
+    """Another client, which reaches the Master and the Broker through the proxy."""
+    client.stack.push_async_callback(cutter.close)
+    ports = [int(server.masters.rpartition(":")[2]), server.broker_port]
+    return await open_client(server, sessions=CutSessions({port: await cutter.port_for(port) for port in ports}))
+
+
 async def committed(session: HeldPartition, _: Pack) -> None:
     """A commit of its own; one that fails leaves the pack to come again."""
     with contextlib.suppress(ClusterError):
@@ -223,13 +254,10 @@ async def committed(session: HeldPartition, _: Pack) -> None:
 
 async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
     cutter = Cutter()
-    client.stack.push_async_callback(cutter.close)
-    ports = [int(tubemq.masters.rpartition(":")[2]), tubemq.broker_port]
-    through = {port: await cutter.port_for(port) for port in ports}
     for method in CUT_METHODS:
         cutter.plan |= {(method, 2): "before", (method, 4): "after", (method, 5): "before"}
     topic = tubemq.take_topic(3)
-    cut = await open_client(tubemq, sessions=CutSessions(through))
+    cut = await proxied(cutter, client, tubemq, open_client)
     sender = await cut.sender(topic)
     first = await cut.consumer(topic)
     first.judge = committed
@@ -256,3 +284,70 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
         assert in_order(messages)
     for messages in first.got.values():
         assert in_order(messages)
+
+
+async def test_a_registration_that_comes_late_moves_nothing(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
+    """The first one is given up and arrives while a pack is out. The id of the second is as good as the member's own.
+
+    Every pack comes once, heartbeats keep it, and the next member goes on where this one ended.
+    """
+    cutter, topic = Cutter(), tubemq.take_topic(1)
+    sender = await client.sender(topic)
+    bodies = [b"%04d" % n + bytes(2000) for n in range(1500)]
+    await asyncio.gather(*(sender.send("1:0", body) for body in bodies))
+    cutter.plan[rpc.PARTITION_REGISTER, 1] = "late"
+    cut = await proxied(cutter, client, tubemq, open_client)
+    first = await cut.consumer(topic)
+    refusals: list[int] = []
+
+    async def judge(held: HeldPartition, _: Pack) -> None:
+        if cutter.late:
+            refusals.append(RegisterResponseB2C.FromString(await cutter.deliver()).errCode)
+        held.confirm()
+
+    first.judge = judge
+    await until(lambda: first.count >= len(bodies))
+    (held,) = first.consumer.held_partitions.held.values()
+    assert first.got["1:0"] == bodies
+    assert refusals == [codes.PARTITION_OCCUPIED]
+    assert held.client_id != first.consumer.membership.client_id
+    heard = {method: cutter.count(method) + 3 for method in (rpc.PARTITION_HEARTBEAT, rpc.CONSUMER_HEARTBEAT)}
+    await until(lambda: all(cutter.count(method) >= count for method, count in heard.items()))
+    assert first.held == {"1:0"}
+    await first.consumer.close()
+    await sender.send("1:0", b"the next")
+    second = await client.consumer(topic, first.consumer.membership.group)
+    await until(lambda: second.count > 0)
+    assert second.got["1:0"] == [b"the next"]
+
+
+async def test_a_partition_that_comes_back_is_safe_from_a_get_of_its_first_time(
+    client: Client, tubemq: TubeMQ, open_client: Open
+) -> None:
+    """The get that is given up confirms a pack, under the member's own id; it arrives when the member has it once more."""
+    cutter, topic = Cutter(), tubemq.take_topic(1)
+    sender = await client.sender(topic)
+    bodies = [b"%04d" % n + bytes(2000) for n in range(1500)]
+    await asyncio.gather(*(sender.send("1:0", body) for body in bodies))
+    cutter.plan[rpc.GET, 2] = "late"
+    cut = await proxied(cutter, client, tubemq, open_client)
+    member = Member(cut.masters, fresh_group(), [topic], {}, priority=303)
+    await member.identify()
+    partitions = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=60.0, max_gets=1, offsets=None)
+    partitions.seen_at = asyncio.get_running_loop().time()
+    got: list[bytes] = []
+    async with asyncio.timeout(PATIENCE_S):
+        held = await partitions.take(sender.route.partitions["1:0"])
+        for _ in range(2):  # the second get is lost, and the partition is fenced
+            got += [message.payLoadData for message in (await held.fetch()).messages]
+            held.confirm()
+        await held.release()
+        held = await partitions.take(sender.route.partitions["1:0"])
+        while len(set(got)) < len(bodies):
+            pack = await held.fetch()
+            if cutter.late:
+                assert GetMessageResponseB2C.FromString(await cutter.deliver()).errCode == codes.DUPLICATE_PARTITION
+            got += [message.payLoadData for message in pack.messages]
+            held.confirm()
+        await held.release()
+    assert list(dict.fromkeys(got)) == bodies

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from mqbridge.adapter import ClusterModel
 from mqbridge.config.units import Duration, Size
 from mqbridge.pulsar.client.pool import TLS_SCHEME, parse_service_url
+from mqbridge.pulsar.wire.compression import CodecName
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
 
 ADMIN_PORT = 8080
@@ -84,7 +85,7 @@ class PulsarOutboundOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    compression: Literal["none", "lz4", "zlib", "zstd", "snappy"] = Field(default="none", description="Of every entry.")
+    compression: CodecName = Field(default="none", description="Of every entry.")
     batch_messages: int = Field(default=5000, ge=1, le=100_000, description="Most messages of one entry.")
     batch_bytes: Size = Field(
         default=512 << 10,

@@ -5,6 +5,7 @@ so they are read by a decompressor object, which does not ask for the end.
 """
 
 import zlib
+from typing import Literal, get_args
 
 import cramjam
 
@@ -14,8 +15,10 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 MAX_UNCOMPRESSED_BYTES = 64 << 20
 """A larger promise is refused before any memory is taken: clients cut batches at 128 KiB, brokers take 5 MiB compressed."""
 
-NAMES = {"none": pb.NONE, "lz4": pb.LZ4, "zlib": pb.ZLIB, "zstd": pb.ZSTD, "snappy": pb.SNAPPY}
+CodecName = Literal["none", "lz4", "zlib", "zstd", "snappy"]
 """The codecs as configuration spells them."""
+NAMES = {name: pb.CompressionType.Value(name.upper()) for name in get_args(CodecName)}
+"""Their numbers."""
 
 
 def compress(codec: int, data: bytes) -> bytes:

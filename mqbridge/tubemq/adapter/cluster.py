@@ -38,7 +38,7 @@ from mqbridge.tubemq.client.held_partitions import From
 from mqbridge.tubemq.client.master import DEFAULT_PORT, MAX_TOPICS, Masters
 from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.session import Sessions
+from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.mapping.preview import preview
 from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.wire.text import PartitionRef

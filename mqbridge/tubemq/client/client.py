@@ -21,7 +21,8 @@ from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
 from mqbridge.tubemq.client.producer import CLOSE_TIMEOUT_S, Producer, Sender
 from mqbridge.tubemq.client.reading import Puller
 from mqbridge.tubemq.client.routes import HEARTBEAT_S, Routes
-from mqbridge.tubemq.client.session import IDLE_S, REQUEST_TIMEOUT_S, Sessions
+from mqbridge.tubemq.client.session import REQUEST_TIMEOUT_S
+from mqbridge.tubemq.client.sessions import IDLE_S, Sessions
 from mqbridge.tubemq.client.spread import Spread, open_spread
 
 

@@ -101,6 +101,10 @@ class FlowControl:
 
     def __init__(self) -> None:
         self.default_id = self.group_id = -2
+        self.in_force = False
+        """Whether there are any rules; without one no pack is measured."""
+        self.group_in_force = False
+        """With rules of its own a group asks the Broker not to slow it down as well (escFlowCtrl)."""
         self._default, self._group = FlowRules(), FlowRules()
 
     @property
@@ -122,17 +126,14 @@ class FlowControl:
         """What limits a reader with so much unread in this minute of the day."""
         return _fitting(self._group.limits, minute, lag_bytes) or _fitting(self._default.limits, minute, lag_bytes)
 
-    @property
-    def group_in_force(self) -> bool:
-        """With rules of its own a group asks the Broker not to slow it down as well (escFlowCtrl)."""
-        return bool(self._group)
-
     def learn(self, default: tuple[int, str], group: tuple[int, str]) -> None:
         """Take in ids and texts of a Master's answer; a text counts when its id is 0 or more and new."""
         if default[0] >= 0 and default[0] != self.default_id:
             self.default_id, self._default = default[0], parse_rules(default[1])
         if group[0] >= 0 and group[0] != self.group_id:
             self.group_id, self._group = group[0], parse_rules(group[1])
+        self.group_in_force = bool(self._group)
+        self.in_force = bool(self._group or self._default)
 
 
 class Meter:

@@ -98,7 +98,7 @@ class HeldPartitions:
                 # With readStatus 2 a Broker would not look at the offset.
                 await partition.start_at(min(status, From.LATEST), offset)
         except BaseException:
-            if partition.state.strays:  # the Broker may count it as ours all the same
+            if partition.has_strays:  # the Broker may count it as ours all the same
                 self._strayed.add(ref.key)
                 await partition.release()
             raise
@@ -119,7 +119,7 @@ class HeldPartitions:
 
     def dropped(self, partition: HeldPartition) -> None:
         """A partition is not ours any more: the Master hears of it with the next heartbeat."""
-        if partition.state.strays:
+        if partition.has_strays:
             self._strayed.add(partition.ref.key)
         if self.held.get(partition.ref.key) is partition:
             del self.held[partition.ref.key]

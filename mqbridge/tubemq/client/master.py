@@ -16,7 +16,8 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
-from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo, MasterCertificateInfo
 from mqbridge.tubemq.wire.rpc import MASTER, Standby

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mqbridge.errors import LocalProtocolError
+from mqbridge.tubemq.wire.attributes import MSG_TIME_DIGITS
 from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
 MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
-TIME_DIGITS = 12
 _RESERVED = (",", "=", "$msgType$", "$msgTime$")
 
 
@@ -32,7 +32,7 @@ def encode(message: TubeMessage) -> tuple[bytes, int]:
     if message.msg_type is not None:
         pairs.append((MSG_TYPE, _whole(message.msg_type)))
     if message.msg_time is not None:
-        if len(message.msg_time) != TIME_DIGITS or not message.msg_time.isdecimal():
+        if len(message.msg_time) != MSG_TIME_DIGITS or not message.msg_time.isdecimal():
             raise LocalProtocolError(f"{message.msg_time!r} is no time of a message: it is written YYYYMMDDHHMM")
         pairs.append((MSG_TIME, message.msg_time))
     pairs += [(_whole(key), _whole(value)) for key, value in message.attributes.items()]

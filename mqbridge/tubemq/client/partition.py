@@ -27,7 +27,6 @@ from mqbridge.errors import (
     ServerRefused,
     Unreachable,
 )
-from mqbridge.tubemq.client.flow import Meter
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
@@ -76,10 +75,11 @@ class HeldPartition:
         self.revoked = self._signals.revoked
         """Set at once when it is taken away or given back."""
         member = context.membership
-        self._pacing = PartitionPacing(Meter(member.flow, filtered=bool(member.types_of(ref.topic))))
+        self._pacing = PartitionPacing(member.flow, filtered=bool(member.types_of(ref.topic)))
         self._commits = PartitionCommits(self._calls, self.state, self._signals, self.counters)
         self._registration = PartitionRegistration(context, self._calls, self.state, self._signals, self.counters, self._commits)
         self._reader = PartitionReader(self._calls, self.state, self._signals, self.counters, self._pacing)
+        self._loop = asyncio.get_running_loop()
         self._one_request = asyncio.Lock()
         """Held by a get, a commit, a registration: they mean something only one after the other."""
         self._release = PartitionRelease(self._calls, self.state, self._signals, self._dropped)
@@ -93,9 +93,17 @@ class HeldPartition:
         return self._calls.client_id
 
     @property
+    def has_strays(self) -> bool:
+        """Whether requests that were given up, now or in an earlier run, may still reach the Broker.
+
+        Those of earlier runs carry other ids than ours now, the member's own among them: it is not to be used here again.
+        """
+        return bool(self.state.strays) or self.client_id != self._context.membership.client_id
+
+    @property
     def pack(self) -> Pack | None:
         """The pack that is out."""
-        return self._reader.pack
+        return self._reader.last if self.state.pack is OUT else None
 
     @property
     def caught_up(self) -> bool:
@@ -132,29 +140,27 @@ class HeldPartition:
                 self.counters.failures += 1
                 self._refused(error)
             else:
-                self._pacing.answered()
                 return pack
 
     async def poll(self) -> Pack | None:
         """Like `look`, without a second try. Raises ClusterError as it comes, too."""
-        await self._signals.pause(self._pacing.wait_s)
+        wait_s = self._pacing.next_at - self._loop.time()
+        if wait_s > 0:
+            await self._signals.pause(wait_s)
         async with self._one_request:
-            self.state.check()
-            if self.state.must_register and not await self._registration.renew():
+            if not self.state.may_ask() and not await self._registration.renew():
                 return None
-            self.state.check()
             if self.state.pack is CONFIRMED and self._reader.end_matters:
                 await self._commits.commit(consumed=True)
             # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed.
             async with self._context.gets:
-                self.state.check()
-                return None if self.state.must_register else await self._reader.get()
+                return await self._reader.get() if self.state.may_ask() else None
 
     async def settled(self) -> None:
-        """Wait until the pack that is out is confirmed or rejected. Raises like `fetch`."""
-        if self.pack is not None:
+        """Wait until the pack that is out is confirmed or rejected. Raises like `fetch` when reading ended meanwhile."""
+        if self.state.pack is OUT:
             await self._signals.settled.wait()
-        self.state.check()
+            self.state.check()
 
     def confirm(self) -> None:
         """The pack that is out is consumed. The Broker hears of it with the next get, or soon after."""

@@ -3,10 +3,9 @@
 What the answers mean is the business of `partition_reader`, `partition_commits` and `partition_registration`.
 """
 
-import asyncio
 import logging
 
-from mqbridge.errors import ClusterError, ProtocolError, ServerRefused
+from mqbridge.errors import ClusterError, ProtocolError, ServerRefused, Unreachable
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire import codes, rpc
@@ -21,10 +20,6 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import (
 from mqbridge.tubemq.wire.text import PartitionRef
 
 log = logging.getLogger(__name__)
-
-OCCUPIED_RETRY_S = 1.0
-REGISTER_TRIES = 5
-REGISTER_PAUSE_S = 1.0
 
 
 class PartitionCalls:
@@ -63,33 +58,22 @@ class PartitionCalls:
             raise codes.refused(f"taking {self}", answer.errCode, answer.errMsg)
         return answer
 
-    async def take_patiently(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """`take` up to five times; an occupied partition twice.
-
-        The first try against a dead owner's expired lease only removes that; the second succeeds.
-        """
-        for left in range(REGISTER_TRIES - 1, -1, -1):
-            try:
-                return await self.take(read_status, offset)
-            except ClusterError as error:
-                occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
-                if not left or (occupied and left < REGISTER_TRIES - 1):
-                    raise
-                log.info("taking %s failed, trying again: %s", self, error)
-                await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
-        raise AssertionError("unreachable")
-
     async def give_back(self, *, consumed: bool) -> RegisterResponseB2C:
         """Unregister, saying whether the last pack was consumed."""
         request = self._registration(rpc.GIVE_BACK, 0 if consumed else 1)
         return await self._session.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
 
-    async def try_give_back(self, *, consumed: bool) -> None:
-        """`give_back`, and a failure is logged: the lease of a partition that nobody keeps ends by itself."""
+    async def try_give_back(self, *, consumed: bool) -> bool:
+        """`give_back`, and a failure is logged: the lease of a partition that nobody keeps ends by itself.
+
+        False when it was given up, so that it may still arrive.
+        """
         try:
             await self.give_back(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
             log.info("%s could not be given back, its Broker will notice: %s", self, error)
+            return isinstance(error, (ServerRefused, Unreachable))
+        return True
 
     async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, int]:
         """Read; `consumed` confirms the pack before. The answer and its bytes."""

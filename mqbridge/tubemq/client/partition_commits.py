@@ -26,7 +26,7 @@ class PartitionCommits:
         """The pack that is out is consumed."""
         self._state.confirm()
         self._confirmed_at = self._loop.time()
-        self._signals.update()
+        self._signals.settled.set()
 
     def is_late(self, now: float) -> bool:
         """Whether a pack was confirmed a while ago, no get followed that would say so, and a commit can."""

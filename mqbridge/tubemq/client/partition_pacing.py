@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from mqbridge.net.backoff import Backoff
-from mqbridge.tubemq.client.flow import NOT_FOUND_WAIT_S, Meter
+from mqbridge.tubemq.client.flow import NOT_FOUND_WAIT_S, FlowControl, Meter
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
 
@@ -16,50 +16,55 @@ WAIT_S = 0.3
 
 
 class PartitionPacing:
-    """The waits of one partition; `meter` knows the administrator's rules. Made inside a running loop."""
+    """The waits of one partition; `rules` are the administrator's. Made inside a running loop.
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-        self._next_at = 0.0
+    A pack that is read without rules, and after no failure, is followed by the next get at once: it is no business of this class.
+    """
+
+    def __init__(self, rules: FlowControl, *, filtered: bool) -> None:
+        self.rules = rules
+        self.next_at = 0.0
+        """Loop time of the next get. It is over when an answer comes, since the get was not sent before it."""
+        self.is_disturbed = False
+        """Failures or misses were counted, which end with the next pack."""
+        self._meter = Meter(rules, filtered=filtered)
         self._auth_failures = 0
         self._backoff = Backoff()
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def wait_s(self) -> float:
-        """Seconds from now to the next get; not above 0 when it may be sent."""
-        return self._next_at - self._loop.time()
-
     def clear(self) -> None:
         """The next get may be sent at once: it reads elsewhere."""
-        self._next_at = 0.0
-
-    def answered(self) -> None:
-        """A try ended without an error: the waits after lost answers are short again."""
-        self._backoff.reset()
+        self.next_at = 0.0
 
     def found(self, answer: GetMessageResponseB2C, size: int, lag_bytes: int) -> None:
-        """A get read `size` bytes and left `lag_bytes`."""
+        """A get read `size` bytes and left `lag_bytes`. To be told of while `is_disturbed`, and where rules are in force."""
         now = self._loop.time()
-        self._auth_failures = 0
+        self._recovered()
+        self.is_disturbed = False
         near_end, escaped = answer.requireSlow, answer.escFlowCtrl
-        self._next_at = now + self._meter.found(size, lag_bytes, now, time.time(), near_end=near_end, escaped=escaped)
+        self.next_at = now + self._meter.found(size, lag_bytes, now, time.time(), near_end=near_end, escaped=escaped)
 
     def found_nothing(self) -> None:
         """There is nothing to read now."""
-        self._auth_failures = 0
-        self._next_at = self._loop.time() + self._meter.missed()
+        self._recovered()
+        if self.rules.in_force:
+            self.is_disturbed = True
+            self._wait(self._meter.missed())
+        else:
+            self._wait(NOT_FOUND_WAIT_S)
 
     def limited(self, wait_ms: int) -> None:
         """The Broker slows us down by so much, or does not say by how much."""
-        self._next_at = self._loop.time() + (wait_ms / 1000 or NOT_FOUND_WAIT_S)
+        self._recovered()
+        self._wait(wait_ms / 1000 or NOT_FOUND_WAIT_S)
 
     def rejected(self, delay_s: float) -> None:
         """The pack that was out is to come again, and not before `delay_s` seconds."""
-        self._next_at = max(self._next_at, self._loop.time() + delay_s)
+        self.next_at = max(self.next_at, self._loop.time() + delay_s)
 
     def failed(self) -> float:
         """A request got no answer: the wait before the next."""
+        self.is_disturbed = True
         return self._wait(self._backoff.delay())
 
     def refused(self, code: int) -> float:
@@ -69,9 +74,16 @@ class PartitionPacing:
     def gives_up(self, code: int) -> bool:
         """Count a refusal of our tokens; whether it was one too many."""
         if code == codes.CERTIFICATE_FAILURE:
+            self.is_disturbed = True
             self._auth_failures += 1
         return self._auth_failures >= AUTH_TRIES
 
+    def _recovered(self) -> None:
+        """A get was answered: our tokens are good, and the waits after lost answers are short again."""
+        if self.is_disturbed:
+            self._auth_failures = 0
+            self._backoff.reset()
+
     def _wait(self, seconds: float) -> float:
-        self._next_at = self._loop.time() + seconds
+        self.next_at = self._loop.time() + seconds
         return seconds

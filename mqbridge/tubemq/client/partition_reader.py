@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mqbridge.errors import ServerRefused, Unreachable
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
-from mqbridge.tubemq.client.partition_registration import warn_if_set_back
+from mqbridge.tubemq.client.partition_registration import warn_set_back
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
 from mqbridge.tubemq.client.partition_table import OUT
@@ -44,14 +44,10 @@ class PartitionReader:
         self.caught_up = False
         """The last get found nothing."""
         self._calls, self._state, self._signals, self._counters, self._pacing = calls, state, signals, counters, pacing
-        self._last: Pack | None = None
+        self.last: Pack | None = None
+        """The pack that was found last, whatever became of it."""
         self._taken_at = 0.0
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def pack(self) -> Pack | None:
-        """The pack that is out."""
-        return self._last if self._state.pack is OUT else None
 
     @property
     def end_matters(self) -> bool:
@@ -60,13 +56,13 @@ class PartitionReader:
         A Broker that deleted what we had not read goes on at its first offset without a word. That can happen only to a reader
         that is far behind or slow, and for those one more request per pack costs nothing.
         """
-        pack = self._last
+        pack = self.last
         return pack is not None and (pack.lag_bytes > FAR_BEHIND_BYTES or self._loop.time() - self._taken_at > AGED_S)
 
     async def get(self) -> Pack | None:
         """The pack that the Broker reads, if it finds one. Raises ClusterError, GapError, LaneRevoked."""
         consumed = self._state.asked()
-        self._signals.update()
+        self._signals.settled.clear()
         self._counters.gets += 1
         try:
             answer, size = await self._calls.get(consumed=consumed)
@@ -82,24 +78,28 @@ class PartitionReader:
             self._missed(answer)
             return None
         finally:
-            self._signals.update()
+            if self._state.pack is not OUT:  # else nobody is to be woken
+                self._signals.update()
 
     def _found(self, answer: GetMessageResponseB2C, size: int) -> Pack | None:
         """A read that worked; it may still have found none of ours."""
-        offset, lag = answer.currOffset, max(answer.currDataDlt, 0)
+        pack = Pack(answer.messages, answer.currOffset, max(answer.currDataDlt, 0), answer.maxOffset, size)
+        state, pacing, counters = self._state, self._pacing, self._counters
         self.caught_up = False
-        self._pacing.found(answer, size, lag)
-        warn_if_set_back(self._calls, self._state.safe, offset)
-        self._state.found(offset, answer.maxOffset, is_empty=not answer.messages)
-        counters = self._counters
+        if pacing.is_disturbed or pacing.rules.in_force:
+            pacing.found(answer, size, pack.lag_bytes)
+        if pack.offset < state.safe:
+            warn_set_back(self._calls, state.safe, pack.offset)
+        count = len(pack.messages)
+        state.found(pack.offset, pack.max_offset, is_empty=not count)
         counters.bytes += size
-        if not answer.messages:
+        if not count:
             counters.empty += 1
             return None
         counters.packs += 1
-        counters.messages += len(answer.messages)
-        self._last, self._taken_at = Pack(answer.messages, offset, lag, answer.maxOffset, size), self._loop.time()
-        return self._last
+        counters.messages += count
+        self.last, self._taken_at = pack, self._loop.time()
+        return pack
 
     def _missed(self, answer: GetMessageResponseB2C) -> None:
         """A get that read nothing: note what it means, and when to try again."""

@@ -6,10 +6,9 @@ back, and registered under a fresh client id, for which the Broker refuses the o
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from typing import Protocol
 
-from mqbridge.errors import ServerRefused, Unreachable
+from mqbridge.errors import ClusterError, ServerRefused, Unreachable
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
@@ -24,6 +23,9 @@ log = logging.getLogger(__name__)
 
 MASTER_TIMEOUT_S = 30.0
 """After this long without a heartbeat a Master has given our partitions away."""
+REGISTER_TRIES = 5
+REGISTER_PAUSE_S = 1.0
+OCCUPIED_RETRY_S = 1.0
 FORGOTTEN_PAUSE_S = 1.0
 """Between looks at whether the Master answers again."""
 
@@ -56,11 +58,11 @@ class PartitionRegistration:
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
         """Take the partition at its Broker, from `offset` when there is one. Raises ServerRefused, ClusterError."""
-        return await self._registered(self._calls.take_patiently(read_status, offset), None)
+        return await self._take_patiently(read_status, offset, None)
 
     async def start_at(self, read_status: int, offset: int) -> None:
         """Take the partition exactly at `offset`: a later one is a gap, an earlier one is logged."""
-        answer = await self._registered(self._calls.take_patiently(read_status, offset), offset)
+        answer = await self._take_patiently(read_status, offset, offset)
         if (given := answer.currOffset) < offset:
             log.warning("%s starts at offset %d, the last that its Broker knows, and not at %d", self._calls, given, offset)
 
@@ -68,8 +70,6 @@ class PartitionRegistration:
         """Go on at `offset`. Raises LaneRevoked, and ClusterError, after which everything is as it was before."""
         if self._state.is_over:
             self._state.check()
-        if self._state.strays:
-            await self._fence()
         await self.start_at(0, offset)
         if self._state.is_over:
             self._state.check()
@@ -85,8 +85,9 @@ class PartitionRegistration:
         if self._state.strays:
             await self._fence()
         known, offset = self._state.safe, self._state.resume_at
-        answer = await self._registered(self._calls.take(0, offset), offset)
-        warn_if_set_back(self._calls, known, answer.currOffset)
+        answer = await self._take(0, offset, offset)
+        if answer.currOffset < known:
+            warn_set_back(self._calls, known, answer.currOffset)
         return True
 
     async def _fence(self) -> None:
@@ -102,9 +103,28 @@ class PartitionRegistration:
         await self._calls.give_back(consumed=False)
         self._calls.client_id = self._context.membership.fresh_client_id()
 
-    async def _registered(self, answer: Awaitable[RegisterResponseB2C], asked: int | None) -> RegisterResponseB2C:
+    async def _take_patiently(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:
+        """`_take` up to five times, fenced from what was given up before; an occupied partition twice.
+
+        The first try against a dead owner's expired lease only removes that; the second succeeds.
+        """
+        for left in range(REGISTER_TRIES - 1, -1, -1):
+            try:
+                if self._state.strays:
+                    await self._fence()
+                return await self._take(read_status, offset, asked)
+            except ClusterError as error:
+                occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
+                if not left or (occupied and left < REGISTER_TRIES - 1):
+                    raise
+                log.info("taking %s failed, trying again: %s", self._calls, error)
+                await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
+        raise AssertionError("unreachable")
+
+    async def _take(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:
+        """One registration at `offset`, if there is one; with `asked` it is a gap when the Broker begins behind that."""
         try:
-            found = await answer
+            found = await self._calls.take(read_status, offset)
         except (ServerRefused, Unreachable):  # answered, or never sent
             raise
         except BaseException:
@@ -113,13 +133,13 @@ class PartitionRegistration:
         self._counters.registrations += 1
         self._state.registered(found.currOffset, found.maxOffset, asked)
         self._signals.update()
-        if self._state.lease is RELEASED:  # given back while this was under way
-            await self._calls.try_give_back(consumed=False)
+        # Given back while this was under way.
+        if self._state.lease is RELEASED and not await self._calls.try_give_back(consumed=False):
+            self._state.registration_lost()
         return found
 
 
-def warn_if_set_back(partition: object, known: int, offset: int) -> None:
-    """Say it when a Broker reads again before what it once had confirmed."""
-    if offset < known:
-        lost = "the Broker lost what it had not written to disk, or was set back"
-        log.warning("%s went back from offset %d to %d: %s", partition, known, offset, lost)
+def warn_set_back(partition: object, known: int, offset: int) -> None:
+    """A Broker reads again before what it once had confirmed."""
+    lost = "the Broker lost what it had not written to disk, or was set back"
+    log.warning("%s went back from offset %d to %d: %s", partition, known, offset, lost)

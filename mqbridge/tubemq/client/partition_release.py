@@ -64,8 +64,8 @@ class PartitionRelease:
         is_due = self._state.must_give_back
         consumed = self._state.release(self._was_given_back())
         self._signals.update()
-        if is_due:
-            await self._calls.try_give_back(consumed=consumed)
+        if is_due and not await self._calls.try_give_back(consumed=consumed):
+            self._state.registration_lost()  # it would end, or confirm, what we have here the next time
         self._dropped()
 
     def _was_given_back(self) -> LaneRevoked:

@@ -6,7 +6,10 @@ from mqbridge.tubemq.client.partition_state import PartitionState
 
 
 class PartitionSignals:
-    """Events that follow a state, which knows nothing of tasks: whoever changes the state calls `update` after that."""
+    """Events that follow a state, which knows nothing of tasks: whoever changes the state calls `update` after that.
+
+    A pack that is read and confirmed as usual moves `settled` only, and that is done directly.
+    """
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state
@@ -27,10 +30,9 @@ class PartitionSignals:
 
     async def pause(self, seconds: float) -> None:
         """Sleep; when the partition is taken away meanwhile, raise why."""
-        if seconds > 0:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self.revoked.wait()
-            except TimeoutError:
-                return
-            self._state.check()
+        try:
+            async with asyncio.timeout(seconds):
+                await self.revoked.wait()
+        except TimeoutError:
+            return
+        self._state.check()

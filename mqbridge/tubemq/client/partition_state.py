@@ -10,7 +10,6 @@ that the Broker refuses the strays (411 or 412) whenever they arrive.
 
 from mqbridge.errors import GapError, LaneRevoked, LocalProtocolError, MqbridgeError
 from mqbridge.tubemq.client.partition_table import (
-    AFTER_REFUSAL,
     ASKED,
     CONFIRMED,
     FORGOTTEN,
@@ -107,6 +106,11 @@ class PartitionState:
         if self.why is not None:
             raise self.why
 
+    def may_ask(self) -> bool:
+        """Whether a get may be sent before another registration. Raises like `check`."""
+        self.check()
+        return not self.must_register
+
     # --- registrations ----------------------------------------------------------------------------------------------
 
     def registered(self, given: int, max_offset: int, asked: int | None) -> None:
@@ -122,7 +126,7 @@ class PartitionState:
                 self._gap(asked, given)
 
     def registration_lost(self) -> None:
-        """A registration was given up: it may move the Broker to its offset at any later time."""
+        """A request to register or to give back was given up: at any later time it may move the position, or end the lease."""
         self.strays = Strays.MOVES
 
     def forgotten(self, run: int) -> None:
@@ -134,14 +138,14 @@ class PartitionState:
 
     def asked(self) -> bool:
         """A get goes out; whether it confirms the pack before. A run with strays sends none."""
-        self.check()
-        if self.must_register:
+        if not self.may_ask():
             raise LocalProtocolError(f"{self._name}: a get before it is registered again")
-        self._before_get = self.pack
-        if self.pack in (OUT, REJECTED):
-            self.expected = self.safe  # the same pack again, or it is gone
+        before = self.pack
         self._move(pack="asked")
-        return self._before_get is CONFIRMED
+        self._before_get = before
+        if before in (OUT, REJECTED):
+            self.expected = self.safe  # the same pack again, or it is gone
+        return before is CONFIRMED
 
     def found(self, offset: int, max_offset: int, *, is_empty: bool) -> None:
         """The get read from `offset`. Raises GapError when that is past `expected`, LaneRevoked when it came too late.
@@ -165,9 +169,7 @@ class PartitionState:
 
     def get_refused(self) -> None:
         """The get was refused before anything was read."""
-        if self.pack is not ASKED:
-            raise LocalProtocolError(f"{self._name}: a refusal of a get that was not sent")
-        self.pack = AFTER_REFUSAL[self._before_get]
+        self._move(pack=f"refused after {self._before_get.value}")
 
     def get_failed(self, *, given_up: bool) -> None:
         """Nobody knows what the get read; given up, it may even be carried out later."""

@@ -82,6 +82,12 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "found": {ASKED: OUT},
     "nothing": {ASKED: NONE},
     "get failed": {ASKED: UNKNOWN},
+    # A get that was refused before the Broker read anything: what was to be said of the pack before it is still to be said.
+    "refused after none": {ASKED: NONE},
+    "refused after out": {ASKED: REJECTED},
+    "refused after confirmed": {ASKED: CONFIRMED},
+    "refused after rejected": {ASKED: REJECTED},
+    "refused after unknown": {ASKED: UNKNOWN},
     "confirmed": {OUT: CONFIRMED},
     "rejected": {OUT: REJECTED},
     "committed": {NONE: NONE, OUT: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
@@ -89,5 +95,3 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "registered": {NONE: NONE, OUT: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
     "released": {NONE: NONE, ASKED: ASKED, OUT: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
 }
-AFTER_REFUSAL = {NONE: NONE, OUT: REJECTED, CONFIRMED: CONFIRMED, REJECTED: REJECTED, UNKNOWN: UNKNOWN}
-"""A get that was refused before the Broker read anything: what was to be said of the pack before it is still to be said."""

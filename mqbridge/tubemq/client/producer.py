@@ -10,7 +10,8 @@ from ipaddress import IPv4Address
 from mqbridge.errors import LocalProtocolError, MqbridgeError
 from mqbridge.tubemq.client.line import Done, Line, SenderClosed, SendResult
 from mqbridge.tubemq.client.routes import Routes, TopicRoute
-from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.send import SendRequestEncoder

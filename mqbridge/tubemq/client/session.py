@@ -1,7 +1,7 @@
 """Calls to one server over one connection, shared by all producers and consumers and pipelined by serial number.
 
 The connection is made when it is needed and made again after it was lost; a lost one fails the calls that wait for answers, and
-retrying is the callers' business. One that nothing was sent over for a while is closed without a word.
+retrying is the callers' business.
 
 An answer goes straight to its caller's function: producers have a call per message, and a future and a turn of the loop for each
 would cost as much as all the rest.
@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from mqbridge.errors import ConnectionLost, RequestTimeout, ServerRefused
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.stats import CallCounters
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.rpc import METHOD_NAMES, decode_response, encode_request, parse
@@ -29,10 +29,6 @@ REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
 SWEEP_S = 0.25
 """How often deadlines are looked at, by one timer per connection."""
-IDLE_S = 180.0
-"""Consumers and registered producers speak to their servers every 13 s, so only Brokers that get no messages go idle."""
-IDLE_LOOKS = 4
-"""How often in that time it is looked at."""
 
 Answer = bytes | Exception
 OnAnswer = Callable[[Answer], None]
@@ -209,52 +205,3 @@ def _settle(future: "asyncio.Future[bytes]", answer: Answer) -> None:
         future.set_exception(answer)
     else:
         future.set_result(answer)
-
-
-class Sessions:
-    """The sessions of one cluster: one for each address, shared by all, or with `shared=False` one for each partition too.
-
-    A connection of its own keeps a partition's answers from queuing behind another's, at the price of as many connections.
-    """
-
-    def __init__(
-        self,
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        tls: ssl.SSLContext | None = None,
-        shared: bool = True,
-        idle_s: float = IDLE_S,
-    ) -> None:
-        self._timeout_s, self._tls, self._shared, self._idle_s = timeout_s, tls, shared, idle_s
-        self._sessions: dict[tuple[str, int, str], Session] = {}
-        self._reclaiming: asyncio.Task[None] | None = None
-
-    def to(self, host: str, port: int, partition: str = "") -> Session:
-        """The session of this address, connected or not; `partition` names what it is for, where sessions are not shared."""
-        key = host, port, "" if self._shared else partition
-        session = self._sessions.get(key)
-        if session is None:
-            session = self._sessions[key] = Session(host, port, timeout_s=self._timeout_s, tls=self._tls)
-            if self._reclaiming is None:
-                self._reclaiming = spawn(self._reclaim(), "tubemq idle connections")
-        return session
-
-    def snapshot(self) -> dict[str, dict[str, int]]:
-        """The counters of every session, by address and by the partition that it is for."""
-        return {
-            f"{host}:{port}{' ' + partition if partition else ''}": session.counters.snapshot()
-            for (host, port, partition), session in self._sessions.items()
-        }
-
-    async def close(self) -> None:
-        """Close all of them."""
-        await cancel(self._reclaiming)
-        self._reclaiming = None
-        sessions, self._sessions = self._sessions, {}
-        await asyncio.gather(*(session.close() for session in sessions.values()))
-
-    async def _reclaim(self) -> None:
-        while True:
-            await asyncio.sleep(self._idle_s / IDLE_LOOKS)
-            for session in list(self._sessions.values()):
-                await session.reclaim(self._idle_s)

@@ -4,8 +4,7 @@ from datetime import datetime, tzinfo
 from functools import cache, partial
 
 from mqbridge.mapping.bounded_cache import BoundedCache
-
-DIGITS = 12
+from mqbridge.tubemq.wire.attributes import MSG_TIME_DIGITS
 
 Minutes = BoundedCache[bytes, int | None]
 """Times (ms since the epoch) by the values of `$msgTime$`, in one zone; None for a value that is no time."""
@@ -26,7 +25,7 @@ def minute_texts_of(zone: tzinfo) -> MinuteTexts:
 
 
 def _read(zone: tzinfo, value: bytes) -> int | None:
-    if len(value) != DIGITS or not value.isdigit():
+    if len(value) != MSG_TIME_DIGITS or not value.isdigit():
         return None
     try:
         # strptime would take "2026112 3 4" apart as well; fixed offsets do not.
@@ -38,6 +37,6 @@ def _read(zone: tzinfo, value: bytes) -> int | None:
 
 def _write(zone: tzinfo, second: int) -> str | None:
     try:
-        return datetime.fromtimestamp(second, zone).strftime("%Y%m%d%H%M").zfill(DIGITS)
+        return datetime.fromtimestamp(second, zone).strftime("%Y%m%d%H%M").zfill(MSG_TIME_DIGITS)
     except (ValueError, OverflowError, OSError):
         return None

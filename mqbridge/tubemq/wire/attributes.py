@@ -4,6 +4,8 @@ An item without `=`, without a key or that is not UTF-8 is no pair; it stays in 
 """
 
 SEPARATOR, PAIR_END = b"=", b","
+MSG_TIME_DIGITS = 12
+"""The value of `$msgTime$` is a minute: YYYYMMDDHHMM, in the zone of the cluster."""
 
 
 def read_pair(item: bytes) -> tuple[str, str] | None:

@@ -9,7 +9,6 @@ from mqbridge.tubemq.client import (
     held_partitions,
     line,
     master,
-    partition_calls,
     partition_commits,
     partition_pacing,
     partition_registration,
@@ -23,10 +22,9 @@ PAUSES = {
     held_partitions: ("COMMIT_AFTER_S",),
     line: ("FIRST_RETRY_S", "MOST_RETRY_S"),
     master: ("REGISTER_PAUSE_S",),
-    partition_calls: ("OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
     partition_commits: ("COMMIT_AFTER_S",),
     partition_pacing: ("WAIT_S", "NOT_FOUND_WAIT_S"),
-    partition_registration: ("FORGOTTEN_PAUSE_S",),
+    partition_registration: ("FORGOTTEN_PAUSE_S", "OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
     partition_release: ("CONFIRM_WAIT_S",),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ServerRefused
+from mqbridge.errors import ConnectionLost, ServerRefused
 from mqbridge.net.tasks import cancel
 from mqbridge.tubemq.client import group_consumer as module
 from mqbridge.tubemq.client.consumer import Consumer
@@ -16,7 +16,7 @@ from mqbridge.tubemq.client.membership import DONE
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, MasterAuthorizedInfo, RegisterResponseM2C
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
-from tests.tubemq.client.fakes import MasterScript, Script, given_back, registered
+from tests.tubemq.client.fakes import MasterScript, Script, given_back, pack, registered
 
 HELD = "#1:10.0.0.5:8123#demo:"
 
@@ -92,7 +92,7 @@ async def test_connect_takes_reports_and_hands_out(scenes: Any, kind: int) -> No
 
 
 async def test_what_cannot_be_taken_is_not_reported(scenes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.tubemq.client.partition_calls.OCCUPIED_RETRY_S", 0.0)
+    monkeypatch.setattr("mqbridge.tubemq.client.partition_registration.OCCUPIED_RETRY_S", 0.0)
     scene = scenes()
     occupied = given_back()
     occupied.success, occupied.errCode = False, 410
@@ -100,6 +100,27 @@ async def test_what_cannot_be_taken_is_not_reported(scenes: Any, monkeypatch: py
     await scene.play(joined(), beat(event(1, 0)), beat())
     assert scene.reports()[0] == []
     assert not scene.consumer.held_partitions.held
+
+
+async def test_a_partition_that_was_fenced_comes_back_under_a_fresh_id(scenes: Any) -> None:
+    """What was given up carries the member's own id, and may still arrive."""
+    scene = scenes()
+    scene.broker.then(registered())
+    await scene.play(joined(), beat(event(1, 0)), beat())
+    held = await anext(scene.consumer.assignments())
+    scene.broker.then(ConnectionLost("a get"), given_back(), registered(), pack(0))
+    await held.fetch()
+    held.confirm()
+    scene.broker.then(given_back(), registered())
+    await held.release()
+    again = await scene.consumer.held_partitions.take(held.ref)
+    own = scene.consumer.membership.client_id
+    assert [request.clientId for request in scene.broker.asked if getattr(request, "opType", None) == TAKE] == [
+        own,
+        f"{own}-run1",
+        again.client_id,
+    ]
+    assert again.client_id not in (own, f"{own}-run1")
 
 
 @pytest.mark.parametrize("kind", [2, 20])

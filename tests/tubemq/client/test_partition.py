@@ -5,9 +5,10 @@ import logging
 
 import pytest
 
-from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused
-from mqbridge.tubemq.client import partition_calls, partition_pacing, partition_reader, partition_registration, partition_release
+from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.tubemq.client import partition_pacing, partition_reader, partition_registration, partition_release
 from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.partition_table import Strays
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
 from tests.tubemq.client.fakes import REF, Context, Script, committed, given_back, pack, refused, refused_commit, registered
 
@@ -15,9 +16,8 @@ from tests.tubemq.client.fakes import REF, Context, Script, committed, given_bac
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_pacing, "WAIT_S", 0.001)
-    monkeypatch.setattr(partition_registration, "FORGOTTEN_PAUSE_S", 0.001)
-    for name in ("REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
-        monkeypatch.setattr(partition_calls, name, 0.001)
+    for name in ("FORGOTTEN_PAUSE_S", "REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
+        monkeypatch.setattr(partition_registration, name, 0.001)
     monkeypatch.setattr(partition_pacing, "WAITS_S", dict.fromkeys(partition_pacing.WAITS_S, 0.001))
     monkeypatch.setattr(partition_pacing, "NOT_FOUND_WAIT_S", 0.001)
     monkeypatch.setattr("mqbridge.tubemq.client.flow.NOT_FOUND_WAIT_S", 0.001)
@@ -122,6 +122,32 @@ async def session_ends(session: HeldPartition, script: Script, fetching: "asynci
     await asyncio.gather(fetching, return_exceptions=True)
 
 
+async def test_flow_control_counts_from_when_its_rules_come() -> None:
+    """Without rules nobody measures a pack. A miss or a failure that was counted before a pack is none after it."""
+    script = Script(pack(0), pack(56), refused(404), refused(404), pack(112), ConnectionLost("gone"))
+    session = await opened(script)
+    pacing, loop = session._pacing, asyncio.get_running_loop()
+    await session.fetch()
+    assert pacing.next_at <= loop.time()
+    assert not pacing.is_disturbed
+    session._context.membership.flow.learn(
+        (1, '[{"type":3,"rule":[{"normFreqInMs":50}]},{"type":1,"rule":[{"zeroCnt":2,"freqInMs":20}]}]'), (-2, "")
+    )
+    session.confirm()
+    before = loop.time()
+    await session.fetch()
+    assert pacing.next_at >= before + 0.05
+    session.confirm()
+    assert await session.look() is None
+    assert pacing.is_disturbed
+    before = loop.time()
+    assert await session.look() is None
+    assert pacing.next_at >= before + 0.02, "the second miss in a row"
+    await session.fetch()
+    assert not pacing.is_disturbed
+    assert pacing._meter._misses == 0
+
+
 async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:
     script = Script(pack(0), registered(56), pack(56))
     session = await opened(script)
@@ -186,12 +212,49 @@ async def test_an_occupied_partition_is_tried_twice() -> None:
 
 
 async def test_other_failures_to_register_are_tried_five_times() -> None:
-    session = HeldPartition(Context(Script(*[ConnectionLost("x")] * 4, registered())), REF)
+    session = HeldPartition(Context(Script(*[Unreachable("x")] * 4, registered())), REF)
+    await session.register(0)
+    session = HeldPartition(Context(Script(*[ConnectionLost("x")] * 4, given_back(), registered())), REF)
     await session.register(0)
     script = Script(*[ConnectionLost("x")] * 6)
     with pytest.raises(ConnectionLost):
         await HeldPartition(Context(script), REF).register(0)
     assert len(script.asked) == 5
+
+
+@pytest.mark.parametrize("offset", [None, 56], ids=["where the group stands", "at an offset"])
+async def test_a_registration_that_was_given_up_is_fenced_before_the_next_try(offset: int | None) -> None:
+    """It may still arrive, and then take the partition for an id without heartbeats, or move the position of a reader."""
+    script = Script(RequestTimeout("silent"), Unreachable("down"), given_back(), registered(56), pack(56))
+    session = HeldPartition(Context(script), REF)
+    await (session.register(0) if offset is None else session.start_at(0, offset))
+    taken, _, left, again = script.asked
+    assert [request.opType for request in script.asked] == [TAKE, GIVE_BACK, GIVE_BACK, TAKE]
+    assert (taken.clientId, left.clientId, left.readStatus, again.clientId) == ("c1", "c1", 1, "c1-run1")
+    assert taken.HasField("currOffset") == again.HasField("currOffset") == (offset is not None)
+    assert (await session.fetch()).offset == 56
+    assert script.asked[-1].clientId == "c1-run1"
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "refused then"])
+async def test_a_registration_that_was_given_up_leaves_a_stray(is_cancelled: bool) -> None:
+    """Whoever gives up for good knows that the Broker may count the partition as ours, now or later."""
+    occupied = registered()
+    occupied.success, occupied.errCode = False, 410
+    script = Script() if is_cancelled else Script(RequestTimeout("silent"), given_back(), occupied)
+    session = HeldPartition(Context(script), REF)
+    if is_cancelled:
+        registering = asyncio.ensure_future(session.register(0))
+        await script.silent.wait()
+        registering.cancel()
+        await asyncio.wait([registering])
+    else:
+        with pytest.raises(ServerRefused):
+            await session.register(0)
+    assert session.state.strays is Strays.MOVES
+    script.then(given_back())
+    await session.release()
+    assert script.asked[-1].opType == GIVE_BACK
 
 
 async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:

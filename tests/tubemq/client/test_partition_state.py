@@ -75,6 +75,9 @@ class Wire:
         kind, handler = self._handlers[method]
         return bytes(handler(kind.FromString(body)).SerializeToString())
 
+    def client_id(self, method: int, body: bytes) -> str:
+        return str(self._handlers[method][0].FromString(body).clientId)
+
     def forget(self, future: "asyncio.Future[bytes]") -> None:
         for entry in self.waiting:
             if entry[2] is future:
@@ -377,7 +380,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def take_over(self) -> None:
         """After the leases of everybody else have ended; what nobody confirmed is read again."""
-        self.strayed |= bool(self.partition.state.strays)
+        self.strayed |= self.partition.has_strays
         if self.broker.owners.pop(KEY, None) is not None:
             self.broker.delta.pop(KEY, None)
         if self.may_be_moved:
@@ -397,6 +400,13 @@ class PartitionMachine(RuleBasedStateMachine):
     def who_waits_for_the_pack_is_woken(self) -> None:
         assert self.partition._signals.settled.is_set() == self.partition.state.is_settled
         assert self.partition.revoked.is_set() == self.partition.state.is_over
+
+    @invariant()
+    def what_is_late_is_not_taken_for_ours(self) -> None:
+        """It carries an id that is not in use any more, unless it is known that this run may be disturbed."""
+        state = self.partition.state
+        if state.lease is not RELEASED and not state.strays:
+            assert self.partition.client_id not in [self.wire.client_id(*request) for request in self.wire.late]
 
     def teardown(self) -> None:
         try:
@@ -423,6 +433,9 @@ class PartitionMachine(RuleBasedStateMachine):
                 assert isinstance(state.why, GapError)
                 assert state.why.resume is not None
                 self.target, self.may_be_moved = state.why.resume[0] // STEP, True
+                if self.broker.owners.get(KEY, self.partition.client_id) != self.partition.client_id:
+                    self.broker.owners.pop(KEY)  # a late registration's lease, which nobody keeps: it ends by itself
+                    self.broker.delta.pop(KEY, None)
                 self.start("seek", self.partition.seek(self.target * STEP))
             elif self.is_idle:
                 self.take_over()
@@ -461,6 +474,67 @@ def test_a_get_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     machine.teardown()
 
 
+def test_a_registration_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take the reader of a later try back to where both begin."""
+    hurry(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.give_up(is_cut=False, arrives="later")
+    while machine.pack is None:
+        machine.answer()
+    machine.settle(is_confirmed=True)
+    machine.commit_late()
+    while machine.wire.waiting and machine.partition.state.safe == 0:
+        machine.answer()
+    owner, confirmed, delta = (dict(of) for of in (machine.broker.owners, machine.broker.confirmed, machine.broker.delta))
+    machine.wire.carry_out(*machine.wire.late.pop())
+    assert (machine.broker.owners, machine.broker.confirmed, machine.broker.delta) == (owner, confirmed, delta)
+    machine.teardown()
+
+
+def test_a_partition_that_comes_back_is_safe_from_requests_of_its_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They carry the member's own id, under which it was held before it was fenced: so that is not used for it again."""
+    hurry(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    machine.answer()
+    machine.settle(is_confirmed=True)
+    machine.give_up(is_cut=False, arrives="later")  # a get that confirms
+    while machine.pack is None:
+        machine.answer()
+    machine.pack = None
+    machine.release(luck=0)
+    while not machine.is_idle:
+        machine.answer()
+    machine.take_over()
+    while machine.pack is None:
+        machine.answer()
+    machine.settle(is_confirmed=True, is_late=True)
+    while machine.pack is None:  # is held against what was acknowledged
+        machine.answer()
+    machine.teardown()
+
+
+def test_a_partition_that_comes_back_is_safe_from_its_own_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that arrives late would end the next time that we have it, and could confirm what is out by then."""
+    hurry(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    machine.answer()
+    machine.settle(is_confirmed=True)
+    machine.release(luck=0)
+    machine.answer()  # the get that was under way
+    machine.give_up(is_cut=False, arrives="later")
+    assert machine.is_idle
+    machine.take_over()
+    while machine.pack is None:
+        machine.answer()
+    while machine.wire.late:
+        machine.wire.carry_out(*machine.wire.late.pop())
+    assert machine.broker.owners[KEY] == machine.partition.client_id
+    assert machine.broker.confirmed[KEY] <= machine.low * STEP
+    machine.teardown()
+
+
 def test_every_state_has_its_place_in_the_tables() -> None:
     for table, states in ((LEASE_TABLE, Lease), (PACK_TABLE, PackState)):
         for event, row in table.items():
@@ -485,6 +559,28 @@ def test_what_is_not_in_the_tables_is_refused() -> None:
     with pytest.raises(LocalProtocolError):
         state.found(0, 100, is_empty=False)  # its answer, late
     assert ASKED is not state.pack
+
+
+@pytest.mark.parametrize(
+    ("settle", "after"),
+    [(None, PackState.REJECTED), ("reject", PackState.REJECTED), ("confirm", CONFIRMED)],
+    ids=["never settled", "rejected", "confirmed"],
+)
+def test_a_refused_get_leaves_what_was_to_be_said_of_the_pack_before(settle: str | None, after: PackState) -> None:
+    """A pack that was out comes again all the same, since nobody waits for it any more. It happens once per get."""
+    state = PartitionState("demo 1:0")
+    state.registered(0, 100, None)
+    state.asked()
+    state.found(0, 100, is_empty=False)
+    if settle is not None:
+        getattr(state, settle)()
+    assert state.asked() == (settle == "confirm")
+    with pytest.raises(LocalProtocolError, match="'asked' cannot happen"):
+        state.asked()
+    state.get_refused()
+    assert state.pack is after
+    with pytest.raises(LocalProtocolError, match="'refused after"):
+        state.get_refused()
 
 
 def test_a_gap_ends_only_by_a_seek_or_with_the_partition() -> None:

@@ -10,7 +10,8 @@ import pytest_asyncio
 from mqbridge.errors import ConnectionLost, RequestTimeout, Unreachable
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.tubemq.client import session as module
-from mqbridge.tubemq.client.session import Session, Sessions
+from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.client.stats import difference, total
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.rpc import GET, READ, RemoteError, decode_request, encode_error, encode_response
