@@ -6,7 +6,7 @@ from functools import partial
 from typing import get_args, get_type_hints
 
 from mqbridge.errors import ClusterError
-from mqbridge.rocketmq.client.pop import make_receipts
+from mqbridge.rocketmq.client.pop_receipts import make_receipts
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.route import read_route
 from mqbridge.rocketmq.mapping.stored import decode as decode_messages

@@ -16,7 +16,7 @@ from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
-from mqbridge.rocketmq.adapter.retries import RetryLane
+from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.route import TopicRoute

@@ -1,5 +1,7 @@
 """RocketMQ's mapping: what a record says, what a message becomes, and that the fast ways agree with the plain ones."""
 
+import gc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -257,6 +259,13 @@ def test_the_room_left_for_the_broker_is_enough_for_what_it_adds() -> None:
 def test_any_message_comes_back_whole(message: Message) -> None:
     message.deliver_at = None
     assert said(again(message)) == said(message)
+
+
+def test_encoded_messages_are_let_go_without_garbage_collection() -> None:
+    messages = [Message(b"x", position=(number,)) for number in range(5)]
+    gc.collect()
+    assert len(sends(*messages, origin=PREFIX, limits=Limits(max_messages=2))) == 3
+    assert gc.collect() == 0
 
 
 def test_every_system_name_has_a_row() -> None:

@@ -13,7 +13,8 @@ from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.adapter.deadlines import by_deadline
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
-from mqbridge.rocketmq.adapter.retries import RetryLane, RetryQueue
+from mqbridge.rocketmq.adapter.retry_lane import RetryLane
+from mqbridge.rocketmq.adapter.retry_queue import RetryQueue
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.consumer import GroupConsumer
 from mqbridge.rocketmq.client.sendback import SendBack

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from mqbridge.errors import LocalProtocolError
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.held_queues import HeldQueues
 from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
@@ -33,7 +34,7 @@ class ServedConsumer(Protocol):
 
     spec: GroupSpec
     membership: Membership
-    held: dict[Queue, QueueStream]
+    held: HeldQueues
     gaps: dict[Queue, int]
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:

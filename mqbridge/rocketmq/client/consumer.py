@@ -1,6 +1,6 @@
 """A member of a consumer group, or a reader of given queues: it divides, takes queues, commits, and gives them back.
 
-Nobody assigns queues. Each member asks a broker who is in the group, divides the queues as all others do, and takes its part:
+Nobody assigns queues. Each member divides them as all others do (`queue_assignment`) and takes its part:
 when a broker says that the members changed, when a route changed, every 20 s, and again after 1 s when not everything could be
 had. For moments two members may read one queue; at rest each queue has one owner.
 
@@ -11,33 +11,28 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
+from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget
-from mqbridge.rocketmq.client.locks import RENEW_S, Locks
+from mqbridge.rocketmq.client.held_queues import HeldQueues
+from mqbridge.rocketmq.client.locks import Locks
 from mqbridge.rocketmq.client.membership import Membership
-from mqbridge.rocketmq.client.offsets import GroupOffsets, NoOffsets, OffsetStore, StoredOffsets, start_of
-from mqbridge.rocketmq.client.positions import Positions
+from mqbridge.rocketmq.client.offsets import offset_store
 from mqbridge.rocketmq.client.pulling import Puller
-from mqbridge.rocketmq.client.rebalance import divide
+from mqbridge.rocketmq.client.queue_assignment import QueueAssignment
 from mqbridge.rocketmq.client.route import TopicRoute, shown
-from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
+from mqbridge.rocketmq.client.spec import GroupSpec, Model
 from mqbridge.rocketmq.client.stream import QueueStream
-from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.client.topic_policies import TopicPolicies
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.codes import Code
-from mqbridge.rocketmq.wire.headers.admin import TopicHeader
 
 log = logging.getLogger(__name__)
 
 REBALANCE_S = 20.0
 UNBALANCED_S = 1.0
-COMMIT_S = 5.0
-RETRY_TOPIC_S = 60.0
-"""How long after joining a missing retry topic is looked for every second; then with every round."""
 HANDOVER_S = 0.5
 """Before the offset of a queue is read that another member may just be giving back: it commits when it hears of us."""
 
@@ -60,21 +55,15 @@ class GroupConsumer:
         self.spec = spec
         self.name = f"group {spec.group}" if spec.group else "a reader"
         self.budget = Budget(spec.max_bytes)
-        self.held: dict[Queue, QueueStream] = {}
         self.gaps: dict[Queue, int] = {}
         """Queues that were given back at a gap, and where: taken again when the group's offset is another."""
         self._client = client
         self._brokers = Brokers(client)
         self.membership = Membership(self._brokers, spec)
-        self._positions = Positions(client)
-        self.store: OffsetStore = self._offset_store()
-        self._locks = Locks(self._brokers, spec.group) if spec.orderly else None
-        self._unsure: set[Queue] = set()
-        """Whose locks we asked for, and may have without a stream that would give them back."""
-        self._early: dict[str, frozenset[Queue]] = {}
-        """The queues that each topic had when we joined."""
-        self._joined_at = 0.0
-        self._compacted: dict[str, bool] = {}
+        self.store = offset_store(spec, self._brokers)
+        self.policies = TopicPolicies(self._brokers)
+        self._assignment = QueueAssignment(client, spec, self.membership, self.store)
+        self.held = HeldQueues(self.store, Locks(self._brokers, spec.group) if spec.orderly else None)
         self._new: asyncio.Queue[QueueStream | None] = asyncio.Queue()
         self._wake = asyncio.Event()
         self._unwatch: list[Callable[[], None]] = []
@@ -82,29 +71,17 @@ class GroupConsumer:
         self._closing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-    def _offset_store(self) -> OffsetStore:
-        if self.spec.model is Model.BROADCASTING:
-            return NoOffsets() if self.spec.store is None else StoredOffsets(self.spec.store)
-        return GroupOffsets(self._brokers, self.spec.group, self.spec.start) if self.spec.group else NoOffsets()
-
     async def start(self) -> None:
         """Find the topics, join, take queues, and keep doing so. Raises ClusterError."""
-        topics = [subscription.topic for subscription in self.spec.subscriptions]
-        for topic in topics:
-            route = await self._client.routes.get(topic)
-            if route is None:
-                raise ClusterError(f"{self.name} cannot read topic {topic}: no name server knows it", Failure.FATAL)
-            self._early[topic] = frozenset(route.read_queues())
+        await self._assignment.find_topics(self.name)
         self._unwatch = [self._client.routes.watch(topic, self._route_changed) for topic in self.membership.topics]
         if self.spec.model is not Model.ASSIGNED:
             BrokerRequestHandler.of(self._client).admit(self.spec.group, self)
             await self.membership.join()
-        self._joined_at = self._loop.time()
+        self._assignment.joined()
         balanced = await self._rebalance()
         self._tasks = [spawn(self._rebalances(balanced=balanced), f"rocketmq rebalancing of {self.name}")]
-        self._tasks.append(spawn(self._commits(), f"rocketmq commits of {self.name}"))
-        if self._locks is not None:
-            self._tasks.append(spawn(self._renewals(self._locks), f"rocketmq locks of {self.name}"))
+        self._tasks += self.held.keep(self.name)
 
     async def streams(self) -> AsyncIterator[QueueStream]:
         """Queues as they become ours; ends with `close`."""
@@ -131,7 +108,7 @@ class GroupConsumer:
         member = self.spec.model is not Model.ASSIGNED and BrokerRequestHandler.of(self._client).dismiss(self.spec.group, self)
         try:
             async with asyncio.timeout_at(deadline):
-                await self._unlock_unsure(self._unsure)
+                await self.held.unlock_unused(self.held.unused)
                 if member:
                     await self.membership.leave()
         except TimeoutError:
@@ -174,27 +151,7 @@ class GroupConsumer:
 
     async def unlock(self, queue: Queue) -> None:
         """Give a queue's lock back."""
-        if self._locks is not None:
-            await self._locks.unlock([queue])
-
-    async def _unlock_unsure(self, queues: set[Queue]) -> None:
-        """Give locks back that no stream holds: nobody else could have these queues for a minute."""
-        if self._locks is not None and queues:
-            await self._locks.unlock(list(queues))
-            self._unsure -= queues
-
-    async def compacted(self, queue: Queue) -> bool:
-        """Ask the broker for the topic's policy, once. One that cannot say has no such topics."""
-        known = self._compacted.get(queue.topic)
-        if known is None:
-            try:
-                answer = await self._brokers.ask(queue, Code.GET_TOPIC_CONFIG, TopicHeader(queue.topic).encode())
-            except ServerRefused:
-                known = False
-            else:
-                known = TopicConfig.decode(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
-            self._compacted[queue.topic] = known
-        return known
+        await self.held.unlock({queue})
 
     # --- dividing ---------------------------------------------------------------------------------------------------
 
@@ -219,41 +176,23 @@ class GroupConsumer:
 
     async def _divide(self, topic: str) -> bool:
         try:
-            mine, alone = await self._part_of(topic)
+            mine, alone = await self._assignment.part_of(topic)
         except (ClusterError, ProtocolError) as error:
             log.warning("the queues of %s for %s stay as they are: %s", topic, self.name, error)
             return False
         if mine is None:
-            return topic not in self._early and self._loop.time() - self._joined_at > RETRY_TOPIC_S
+            return self._assignment.may_stay_missing(topic)
         gone = [stream for queue, stream in self.held.items() if queue.topic == topic and queue not in mine]
         await asyncio.gather(*(stream.revoke() for stream in gone))
-        await self._unlock_unsure({queue for queue in self._unsure if queue.topic == topic and queue not in mine})
+        await self.held.unlock_unused({queue for queue in self.held.unused if queue.topic == topic and queue not in mine})
         return await self._take_all([queue for queue in mine if queue not in self.held], alone=alone)
-
-    async def _part_of(self, topic: str) -> tuple[list[Queue] | None, bool]:
-        """Our queues of a topic, None for those that we hold; and whether nobody else is in the group. Raises ClusterError."""
-        if self.spec.model is Model.ASSIGNED:
-            return [queue for queue in self.spec.queues if queue.topic == topic], True
-        # The retry topic is made by our heartbeat, and shows some milliseconds later: what is missing is asked for each time.
-        route = await self._client.routes.get(topic) or await self._client.routes.get(topic, fresh=True)
-        if route is None:
-            return None, True
-        if self.spec.model is Model.BROADCASTING:
-            return list(route.read_queues()), True
-        members = await self.membership.members(route)
-        if members is None:
-            return None, True
-        return divide(self.spec.strategy, self._client.client_id, route.read_queues(), members), len(members) == 1
 
     async def _take_all(self, queues: list[Queue], *, alone: bool) -> bool:
         locked_at = None
         wanted = len(queues)
-        if self._locks is not None:
+        if self.held.needs_locks:
             locked_at = self._loop.time()
-            self._unsure.update(queues)
-            locked, refused = await self._locks.lock(queues) if queues else (set(), set())
-            self._unsure -= refused
-            queues = [queue for queue in queues if queue in locked]
+            queues = await self.held.lock(queues)
         elif queues and not alone:
             await asyncio.sleep(HANDOVER_S)
         taken = await asyncio.gather(*(self._take(queue, locked_at) for queue in queues))
@@ -261,68 +200,19 @@ class GroupConsumer:
 
     async def _take(self, queue: Queue, locked_at: float | None) -> bool:
         try:
-            offset, first_start = await self._start_of(queue)
+            offset, first_start = await self._assignment.start_of(queue)
         except (ClusterError, ProtocolError) as error:
             log.warning("%s is ours but cannot be taken yet: %s", shown(queue), error)
-            await self._unlock_unsure({queue})
+            await self.held.unlock_unused({queue})
             return False
         if self.gaps.get(queue) == offset:
-            await self._unlock_unsure({queue})
+            await self.held.unlock_unused({queue})
             return True
         self.gaps.pop(queue, None)
         subscription = self.membership.subscription(queue.topic)
         puller = Puller(self._brokers, self.spec, queue, subscription, self.membership.version)
         stream = QueueStream(self, queue, subscription, puller)
-        self.held[queue] = stream
-        self._unsure.discard(queue)
+        self.held.add(stream)
         stream.begin(offset, first_start=first_start, locked_at=locked_at)
         self._new.put_nowait(stream)
         return True
-
-    async def _start_of(self, queue: Queue) -> tuple[int, bool]:
-        """Where to begin, and whether that is our own choice. Raises ClusterError."""
-        given = self.spec.offsets.get(queue)
-        if given is not None:
-            return given, False
-        stored = await self.store.load(queue)
-        if stored is not None:
-            return stored, False
-        early = self._early.get(queue.topic)
-        late = early is None or queue not in early
-        # All of a retry topic's messages, and of a queue that the topic got later, came after the group had its start.
-        start = StartOffset.EARLIEST if late else self.spec.start
-        return await start_of(self._positions, queue, start, self.spec.start_ms), True
-
-    # --- keeping ----------------------------------------------------------------------------------------------------
-
-    async def _commits(self) -> None:
-        while True:
-            await asyncio.sleep(COMMIT_S)
-            await self.commit_now()
-
-    async def commit_now(self) -> None:
-        """Tell the store of what was acknowledged since it was told last, without waiting for answers."""
-        due = {queue: offset for queue, stream in self.held.items() if (offset := stream.due()) is not None}
-        for queue, offset in due.items():
-            self.held[queue].told(offset)
-        for queue in await self.store.save_soon(due) if due else ():
-            if (stream := self.held.get(queue)) is not None:
-                stream.told(None)
-
-    async def _renewals(self, locks: Locks) -> None:
-        while True:
-            await asyncio.sleep(RENEW_S)
-            await self.renew(locks)
-
-    async def renew(self, locks: Locks) -> None:
-        """Take the locks of our queues again; those that another member has, or that have become too old, are lost."""
-        asked_at = self._loop.time()
-        held = dict(self.held)
-        locked, refused = await locks.lock(list(held))
-        now = self._loop.time()
-        for queue, stream in held.items():
-            if queue in locked:
-                stream.lock_renewed(asked_at)
-            elif queue in refused or not stream.state.lock_holds(now):
-                log.warning("the lock of %s is lost", stream)
-                stream.lock_lost()

@@ -14,7 +14,7 @@ from mqbridge.rocketmq.client.broadcast import BroadcastOffsets
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.route import shown
-from mqbridge.rocketmq.client.spec import StartOffset
+from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.offsets import UpdateOffsetHeader
@@ -118,3 +118,10 @@ async def start_of(positions: Positions, queue: Queue, start: StartOffset, start
     if start is StartOffset.TIMESTAMP:
         return await positions.at(queue, start_ms)
     return await positions.first(queue)
+
+
+def offset_store(spec: GroupSpec, brokers: Brokers) -> OffsetStore:
+    """Who keeps the offsets of a consumer like this."""
+    if spec.model is Model.BROADCASTING:
+        return NoOffsets() if spec.store is None else StoredOffsets(spec.store)
+    return GroupOffsets(brokers, spec.group, spec.start) if spec.group else NoOffsets()

@@ -22,6 +22,7 @@ from mqbridge.rocketmq.client.pulling import PullAnswer, Puller
 from mqbridge.rocketmq.client.queue_state import Pull, QueueState
 from mqbridge.rocketmq.client.queue_table import Event
 from mqbridge.rocketmq.client.subscription import Subscription
+from mqbridge.rocketmq.client.topic_policies import TopicPolicies
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.tags import TAG
@@ -52,6 +53,7 @@ class PullContext(Protocol):
     """What pulling needs of its consumer."""
 
     budget: Budget
+    policies: TopicPolicies
 
     @property
     def commits_with_pulls(self) -> bool:
@@ -62,9 +64,6 @@ class PullContext(Protocol):
 
     def look_again(self) -> None:
         """The queues may have changed: divide them anew."""
-
-    async def compacted(self, queue: Queue) -> bool:
-        """Whether the topic keeps only the newest message per key, so that offsets are missing on purpose."""
 
 
 class PullLoop:
@@ -200,7 +199,7 @@ class PullLoop:
             )
         pulled = Pulled(self._queue, answer.body, position, answer.next, self._tags)
         missing = pulled.first_stored > position and self._unfiltered and not self._state.first_start
-        if missing and not await self._context.compacted(self._queue):
+        if missing and not await self._context.policies.compacted(self._queue):
             raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
         return pulled
 

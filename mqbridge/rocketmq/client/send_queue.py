@@ -1,4 +1,4 @@
-"""SendRequest: a line per queue, which keeps order across every retry, or many requests in flight where order does not matter.
+"""Requests to one queue: in order across every retry, or many in flight where order does not matter.
 
 A broker works on the requests of one connection side by side, so order is kept only by having one request of a queue outstanding;
 and it knows no sequence numbers, so a request whose answer was lost is sent again and may then be stored twice.
@@ -7,10 +7,8 @@ The queues run on callbacks: a send costs one request and two futures, no task a
 """
 
 import asyncio
-import logging
 from collections import deque
 from functools import partial
-from typing import Protocol
 
 from mqbridge.errors import (
     ClusterError,
@@ -21,46 +19,20 @@ from mqbridge.errors import (
     RemoteProtocolError,
     RequestTimeout,
     ServerRefused,
-    Unreachable,
 )
-from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.connection import Connection
+from mqbridge.rocketmq.client.queue_location import QueueGone, locate
 from mqbridge.rocketmq.client.route import TopicRoute, shown
+from mqbridge.rocketmq.client.send_outage import SendOutage, is_busy
 from mqbridge.rocketmq.client.send_request import SendRequest, SendResult, read_result
+from mqbridge.rocketmq.client.sender_context import SenderContext
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.command import Command
 
-log = logging.getLogger(__name__)
-
-FIRST_RETRY_S = 0.02
-MOST_RETRY_S = 5.0
-"""An overloaded broker takes sends again within milliseconds; one that restarts needs seconds."""
-AVOID_S = 5.0
-"""How long a queue that failed is not chosen for messages that may go to any."""
 DOUBTFUL = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
 """Said for a queue that was taken away (its topic shrank, its broker is being emptied), and for what will never be accepted."""
-
-
-class SenderContext(Protocol):
-    """What the send queues of one producer share."""
-
-    client: BaseClient
-    in_flight_per_queue: int
-    max_elapsed_s: float | None
-    fail_behind: bool
-    closing: bool
-
-    async def route(self, *, missing: bool = False) -> TopicRoute:
-        """The topic's route. Raises ClusterError."""
-
-    def take_over(self, request: SendRequest, avoid: str | None) -> bool:
-        """Give a movable request to another queue, not at the broker `avoid`; False if there is none."""
-
-    def emptied(self) -> None:
-        """A queue has nothing left to send."""
 
 
 class PartitionSendQueue:
@@ -74,10 +46,7 @@ class PartitionSendQueue:
         self._barred_by: MqbridgeError | None = None
         self._address: str | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._backoff = Backoff(FIRST_RETRY_S, MOST_RETRY_S)
-        self._failing_since: float | None = None
-        self._avoid_until = 0.0
-        self._told = False
+        self._outage = SendOutage(shown(queue), context.max_elapsed_s)
         self._doubted: list[tuple[SendRequest, ServerRefused]] = []
         self._loop = asyncio.get_running_loop()
 
@@ -89,7 +58,7 @@ class PartitionSendQueue:
     @property
     def healthy(self) -> bool:
         """Whether nothing has failed here lately."""
-        return self._avoid_until <= self._loop.time()
+        return not self._outage.is_recent
 
     def add(self, request: SendRequest) -> None:
         """Send it after all before it."""
@@ -100,7 +69,7 @@ class PartitionSendQueue:
         self.pump()
 
     def on_route(self, route: TopicRoute) -> None:
-        """The master may have moved, the queue may be gone: then `_locate` says so."""
+        """The master may have moved, the queue may be gone: then `locate` says so."""
         self._address = route.master(self.queue.broker) if route.takes(self.queue) else None
 
     def pump(self) -> None:
@@ -149,8 +118,7 @@ class PartitionSendQueue:
                 connection.suspect(sent_at, error)
             self._failed(request, error)
         else:
-            if self._failing_since is not None:
-                self._recovered()
+            self._outage.stored()
             if not request.future.done():
                 request.future.set_result(result)
         self.pump()
@@ -164,10 +132,6 @@ class PartitionSendQueue:
             connection.endpoint.abort(wrong)
             raise
 
-    def _recovered(self) -> None:
-        self._failing_since, self._avoid_until, self._told = None, 0.0, False
-        self._backoff.reset()
-
     def _failed(self, request: SendRequest, error: MqbridgeError) -> None:
         failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
         doubtful = isinstance(error, ServerRefused) and error.code in DOUBTFUL
@@ -177,10 +141,10 @@ class PartitionSendQueue:
         self._waiting.appendleft(request)
         if isinstance(error, ServerRefused) and doubtful:
             self._doubted.append((request, error))
-        if self._too_long():
+        if self._outage.failed():
             self._fail_all(error)
             return
-        if not _busy(error):
+        if not is_busy(error):
             self._hand_over(self.queue.broker)
         self._recover(error)
 
@@ -193,18 +157,10 @@ class PartitionSendQueue:
 
     # --- trouble ----------------------------------------------------------------------------------------------------
 
-    def _too_long(self) -> bool:
-        """Whether nothing was stored for as long as is allowed, since a request failed first."""
-        now, limit = self._loop.time(), self._context.max_elapsed_s
-        self._avoid_until = now + AVOID_S
-        if self._failing_since is None:
-            self._failing_since = now
-        return limit is not None and now - self._failing_since >= limit
-
     def _fail_all(self, error: MqbridgeError) -> None:
         """Report everything that waits here; what is sent later gets the whole time anew."""
         waiting, self._waiting = self._waiting, deque()
-        self._failing_since = None
+        self._outage.reported()
         self._doubted.clear()
         for request in waiting:
             request.fail(error)
@@ -237,14 +193,14 @@ class PartitionSendQueue:
         """Wait, look the queue up again where that helps, connect; then go on with what waits."""
         while self._waiting:
             if error is not None:
-                self._say(error)
-                await asyncio.sleep(self._backoff.delay())
+                await self._outage.wait(error)
             try:
-                address = await self._locate(error)
+                address = await locate(self._context, self.queue, error)
+                self._end_doubt()
                 await self._client.pool.get(address)
             except ClusterError as failed:
                 error = failed
-                late, gone = self._too_long(), isinstance(failed, QueueGone)
+                late, gone = self._outage.failed(), isinstance(failed, QueueGone)
                 self._hand_over(None if gone else self.queue.broker)
                 if late or gone or failed.failure in (Failure.FATAL, Failure.REFUSED):
                     self._fail_all(failed)
@@ -254,35 +210,12 @@ class PartitionSendQueue:
         self._recovery = None
         self.pump()
 
-    async def _locate(self, error: MqbridgeError | None) -> str:
-        """The address of the queue's master by a route that the last error does not put in doubt. Raises ClusterError."""
-        topic, broker, routes = self.queue.topic, self.queue.broker, self._client.routes
-        if isinstance(error, Unreachable):
-            routes.distrust(topic)
-        elif isinstance(error, ConnectionLost) or (isinstance(error, ClusterError) and error.failure is not Failure.RETRY):
-            routes.invalidate(topic)
-        missing = isinstance(error, ServerRefused) and error.code == Status.TOPIC_NOT_EXIST
-        route = await self._context.route(missing=missing)
-        address = route.master(broker)
-        if address is None:
-            raise ClusterError(f"the route of {topic} names no master of {broker} now", Failure.REFRESH)
-        if not route.takes(self.queue):
-            raise QueueGone(f"{shown(self.queue)} takes no messages any more: the topic shrank, or its broker is being emptied")
-        self._end_doubt()
-        return address
-
     def _end_doubt(self) -> None:
         """The queue is there, so it was the message, or our rights."""
         doubted, self._doubted = self._doubted, []
         for request, error in doubted:
             failure = Failure.REFUSED if error.code == Status.INVALID_PARAMETER else Failure.FATAL
             self._give_up(request, ServerRefused(str(error), error.code, failure), failure)
-
-    def _say(self, error: MqbridgeError) -> None:
-        """Once per outage; a broker that is busy is no news."""
-        level = logging.DEBUG if self._told or _busy(error) else logging.WARNING
-        self._told = True
-        log.log(level, "sending to %s goes on later: %s", shown(self.queue), error)
 
     async def stop(self) -> None:
         """Fail what has no answer yet; answers that still come find nobody."""
@@ -293,14 +226,3 @@ class PartitionSendQueue:
         for request in self._in_flight:
             request.fail(closed)
         self._fail_all(closed)
-
-
-class QueueGone(ClusterError):
-    """The queue was there and is not any more: choose another."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem, Failure.REFRESH)
-
-
-def _busy(error: MqbridgeError) -> bool:
-    return isinstance(error, ServerRefused) and error.code == Status.SYSTEM_BUSY

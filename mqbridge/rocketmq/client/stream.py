@@ -1,45 +1,35 @@
 """One queue while it is ours: pulled ahead, handed out answer by answer, committed behind.
 
-What state it is in and where it stands is in `queue_state`; how it is pulled in `pull_loop`. A queue that ends for a reason of
-its own (a gap, a refusal that retrying does not help) hands out what it has and then raises that; the other queues go on.
-
-Giving a queue back is one task, whoever asks for it and however often: a caller that is cancelled stops waiting, the queue is
-given back all the same.
+What state it is in and where it stands is in `queue_state`; `pull_loop` pulls it, `queue_commits` and `queue_release` commit it
+and give it back. A queue that ends for a reason of its own (a gap, a refusal that retrying does not help) hands out what it has
+and then raises that; the other queues go on.
 """
 
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import Protocol
 
-from mqbridge.errors import ClusterError, LaneRevoked, MqbridgeError, ProtocolError
-from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.client.brokers import twice
-from mqbridge.rocketmq.client.offsets import OffsetStore
+from mqbridge.errors import LaneRevoked, MqbridgeError
 from mqbridge.rocketmq.client.pull_loop import PullContext, PullLoop
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.pulling import Puller
+from mqbridge.rocketmq.client.queue_commits import CommitContext, QueueCommits
+from mqbridge.rocketmq.client.queue_release import QueueRelease
 from mqbridge.rocketmq.client.queue_state import QueueState
-from mqbridge.rocketmq.client.queue_table import Event, State
+from mqbridge.rocketmq.client.queue_table import Event
 from mqbridge.rocketmq.client.route import shown
 from mqbridge.rocketmq.client.subscription import Subscription
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
 
-OVERTAKEN_S = 3.0
-"""How long the last commit waits for the answer to a pull that carries one; a broker that is well needs milliseconds."""
-REVOKED_S = 0.25
-"""The same for a queue that another member takes over: that one asks for the offset half a second after it heard of us."""
-SETTLE_S = 3.0
-"""How long a locked queue that is taken away waits for what is out, before its lock goes to another member."""
 
-
-class Owner(PullContext, Protocol):
+class Owner(PullContext, CommitContext, Protocol):
     """What a stream needs of its consumer."""
 
     name: str
-    store: OffsetStore
 
     async def unlock(self, queue: Queue) -> None:
         """Give the queue's lock back."""
@@ -60,8 +50,6 @@ class QueueStream:
         self._error: MqbridgeError | None = None
         """What `receive` raises once nothing waits."""
         self._changed = asyncio.Event()
-        self._quiet = asyncio.Event()
-        self._giving_back: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._pulls = PullLoop(
             str(self),
@@ -74,6 +62,8 @@ class QueueStream:
             ended=self._ended_by,
             reset=self.reset,
         )
+        self._commits = QueueCommits(str(self), queue, self.state, owner, self._pulls.commits)
+        self._release = QueueRelease(str(self), self.state, self._commits, self._unlock, partial(owner.dropped, self))
 
     def __str__(self) -> str:
         return f"{shown(self.queue)} for {self._owner.name}"
@@ -168,7 +158,7 @@ class QueueStream:
         it was handed out (`state.run`), None for this one: what will be handed out again does not count.
         """
         if self.state.acknowledge(offset, run) and self.state.is_quiet:
-            self._quiet.set()
+            self._release.all_acknowledged()
 
     def due(self) -> int | None:
         """The offset to tell the store, if it has not been told."""
@@ -177,22 +167,6 @@ class QueueStream:
     def told(self, offset: int | None) -> None:
         """The store is being told this one; None: it could not be told."""
         self.state.told(offset)
-
-    async def _save(self) -> None:
-        """Tell the store and wait for its answer. A failure is logged: what was read after the last commit comes again."""
-        await self._pulls.commits.wait(REVOKED_S if self.state.taken_away else OVERTAKEN_S)
-
-        async def save() -> None:
-            if (offset := self.state.unsaved(self._loop.time())) is not None:
-                run = self.state.run
-                await self._owner.store.save(self.queue, offset)
-                if run == self.state.run:
-                    self.state.saved(offset)
-
-        try:
-            await twice(save)
-        except (ClusterError, ProtocolError) as error:
-            log.warning("%s: offset %d could not be committed: %s", self, self.committed, error)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
@@ -219,7 +193,7 @@ class QueueStream:
         if self.state.move(offset):
             self._error = None
             self._pulls.restart()
-            await self._save()
+            await self._commits.save()
 
     def _ended_by(self, error: MqbridgeError) -> None:
         """Reading ended by itself; what waits can still be taken."""
@@ -235,7 +209,7 @@ class QueueStream:
 
     def lock_lost(self) -> None:
         """Another member may have the lock and read on: nothing may be committed any more."""
-        if self._leave(Event.LOSE_LOCK, f"{self} was lost: its lock could not be renewed") and self._giving_back is None:
+        if self._leave(Event.LOSE_LOCK, f"{self} was lost: its lock could not be renewed") and not self._release.has_begun:
             self._owner.dropped(self)
 
     # --- ending -----------------------------------------------------------------------------------------------------
@@ -246,12 +220,12 @@ class QueueStream:
         Waits for that, also if it was begun by another call; at `deadline` (loop time) what is not done by then is left.
         """
         self._leave(Event.RELEASE, f"{self} was given back")
-        await self._given_back(deadline)
+        await self._release.wait(deadline)
 
     async def revoke(self) -> None:
         """It was taken away. With a lock, what is out gets a moment to be acknowledged before another member may read on."""
         self._leave(Event.REVOKE, f"{self} now belongs to another consumer")
-        await self._given_back(None)
+        await self._release.wait(None)
 
     def _leave(self, event: Event, why: str) -> bool:
         """Stop pulling and handing out; False when that is so already."""
@@ -263,43 +237,9 @@ class QueueStream:
         self._pulls.stop()
         self.over.set()
         self._changed.set()
-        self._quiet.set()  # nothing is waited for any more; SETTLING clears it
+        self._release.all_acknowledged()  # nothing is waited for any more; SETTLING takes it back
         return True
 
-    async def _given_back(self, deadline: float | None) -> None:
-        if self._giving_back is None:
-            if self.state.state not in (State.SETTLING, State.RELEASING):
-                return  # it never began, or its lock is lost: nothing may be said any more
-            self._giving_back = spawn(self._give_back(), f"rocketmq giving back {self}")
-        task = self._giving_back
-        if deadline is None:
-            await asyncio.shield(task)
-        else:
-            left = max(0.0, deadline - self._loop.time())
-            self._loop.call_later(left / 2, self._quiet.set)  # the other half is for the last commit and the unlock
-            await asyncio.wait([task], timeout=left)
-            if not task.done():
-                task.cancel()
-                log.warning("%s: offset %d was not committed by the deadline", self, self.committed)
-
-    async def _give_back(self) -> None:
-        try:
-            if self.state.state is State.SETTLING:
-                await self._settle()
-            if self.state.state is State.RELEASING:
-                await self._save()
-            await self._pulls.commits.cancel()
-            if self.state.locked_at is not None and self.state.state is State.RELEASING:
-                await self._owner.unlock(self.queue)
-        finally:
-            if self.state.may(Event.GIVEN_BACK):
-                self.state.given_back()
-            self._owner.dropped(self)
-
-    async def _settle(self) -> None:
-        if self.state.locked_at is not None and not self.state.is_quiet:
-            self._quiet.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), SETTLE_S)
-        if self.state.may(Event.SETTLE):
-            self.state.settle()
+    async def _unlock(self) -> None:
+        if self.state.locked_at is not None:
+            await self._owner.unlock(self.queue)

@@ -12,8 +12,10 @@ from mqbridge.mapping.property_string import PropertyStringParser, StringForm, s
 from mqbridge.mapping.reserved_properties import ATTRIBUTES, EVENT_TIME, GATEWAY_MARKER, HOPS, ORIGIN, origin_properties
 from mqbridge.message import RESERVED_PREFIX, Message, format_position
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES
+from mqbridge.rocketmq.mapping.open_batch import OpenBatch, born_at
 from mqbridge.rocketmq.mapping.properties import PLACEHOLDER, first_key
 from mqbridge.rocketmq.mapping.table import IGNORED_NAMES, SHARDED, is_plain
+from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES
 from mqbridge.rocketmq.wire.properties import NAME_END, TRANSIENT_PREFIX, VALUE_END, Name, fault, join, opening
 from mqbridge.rocketmq.wire.record import Record
 
@@ -201,9 +203,6 @@ def read_records(records: Sequence[Record], read_plain: Callable[[Record], Messa
 
 # --- messages -> blocks -----------------------------------------------------------------------------------------------
 
-Put = Callable[[int, Message, bytes, bytes, int], None]
-"""Takes index, message, body, property string and flag."""
-
 
 class _Prepared:
     """How properties of these names are written: `text` takes their values, `count` is their number."""
@@ -238,23 +237,32 @@ _written_tags = BoundedCache(_write_tag)
 _written_keys = BoundedCache(_write_keys, length=total_length)
 _KEY_FORMAT = opening(Name.SHARDING_KEY).decode() + "{}" + VALUE_END
 _ATTRIBUTES_FORMAT = opening(ATTRIBUTES) + b"%b" + _END
+_ORIGIN_OPENING = opening(ORIGIN)
 _TIME_FORMAT, _HOPS_FORMAT = opening(EVENT_TIME) + b"%d" + _END, opening(HOPS) + b"%d" + _END
 _LAST_NUMBER_FORMAT = b"%b%d" + _END
 _MARKER_PAIR = join([GATEWAY_MARKER])
 
 
 def write_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
-    messages: Sequence[Message], start: int, origin: str | None, ids: Iterator[bytes] | None, room: int, put: Put
+    messages: Sequence[Message],
+    start: int,
+    origin: str | None,
+    ids: Iterator[bytes] | None,
+    now: int,
+    max_message_bytes: int,
+    batch: OpenBatch,
 ) -> int:
-    """`put` messages from `start` up to the first that is not ordinary, whose index it returns.
+    """Fill batches with messages from `start` up to the first that is not ordinary, whose index it returns.
 
     The bytes are those of `properties.write_block`, with the next of `ids` behind them where the message has none. Every stamp
-    begins with `origin`; `room` is what body and property string may take.
+    begins with `origin`; `now` (ms) is the timestamp of a message without a time.
     """
     tag_of, keys_of, concat = _written_tags.get, _written_keys.get, b"".join
     stem, stem_of = b"", None
     known, prepared = None, None
     kind, lazy = None, False
+    elements, free = batch.elements, batch.free
+    most, largest = batch.max_messages, min(batch.max_bytes, max_message_bytes)
     index = start
     try:
         for index in range(start, len(messages)):
@@ -293,7 +301,7 @@ def write_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
                 position = message.position
                 if position[:-1] != stem_of:  # those of an entry or a pack differ in the last number only
                     stem_of = position[:-1]
-                    stem = opening(ORIGIN) + (origin + (f"{format_position(stem_of)}:" if stem_of else "")).encode()
+                    stem = _ORIGIN_OPENING + (origin + (f"{format_position(stem_of)}:" if stem_of else "")).encode()
                 pieces.append(_LAST_NUMBER_FORMAT % (stem, position[-1]))
                 if message.hops:
                     pieces.append(_HOPS_FORMAT % (message.hops + 1))
@@ -308,11 +316,17 @@ def write_run(  # noqa: C901, PLR0912, PLR0915 - per message; calls cost more
                 return index
             if ids is not None and not prepared.has_id:
                 block += next(ids)
-            if len(body) + len(block) > room or len(block) > MAX_PROPERTIES_BYTES:
+            size = OVERHEAD_BYTES + len(body) + len(block)
+            if size > largest or len(block) > MAX_PROPERTIES_BYTES:
                 return index
-            put(index, message, body, block, 0)
+            if not elements or size > free or len(elements) >= most:
+                elements, free = batch.begin(index, born_at(time, now)), batch.max_bytes
+            elements.append((0, body, block))
+            free -= size
     except UnicodeEncodeError:
         return index
+    finally:
+        batch.free = free
     return len(messages)
 
 

@@ -5,12 +5,14 @@ batch's framing, is sent alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from mqbridge.adapter import MessageFailure
 from mqbridge.errors import Failure
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.rocketmq.mapping import fast
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many
+from mqbridge.rocketmq.mapping.open_batch import OpenBatch, born_at
 from mqbridge.rocketmq.mapping.properties import PLACEHOLDER, write_block
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element, encode_batch
 from mqbridge.rocketmq.wire.properties import VALUE_END, Name, join, opening
@@ -21,9 +23,9 @@ IDS = 256
 Reserve = Callable[[int], tuple[str, int]]
 """Gives so many ids in a row: how all begin, and the first one's counter, which are the last four hex digits."""
 
-_INT64 = (1 << 63) - 1
 _ID = opening(Name.UNIQ_KEY)
-_LATER_ID = VALUE_END.encode() + _ID
+_ID_END = VALUE_END.encode()
+_LATER_ID = _ID_END + _ID
 
 
 class EncodedRequest:
@@ -71,39 +73,25 @@ def encode(
 
 
 class _Requests:
-    """Messages on their way into requests; the open batch is `_elements`."""
+    """Messages on their way into requests."""
 
-    __slots__ = (
-        "_born",
-        "_elements",
-        "_ids",
-        "_limits",
-        "_now",
-        "_origin",
-        "_room",
-        "_size",
-        "_start",
-        "failures",
-        "made",
-    )
+    __slots__ = ("_batch", "_ids", "_limits", "_now", "_origin", "failures", "made")
 
     def __init__(self, limits: Limits, origin: str | None, now: int, reserve_ids: Reserve | None) -> None:
         self._limits, self._origin, self._now = limits, origin, now
         self._ids = None if reserve_ids is None else _ids(reserve_ids)
         self.made: list[EncodedRequest] = []
         self.failures: list[MessageFailure] = []
-        self._elements: list[Element] = []
-        self._start = self._size = 0
-        self._room = min(limits.max_bytes, limits.max_message_bytes) - OVERHEAD_BYTES
-        self._born = now
+        self._batch = OpenBatch(limits.max_bytes, limits.max_messages, partial(_add_batch, self.made))
 
     def add_all(self, messages: Sequence[Message]) -> None:
         """Add messages in order."""
+        batch, origin, ids, now, most = self._batch, self._origin, self._ids, self._now, self._limits.max_message_bytes
         index = 0
-        while (index := fast.write_run(messages, index, self._origin, self._ids, self._room, self._put)) < len(messages):
+        while (index := fast.write_run(messages, index, origin, ids, now, most, batch)) < len(messages):
             self._add_plain(index, messages[index])
             index += 1
-        self._flush(index)
+        batch.close()
 
     def _add_plain(self, index: int, message: Message) -> None:
         """Add any message, or refuse it."""
@@ -127,19 +115,7 @@ class _Requests:
             # The broker's limit leaves no room for a batch of its own, which would keep its properties in order.
             self._add_alone(index, message, stamp, None)
         else:
-            self._put(index, message, body, identified, flag)
-
-    def _put(self, index: int, message: Message, body: bytes, block: bytes, flag: int) -> None:
-        """Into the batch, a new one if it is full."""
-        size = OVERHEAD_BYTES + len(body) + len(block)
-        elements = self._elements
-        if elements and (self._size + size > self._limits.max_bytes or len(elements) >= self._limits.max_messages):
-            self._flush(index)
-            elements = self._elements
-        if not elements:
-            self._start, self._born = index, self._time_of(message)
-        elements.append((flag, body, block))
-        self._size += size
+            self._batch.add(index, born_at(message.event_time, self._now), (flag, body, identified))
 
     def _identified(self, block: bytes) -> bytes:
         """The property string with a UNIQ_KEY; of several the last is what Java shows, so there must not be two."""
@@ -166,12 +142,12 @@ class _Requests:
         if len(block) > MAX_PROPERTIES_BYTES:
             self._refuse(index, too_many(block))
             return
-        self._flush(index)
+        self._batch.close()
         self.made.append(
             EncodedRequest(
                 body,
                 range(index, index + 1),
-                born=self._time_of(message),
+                born=born_at(message.event_time, self._now),
                 is_batch=False,
                 properties=self._identified(block),
                 flag=flag,
@@ -181,26 +157,19 @@ class _Requests:
 
     def _refuse(self, index: int, reason: str) -> None:
         """Not to be sent, ever."""
-        self._flush(index)
+        self._batch.close()
         self.failures.append(MessageFailure(index, Failure.REFUSED, reason))
 
-    def _flush(self, end: int) -> None:
-        """Close the batch that ends before the message `end`."""
-        if self._elements:
-            body = encode_batch(self._elements)
-            self.made.append(EncodedRequest(body, range(self._start, end), born=self._born, is_batch=True))
-            self._elements = []
-            self._size = 0
 
-    def _time_of(self, message: Message) -> int:
-        time = message.event_time
-        return time if time is not None and 0 < time <= _INT64 else self._now
+def _add_batch(made: list[EncodedRequest], elements: list[Element], begin: int, born: int) -> None:
+    """No method of `_Requests`: with the open batch they would be a cycle, and hold all bytes until garbage is collected."""
+    made.append(EncodedRequest(encode_batch(elements), range(begin, begin + len(elements)), born=born, is_batch=True))
 
 
 def _ids(reserve: Reserve) -> Iterator[bytes]:
     """UNIQ_KEY, another one each time."""
     while True:
         start, first = reserve(IDS)
-        before, end = _ID + start.encode(), VALUE_END.encode()
+        before = _ID + start.encode()
         for number in range(first, first + IDS):
-            yield b"%b%04X%b" % (before, number, end)
+            yield b"%b%04X%b" % (before, number, _ID_END)

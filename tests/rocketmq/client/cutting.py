@@ -14,9 +14,9 @@ from mqbridge.rocketmq.client import (
     pop,
     pull_loop,
     pulling,
+    queue_commits,
     routes,
-    send_queue,
-    stream,
+    send_outage,
 )
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.command import Command
@@ -34,9 +34,9 @@ WAITS = {
     consumer: ("HANDOVER_S", "UNBALANCED_S"),
     membership: ("JOIN_PAUSE_S",),
     routes: ("LEAST_REFRESH_S",),
-    send_queue: ("FIRST_RETRY_S",),
+    send_outage: ("FIRST_RETRY_S",),
     pull_loop: ("FIRST_WAIT_S", "MOST_WAIT_S", "SUBSCRIPTION_WAIT_S", "HELD_S"),
-    stream: ("OVERTAKEN_S",),
+    queue_commits: ("OVERTAKEN_S",),
     pending: ("SWEEP_S",),
 }
 

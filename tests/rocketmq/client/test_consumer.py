@@ -272,7 +272,7 @@ async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(s
         assert set(member.held) == {q(0), q(1)}
         for stream in list(member.held.values()):
             stream.commit((await stream.receive()).next)
-        await member.commit_now()
+        await member.held.commit()
         assert store.offsets == {q(0): 3, q(1): 3}
     assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == scene.cluster.asked[Code.QUERY_CONSUMER_OFFSET] == []
     assert {pull.sys_flag & 1 for pull in scene.groups.pulls()} == {0}
@@ -364,8 +364,8 @@ async def test_consuming_goes_on_without_name_servers(scene: Scene, how: str) ->
         await until(lambda: scene.groups.held)
         scene.groups.append(b"%d" % number)
         stream.commit((await asyncio.wait_for(stream.receive(), 5)).next)
-    assert consumer._locks is not None
-    await consumer.renew(consumer._locks)
+    assert consumer.held.needs_locks
+    await consumer.held.renew()
     assert not stream.revoked
     await stream.release()
     assert scene.groups.committed("G") == 5

@@ -113,8 +113,8 @@ async def test_a_renewed_lock_wakes_who_waits(scene: Scene) -> None:
     waiting = asyncio.ensure_future(stream.receive())
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    assert consumer._locks is not None
-    await consumer.renew(consumer._locks)
+    assert consumer.held.needs_locks
+    await consumer.held.renew()
     assert (await asyncio.wait_for(waiting, 5)).count == 1
 
 

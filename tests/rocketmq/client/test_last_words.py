@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.errors import GapError
 from mqbridge.rocketmq.client import consumer as consumer_module
-from mqbridge.rocketmq.client import stream as stream_module
+from mqbridge.rocketmq.client import queue_commits
 from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
@@ -49,7 +49,7 @@ async def test_a_pull_on_its_way_does_not_undo_the_last_commit(scene: Scene, how
 
 
 async def test_a_broker_that_does_not_answer_the_pull_holds_up_no_release(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "OVERTAKEN_S", 0.01)
+    monkeypatch.setattr(queue_commits, "OVERTAKEN_S", 0.01)
     scene.groups.append(*[b"x"] * 4)
     scene.groups.log().limit = 2
     pull = scene.cluster.on[Code.PULL_MESSAGE]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import LaneRevoked
-from mqbridge.rocketmq.client import stream as stream_module
+from mqbridge.rocketmq.client import queue_release
 from mqbridge.rocketmq.client.consumer import GroupConsumer
 from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
 from mqbridge.rocketmq.wire.bodies.locks import LockRequest
@@ -22,8 +22,8 @@ def q(number: int, broker: str = "broker-a") -> Queue:
 
 
 async def renew(consumer: GroupConsumer) -> None:
-    assert consumer._locks is not None
-    await consumer.renew(consumer._locks)
+    assert consumer.held.needs_locks
+    await consumer.held.renew()
 
 
 async def test_a_queue_is_locked_before_its_offset_is_read(scene: Scene) -> None:
@@ -81,7 +81,7 @@ async def test_a_queue_that_goes_waits_for_what_is_out(scene: Scene) -> None:
 
 
 async def test_it_does_not_wait_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "SETTLE_S", 0.02)
+    monkeypatch.setattr(queue_release, "SETTLE_S", 0.02)
     scene.cluster.topics["T"] = {"broker-a": 2}
     scene.groups.append(*[b"x"] * 3, number=1)
     one = await scene.join("1", orderly=True)

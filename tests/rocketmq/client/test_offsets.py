@@ -41,9 +41,9 @@ async def test_a_store_that_fails_is_asked_again(scene: Scene) -> None:
     await until(lambda: consumer.held)
     stream = consumer.held[QUEUE]
     stream.commit((await stream.receive()).next)
-    await consumer.commit_now()
+    await consumer.held.commit()
     assert store.offsets == {}
-    await consumer.commit_now()
+    await consumer.held.commit()
     assert store.offsets == {QUEUE: 1}
 
 
@@ -58,7 +58,7 @@ async def test_a_commit_that_could_not_be_sent_is_sent_again(scene: Scene) -> No
     await until(lambda: scene.clients[0].pool.ready("a:10911") is None)
     stream.commit(pulled.next)
     assert await consumer.store.save_soon({QUEUE: 1}) == [QUEUE]
-    await consumer.commit_now()
+    await consumer.held.commit()
     await until(lambda: stream.due() == 1)
     scene.cluster.unreachable.clear()
     await until(lambda: scene.groups.committed("G") == 1)  # it rides on the pull

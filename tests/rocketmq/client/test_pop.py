@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client import pop as module
 from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.client.pop import Popper, batch_acks, make_receipts, popped_topic
+from mqbridge.rocketmq.client.pop import Popper
+from mqbridge.rocketmq.client.pop_receipts import batch_acks, make_receipts, popped_topic
 from mqbridge.rocketmq.client.spec import StartOffset
 from mqbridge.rocketmq.client.subscription import everything, tagged
 from mqbridge.rocketmq.wire import properties

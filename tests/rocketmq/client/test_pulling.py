@@ -336,8 +336,8 @@ async def test_a_timer_commits_once(scene: Scene) -> None:
     pulled = await stream.receive()
     await until(lambda: scene.groups.held)
     stream.commit(pulled.next)
-    await consumer.commit_now()
-    await consumer.commit_now()
+    await consumer.held.commit()
+    await consumer.held.commit()
     await until(lambda: scene.groups.committed("G") == 4)
     updates = scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET]
     assert [(command.is_oneway, command.ext["commitOffset"]) for command in updates] == [(True, "4")]

@@ -73,7 +73,7 @@ async def test_a_member_that_dies_is_replaced_from_its_last_commit(places: Place
     pulled = await receive(stream)
     assert pulled.count == 10
     stream.commit(pulled.next)
-    await dying.commit_now()
+    await dying.held.commit()
     await place.send(b"later")
     await receive(stream)  # not acknowledged
     await cancel(*dying._tasks)
@@ -359,7 +359,7 @@ async def test_a_reset_by_an_administrator_is_followed(places: Places) -> None:
     stream = await stream_of(consumer, place.queue())
     stream.commit((await receive(stream)).next)
     await until(lambda: stream.caught_up)
-    await consumer.commit_now()
+    await consumer.held.commit()
     header = ResetOffsetHeader(place.group, place.topic, -1, queue_id=0, offset=3)
     client = await place.client()
     await client.request(place.kit.broker_address, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())

@@ -11,19 +11,16 @@ together, at once when the queue is taken away, and with the release of any of t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import groupby, pairwise
 
-from mqbridge.adapter import MessageFailure, Receipt, deadline_of
-from mqbridge.errors import ClusterError, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, ProtocolError
-from mqbridge.message import Batch, Partition, Position
+from mqbridge.errors import ClusterError, GapError, LaneRevoked, MqbridgeError, ProtocolError
+from mqbridge.message import Partition
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.adapter.lane import RECORD_BYTES
+from mqbridge.rocketmq.adapter.retry_lane import Portion, RetryLane
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.stream import QueueStream
-from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
@@ -43,16 +40,6 @@ def topic_of(record: Record) -> str | None:
     return next((value for name, value in decode_properties(record.properties) if name == Name.RETRY_TOPIC), None)
 
 
-class Portion:
-    """Messages in a row of one topic, out of one retry queue."""
-
-    __slots__ = ("done", "next", "records", "size")
-
-    def __init__(self, records: Sequence[Record], next_: int, size: int) -> None:
-        self.records, self.next, self.size = records, next_, size
-        self.done = False
-
-
 class RetryQueue:
     """One retry queue while it is ours; hands every new lane to `found`, and what ends it for good."""
 
@@ -61,7 +48,7 @@ class RetryQueue:
         stream: QueueStream,
         cluster: str,
         topics: Iterable[str],
-        found: "Callable[[RetryLane | MqbridgeError], None]",
+        found: Callable[[RetryLane | MqbridgeError], None],
         send_back: SendBack,
     ) -> None:
         self.stream = stream
@@ -77,6 +64,11 @@ class RetryQueue:
         """What the lanes raise once nothing waits."""
         self._reading = spawn(self._read(), f"retries of {stream.queue}")
         self._watching = spawn(self._watch(), f"the end of retries of {stream.queue}")
+
+    @property
+    def over(self) -> asyncio.Event:
+        """Set at once when the queue is taken away, lost or given back."""
+        return self.stream.over
 
     @property
     def caught_up(self) -> bool:
@@ -151,7 +143,7 @@ class RetryQueue:
                 self._backoff.reset()
                 return
 
-    def _lane(self, topic: str) -> "RetryLane":
+    def _lane(self, topic: str) -> RetryLane:
         lane = self._lanes.get(topic)
         if lane is None:
             queue = self.stream.queue
@@ -188,85 +180,3 @@ class RetryQueue:
         """Give the queue back."""
         await self.stream.release(deadline)
         await cancel(self._watching, self._reading)
-
-
-class RetryLane:
-    """What a retry queue holds of one topic."""
-
-    def __init__(self, partition: Partition, queue: RetryQueue) -> None:
-        self.partition = partition
-        self._queue = queue
-        self._waiting: deque[Portion] = deque()
-        self._out: deque[Portion] = deque()
-        self._changed = asyncio.Event()
-        self.revoked = queue.stream.over
-
-    @property
-    def caught_up(self) -> bool:
-        """Nothing waits, here or at the Broker."""
-        return self._queue.caught_up
-
-    def put(self, portion: Portion) -> None:
-        """It is this lane's."""
-        self._waiting.append(portion)
-        self._changed.set()
-
-    def wake(self) -> None:
-        """Something about the queue changed."""
-        self._changed.set()
-
-    async def receive(self) -> Batch:
-        """The next messages of this topic. Raises what ended the queue."""
-        while not self._waiting or self.revoked.is_set():
-            if self.revoked.is_set():
-                raise LaneRevoked(f"{self.partition} was taken away or given back")
-            if self._queue.ended is not None:
-                raise self._queue.ended
-            self._changed.clear()
-            await self._changed.wait()
-        portion = self._waiting.popleft()
-        self._out.append(portion)
-        self._queue.taken(portion)
-        records = portion.records
-        return Batch(
-            self.partition,
-            partial(decode, records),
-            count=len(records),
-            size=portion.size,
-            first=(records[0].queue_offset,),
-            next=(portion.next,),
-            handle=portion,
-            held_bytes=portion.size + RECORD_BYTES * len(records),
-        )
-
-    def acknowledge(
-        self,
-        batch: Batch,
-        indexes: Sequence[int] | None = None,
-        receipt: Receipt | None = None,
-    ) -> None:
-        """Stored."""
-        portion: Portion = batch.handle
-        if portion in self._out:
-            self._out.remove(portion)
-            self._queue.done(portion)
-
-    def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Again, with all that was handed out after it."""
-        if delay_s > 0:
-            asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
-            return
-        portion: Portion = batch.handle
-        while portion in self._out and not self.revoked.is_set():
-            again = self._out.pop()
-            self._waiting.appendleft(again)
-            self._queue.put_back(again)
-        self._changed.set()
-
-    async def seek(self, position: Position) -> None:
-        """A retry queue is shared by all topics of its group."""
-        raise LocalProtocolError(f"a lane of messages that were sent back cannot be moved to {position}")
-
-    async def release(self, deadline: float | None = None) -> None:
-        """Give the whole retry queue back; what is not acknowledged keeps its offset where it is, and comes again."""
-        await self._queue.release(deadline_of(deadline))

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mqbridge.errors import ClusterError, LaneRevoked, MqbridgeError, ServerRefused
-from mqbridge.rocketmq.adapter import retries
-from mqbridge.rocketmq.adapter.retries import RetryLane, RetryQueue
+from mqbridge.rocketmq.adapter import retry_queue
+from mqbridge.rocketmq.adapter.retry_lane import RetryLane
+from mqbridge.rocketmq.adapter.retry_queue import RetryQueue
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -50,7 +51,7 @@ async def nobody(record: Record) -> None:
 
 
 async def test_a_refused_send_back_is_offered_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(retry_queue, "FIRST_WAIT_S", 0.001)
     store(scene, ("others", b"1"), ("orders", b"2"))
     sent: list[bytes] = []
 

@@ -1,0 +1,53 @@
+"""The commits of one queue that wait for the store's answer; the others travel with pulls, or with those of all queues."""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.rocketmq.client.brokers import twice
+from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
+from mqbridge.rocketmq.client.offsets import OffsetStore
+from mqbridge.rocketmq.client.queue_state import QueueState
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+
+log = logging.getLogger(__name__)
+
+OVERTAKEN_S = 3.0
+"""How long the last commit waits for the answer to a pull that carries one; a broker that is well needs milliseconds."""
+REVOKED_S = 0.25
+"""The same for a queue that another member takes over: that one asks for the offset half a second after it heard of us."""
+
+
+class CommitContext(Protocol):
+    """What committing needs of the consumer."""
+
+    store: OffsetStore
+
+
+class QueueCommits:
+    """Tells the store where `state` stands, behind what `carrying` pulls tell it."""
+
+    def __init__(self, name: str, queue: Queue, state: QueueState, context: CommitContext, carrying: CommitCarryingPulls) -> None:
+        self._name, self._queue, self._state, self._context, self._carrying = name, queue, state, context, carrying
+        self._loop = asyncio.get_running_loop()
+
+    async def save(self) -> None:
+        """Tell the store and wait for its answer. A failure is logged: what was read after the last commit comes again."""
+        await self._carrying.wait(REVOKED_S if self._state.taken_away else OVERTAKEN_S)
+        try:
+            await twice(self._save)
+        except (ClusterError, ProtocolError) as error:
+            log.warning("%s: offset %d could not be committed: %s", self._name, self._state.acknowledged, error)
+
+    async def _save(self) -> None:
+        state = self._state
+        offset, run = state.unsaved(self._loop.time()), state.run
+        if offset is not None:
+            await self._context.store.save(self._queue, offset)
+            if run == state.run:
+                state.saved(offset)
+
+    async def cancel(self) -> None:
+        """Wait no more for pulls that carry a commit."""
+        await self._carrying.cancel()

@@ -1,0 +1,32 @@
+"""What a topic's brokers say about it that never changes while it is read."""
+
+from mqbridge.errors import ServerRefused
+from mqbridge.rocketmq.client.brokers import Brokers
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.headers.admin import TopicHeader
+
+
+class TopicPolicies:
+    """Asks once per topic."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._compacted: dict[str, bool] = {}
+
+    async def compacted(self, queue: Queue) -> bool:
+        """Whether the topic keeps only the newest message per key, so that offsets are missing on purpose.
+
+        A broker that cannot say has no such topics. Raises ClusterError, ProtocolError.
+        """
+        known = self._compacted.get(queue.topic)
+        if known is None:
+            try:
+                answer = await self._brokers.ask(queue, Code.GET_TOPIC_CONFIG, TopicHeader(queue.topic).encode())
+            except ServerRefused:
+                known = False
+            else:
+                known = TopicConfig.decode(answer.body).attributes.get("cleanup.policy") == "COMPACTION"
+            self._compacted[queue.topic] = known
+        return known
