@@ -94,11 +94,13 @@ class HeldPartition:
 
     @property
     def has_strays(self) -> bool:
-        """Whether requests that were given up, now or in an earlier run, may still reach the Broker.
+        """Whether requests that were given up, now or in an earlier run, may still reach the Broker, or one that is under way.
 
-        Those of earlier runs carry other ids than ours now, the member's own among them: it is not to be used here again.
+        Those of earlier runs carry other ids than ours now, the member's own among them: it is not to be used here again. What is
+        under way when the partition is lost may be given up after that.
         """
-        return bool(self.state.strays) or self.client_id != self._context.membership.client_id
+        is_under_way = self._one_request.locked()
+        return bool(self.state.strays) or is_under_way or self.client_id != self._context.membership.client_id
 
     @property
     def pack(self) -> Pack | None:

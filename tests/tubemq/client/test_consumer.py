@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ConnectionLost, ServerRefused
+from mqbridge.errors import ConnectionLost, LaneRevoked, ServerRefused
 from mqbridge.net.tasks import cancel
 from mqbridge.tubemq.client import group_consumer as module
 from mqbridge.tubemq.client.consumer import Consumer
@@ -100,6 +100,36 @@ async def test_what_cannot_be_taken_is_not_reported(scenes: Any, monkeypatch: py
     await scene.play(joined(), beat(event(1, 0)), beat())
     assert scene.reports()[0] == []
     assert not scene.consumer.held_partitions.held
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["given back", "lost"])
+async def test_a_get_that_outlives_its_partition_is_fenced(scenes: Any, is_lost: bool) -> None:
+    """Only later is it known to be lost: it may still arrive, and would confirm what is out by then."""
+    scene = scenes()
+    scene.broker.then(registered())
+    await scene.play(joined(), beat(event(1, 0)), beat())
+    held = await anext(scene.consumer.assignments())
+    asked, lost = asyncio.Event(), asyncio.Event()
+
+    async def late() -> Exception:
+        asked.set()
+        await lost.wait()
+        return ConnectionLost("a get")
+
+    scene.broker.then(late)
+    fetching = asyncio.ensure_future(held.fetch())
+    await asked.wait()
+    if is_lost:
+        held.heartbeat_failed(412, held.state.run)
+    else:
+        scene.broker.then(given_back())
+        await held.release()
+    scene.broker.then(registered())
+    again = await scene.consumer.held_partitions.take(held.ref)
+    assert again.client_id != scene.consumer.membership.client_id
+    lost.set()
+    with pytest.raises(LaneRevoked):
+        await fetching
 
 
 async def test_a_partition_that_was_fenced_comes_back_under_a_fresh_id(scenes: Any) -> None:

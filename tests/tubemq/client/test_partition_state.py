@@ -94,7 +94,7 @@ class Context:
         self.membership = Member(MasterScript(), GROUP, ["demo"], {})  # type: ignore[arg-type]
         self.membership.client_id = "c1"
         self.gets = asyncio.Semaphore(1)
-        self.dropped_partitions: list[HeldPartition] = []
+        self.strayed = False
 
     @property
     def seen_at(self) -> float:
@@ -104,7 +104,7 @@ class Context:
         return self.wire
 
     def dropped(self, partition: HeldPartition) -> None:
-        self.dropped_partitions.append(partition)
+        self.strayed |= partition.has_strays  # the consumer asks now, and not again
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -380,7 +380,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def take_over(self) -> None:
         """After the leases of everybody else have ended; what nobody confirmed is read again."""
-        self.strayed |= self.partition.has_strays
+        self.strayed |= self.context.strayed if self.partition.state.lease is RELEASED else self.partition.has_strays
         if self.broker.owners.pop(KEY, None) is not None:
             self.broker.delta.pop(KEY, None)
         if self.may_be_moved:
@@ -505,6 +505,29 @@ def test_a_partition_that_comes_back_is_safe_from_requests_of_its_first_time(mon
     machine.release(luck=0)
     while not machine.is_idle:
         machine.answer()
+    machine.take_over()
+    while machine.pack is None:
+        machine.answer()
+    machine.settle(is_confirmed=True, is_late=True)
+    while machine.pack is None:  # is held against what was acknowledged
+        machine.answer()
+    machine.teardown()
+
+
+def test_a_partition_that_comes_back_is_safe_from_a_get_that_outlived_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was under way when the partition was given back, and is given up after that."""
+    hurry(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    machine.answer()
+    machine.settle(is_confirmed=True)
+    machine.release(luck=0)
+    method, body, future = machine.wire.waiting.pop(1)
+    assert method == rpc.PARTITION_REGISTER
+    future.set_result(machine.wire.carry_out(method, body))
+    machine.go_on()
+    machine.give_up(is_cut=False, arrives="later")  # the get, which confirms
+    assert machine.is_idle
     machine.take_over()
     while machine.pack is None:
         machine.answer()
