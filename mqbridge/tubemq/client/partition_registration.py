@@ -106,7 +106,8 @@ class PartitionRegistration:
     async def _take_patiently(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:
         """`_take` up to five times, fenced from what was given up before; an occupied partition twice.
 
-        The first try against a dead owner's expired lease only removes that; the second succeeds.
+        The first try against a dead owner's expired lease only removes that; the second succeeds. Raises LaneRevoked when the
+        partition was taken away or given back between two tries: somebody else may have it, or this member anew.
         """
         for left in range(REGISTER_TRIES - 1, -1, -1):
             try:
@@ -119,6 +120,8 @@ class PartitionRegistration:
                     raise
                 log.info("taking %s failed, trying again: %s", self._calls, error)
                 await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
+            if self._state.is_over:
+                self._state.check()
         raise AssertionError("unreachable")
 
     async def _take(self, read_status: int, offset: int | None, asked: int | None) -> RegisterResponseB2C:

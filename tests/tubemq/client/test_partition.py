@@ -257,6 +257,21 @@ async def test_a_registration_that_was_given_up_leaves_a_stray(is_cancelled: boo
     assert script.asked[-1].opType == GIVE_BACK
 
 
+async def test_a_seek_does_not_take_a_partition_that_was_given_back_meanwhile() -> None:
+    """It may be held anew by then, by this member too: that one would be moved."""
+    script = Script()
+    session = await opened(script)
+
+    async def down() -> Exception:
+        await session.release()
+        return Unreachable("down")
+
+    script.then(down, given_back(), registered(560), given_back())
+    with pytest.raises(LaneRevoked):
+        await session.seek(560)
+    assert [request.opType for request in script.asked] == [TAKE, TAKE, GIVE_BACK]
+
+
 async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:
     script = Script(pack(280))
     session = await opened(script, offset=28)
