@@ -127,13 +127,18 @@ class FlowControl:
         return _fitting(self._group.limits, minute, lag_bytes) or _fitting(self._default.limits, minute, lag_bytes)
 
     def learn(self, default: tuple[int, str], group: tuple[int, str]) -> None:
-        """Take in ids and texts of a Master's answer; a text counts when its id is 0 or more and new."""
-        if default[0] >= 0 and default[0] != self.default_id:
-            self.default_id, self._default = default[0], parse_rules(default[1])
-        if group[0] >= 0 and group[0] != self.group_id:
-            self.group_id, self._group = group[0], parse_rules(group[1])
-        self.group_in_force = bool(self._group)
-        self.in_force = bool(self._group or self._default)
+        """Take in ids and texts of a Master's answer; a text counts when its id is 0 or more and new.
+
+        Raises RemoteProtocolError for a text that cannot be read; the default rules count all the same when it is the group's.
+        """
+        try:
+            if default[0] >= 0 and default[0] != self.default_id:
+                self.default_id, self._default = default[0], parse_rules(default[1])
+            if group[0] >= 0 and group[0] != self.group_id:
+                self.group_id, self._group = group[0], parse_rules(group[1])
+        finally:
+            self.group_in_force = bool(self._group)
+            self.in_force = bool(self._group or self._default)
 
 
 class Meter:

@@ -66,6 +66,15 @@ def test_a_groups_rules_come_first() -> None:
     assert (control.default_id, control.group_id) == (1, 3)
 
 
+def test_a_groups_rules_that_cannot_be_read_leave_everybodys() -> None:
+    control = FlowControl()
+    with pytest.raises(RemoteProtocolError):
+        control.learn((1, RULES), (2, "no rules"))
+    assert control.waits is not None
+    assert control.in_force
+    assert not control.group_in_force
+
+
 def test_each_kind_of_rule_falls_back_by_itself() -> None:
     """A group with a rule of its own for misses still obeys everybody's limits and waits."""
     control = FlowControl()
