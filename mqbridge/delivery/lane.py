@@ -48,7 +48,7 @@ class LaneDelivery:
         self._settled = asyncio.Event()
         self._sent: dict[tuple[Target, int], deque[asyncio.Future[Receipt]]] = {}
         """What was sent to each target partition and is not known to be stored, in order."""
-        self._refusals = Refusals(settings, self._tickets, self._leg_failed)
+        self._refusals = Refusals(settings, self._tickets, self._leg_failed, self._fail)
         self.gaps = GapRule(lane.partition, settings)
         self.error: Exception | None = None
         self.position: Position | None = None

@@ -22,13 +22,15 @@ log = logging.getLogger(__name__)
 
 LegFailed = Callable[[Ticket, Share, Exception, Sequence[MessageFailure]], None]
 """Told of a leg that ends its lane, with why."""
+Failed = Callable[[Exception], None]
+"""Told of what ends the lane besides: every leg has ended."""
 
 
 class Refusals:
     """The refused messages of one lane."""
 
-    def __init__(self, settings: LaneSettings, tickets: Tickets, leg_failed: LegFailed) -> None:
-        self._settings, self._tickets, self._leg_failed = settings, tickets, leg_failed
+    def __init__(self, settings: LaneSettings, tickets: Tickets, leg_failed: LegFailed, failed: Failed) -> None:
+        self._settings, self._tickets, self._leg_failed, self._failed = settings, tickets, leg_failed, failed
         self._parking: set[asyncio.Task[None]] = set()
 
     def take(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
@@ -64,9 +66,13 @@ class Refusals:
             return
         try:
             await letters.put(target.label, originals, failures, source)
-            log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), first.reason)
-            self._settings.counters.dead += len(failures)
-            self._settings.counters.stored += share.count - len(failures)
-            self._tickets.settle(ticket, share, receipt)
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the lane and is raised by its `run`
             self._leg_failed(ticket, share, error, failures)
+            return
+        log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), first.reason)
+        self._settings.counters.dead += len(failures)
+        self._settings.counters.stored += share.count - len(failures)
+        try:
+            self._tickets.settle(ticket, share, receipt)
+        except Exception as error:  # noqa: BLE001 - likewise; the leg has ended by now, a second end would miscount
+            self._failed(error)

@@ -260,6 +260,27 @@ async def test_messages_of_dead_letters_are_let_go() -> None:
     assert await ended(task) is None
 
 
+@pytest.mark.parametrize("individual", [False, True])
+async def test_a_batch_with_dead_letters_that_cannot_be_acknowledged_keeps_no_bytes(individual: bool) -> None:
+    """The leg has ended by then: to fail it once more would leave the batch with less than none, and never ended."""
+
+    class Letters:
+        put = AsyncMock()
+
+    def unable(batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
+        raise RuntimeError("a bug in acknowledging")
+
+    lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
+    lane.acknowledge = unable  # type: ignore[method-assign]
+    made = delivery(lane, outbound, individual=individual, dead_letters=Letters())
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: outbound.sent)
+    outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
+    assert "a bug in acknowledging" in str(await ended(task))
+    assert made._settings.budget.used == 0
+    assert [first for first, _ in lane.rejected] == [0]
+
+
 async def test_dead_letters_that_never_began_keep_no_bytes() -> None:
     lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), FakeOutbound()
     made = delivery(lane, outbound)
