@@ -46,14 +46,14 @@ class QueueRelease:
         self._quiet.set()
 
     async def wait(self, deadline: float | None) -> None:
-        """Give it back, or wait for that; at `deadline` (loop time) what is not done by then is left."""
+        """Give it back, or wait for that; at `deadline` (loop time) what is not done by then is left, for all who wait."""
         if self._task is None:
             if self._state.state not in (State.SETTLING, State.RELEASING):
                 return  # it never began, or its lock is lost: nothing may be said any more
             self._task = spawn(self._give_back(), f"rocketmq giving back {self._name}")
         task = self._task
         if deadline is None:
-            await asyncio.shield(task)
+            await asyncio.wait([task])  # and not the task itself: its cancellation by a deadline is not ours
         else:
             left = max(0.0, deadline - self._loop.time())
             self._loop.call_later(left / 2, self._quiet.set)  # the other half is for the last commit and the unlock

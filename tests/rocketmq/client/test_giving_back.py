@@ -1,6 +1,7 @@
 """Giving queues back is one task that everybody waits for; a lock that comes back wakes; what moves nothing pauses."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -83,6 +84,24 @@ async def test_a_deadline_ends_what_no_broker_answers(scene: Scene) -> None:
         await consumer.close(asyncio.get_running_loop().time() + 0.05)
     assert consumer.held == {}
     await asyncio.gather(revoking, return_exceptions=True)
+
+
+async def test_a_deadline_of_one_who_waits_is_no_cancellation_of_the_others(scene: Scene) -> None:
+    """The task that divides the queues waits for the same: it goes on, and takes the queue again."""
+    scene.groups.append(*[b"x"] * 10)
+    consumer = await scene.join()
+    stream = consumer.held[QUEUE]
+    stream.commit((await stream.receive()).next)
+    update = scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET]
+    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = silent
+    assignment = consumer._assignment
+    part_of, assignment.part_of = assignment.part_of, AsyncMock(return_value=([], True))  # type: ignore[method-assign]
+    consumer.look_again()
+    await until(lambda: stream.revoked)
+    assignment.part_of = part_of  # type: ignore[method-assign]
+    await stream.release(asyncio.get_running_loop().time() + 0.05)
+    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = update
+    await until(lambda: consumer.held.get(QUEUE) not in (None, stream))
 
 
 async def test_what_was_pulled_ahead_is_not_committed_when_a_locked_queue_goes(scene: Scene) -> None:
