@@ -68,18 +68,21 @@ class RangeReader:
                     continue
                 if position is self._begin:
                     await self._check_gap(entry_)
-                batch, position = self._gather(consumer, entry_)
+                batch, position = self._gather(consumer, entry_, position)
                 if batch is not None:
                     yield batch
         finally:
             await consumer.close()
 
-    def _gather(self, consumer: Consumer, entry: Entry | None) -> tuple[Batch | None, Position]:
-        """This entry and those that wait behind it, as far as they are in the range; and where the range goes on."""
+    def _gather(self, consumer: Consumer, entry: Entry | None, following: Position) -> tuple[Batch | None, Position]:
+        """This entry and those that wait behind it, as far as they are in the range; and where the range goes on.
+
+        That never goes back: a message whose last chunks never came may come behind later ones.
+        """
         entries: list[Entry] = []
-        size, following = 0, self._begin
+        size = 0
         while entry is not None:
-            following = (entry.ledger, entry.entry + 1, 0)
+            following = max(following, (entry.ledger, entry.entry + 1, 0))
             is_within, is_last = self._cut(entry)
             if is_within:
                 entries.append(entry)

@@ -7,9 +7,11 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
+from mqbridge.pulsar.adapter import reading
 from mqbridge.pulsar.adapter.lane import PulsarLane
+from mqbridge.pulsar.adapter.reading import RangeReader
 from mqbridge.pulsar.client.publication import Publication
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import NAMES
@@ -449,3 +451,20 @@ async def test_a_defect_in_the_queue_behind_later_entries_is_not_acknowledged_by
     consumer.acknowledge_up_to((1, 1))
     await consumer.close()
     assert acknowledged(broker) == [(True, [0]), (True, [2])]
+
+
+async def test_a_range_does_not_go_back_to_a_message_that_was_given_up(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
+    """It has its place before what was read already: who goes on at `next` would read that again."""
+    limits = ChunkLimits(expiry_s=0.05)
+    monkeypatch.setattr(reading, "reader", lambda start: replace(reader(start), chunk_limits=limits))
+    batches = RangeReader(client, Partition("c", "t", "-1", 0), TOPIC, (1, 0, 0), None, 5.0).batches()
+    first = asyncio.ensure_future(anext(batches))
+    await until(lambda: broker.asked[BaseCommand.FLOW])
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    found = [await first]
+    while not any(entry.defect for entry in found[-1].data):
+        found.append(await asyncio.wait_for(anext(batches), 5))
+    assert [batch.next for batch in found] == [(1, 2, 0)] * 2
+    await batches.aclose()
