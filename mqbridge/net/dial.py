@@ -34,6 +34,8 @@ async def dial(
             _, endpoint = await loop.create_connection(make, host, port, ssl=tls)
     except TimeoutError as error:
         raise Unreachable(f"{host}:{port} did not accept a connection within {timeout:g} s") from error
+    except UnicodeError as error:  # before it is looked up: an empty part between two dots, or one that is too long
+        raise Unreachable(f"{host}:{port} cannot be reached: the name is none: {error}") from error
     except OSError as error:
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     return endpoint

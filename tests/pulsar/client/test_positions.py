@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError
+from mqbridge.net.dial import dial
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
-from tests.pulsar.client.broker import Broker, ends_at, found, in_turn, scripted_client, silent, success, until
+from tests.pulsar.client.broker import URL, Broker, ends_at, found, in_turn, scripted_client, silent, success, until
 
 TOPIC = "persistent://public/default/t"
 
@@ -241,3 +242,19 @@ async def test_a_subscription_that_the_broker_may_have_is_closed_first_whatever_
     assert broker.asked[BaseCommand.CLOSE_CONSUMER]
     await consumer.close()
     await impatient.close()
+
+
+async def test_an_owner_whose_name_is_none_is_asked_for_again(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
+    """A broker that is set up wrongly (`advertisedAddress`): that the name cannot be looked up must not end the looking."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+
+    async def dialled(host: str, port: int, make, **more):
+        return await (dial if ".." in host else broker.dial)(host, port, make, **more)
+
+    monkeypatch.setattr("mqbridge.pulsar.client.connection.dial", dialled)
+    broker.on[BaseCommand.LOOKUP] = in_turn(
+        lambda link, frame: found(link, frame, "pulsar://broker..cluster:6650"), lambda link, frame: found(link, frame, URL)
+    )
+    close(broker)
+    await until(lambda: consumer.sessions == 2)
+    await consumer.close()
