@@ -3,7 +3,7 @@
 A message in chunks has the id of its last one, so other messages may lie between its chunks; until it is acknowledged, nothing
 from its first chunk on may be acknowledged cumulatively, and a reader that subscribes anew must begin there. Other messages in
 chunks that are acknowledged meanwhile have the rest of their chunks acknowledged one by one: a part of them alone could not be
-joined again.
+joined again. That holds also for chunks that were dropped with a session, until they have come again.
 
 A message whose last chunks do not come is given up in the end, and handed out as a defect, mostly behind entries that are later
 in the topic. It stays open until it is acknowledged itself, or anything that was handed out after it.
@@ -34,6 +34,8 @@ class Inbox:
         """By its last chunk, the chunks of each message in chunks that is queued or not acknowledged."""
         self._late: dict[EntryId, EntryId] = {}
         """Those that were given up, in order, with the furthest entry that was handed out before; LATEST while queued."""
+        self._dropped: list[EntryId] = []
+        """The first chunks of messages that were here in an earlier session, and that the broker has not come to again."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -42,6 +44,8 @@ class Inbox:
 
     def add(self, entry: Entry, size: int, now: float) -> tuple[EntryId, ...]:
         """An entry that the credit has been charged with. Gives entries to acknowledge, of chunks that nobody will see."""
+        if self._dropped:
+            self._dropped = [first for first in self._dropped if first > entry.place]
         if entry.defect is None and is_chunk(entry.metadata):
             self.credit.handed_over(size)
             return self.add_joined(self.chunks.add(entry, now))
@@ -85,9 +89,10 @@ class Inbox:
 
     def drop(self) -> None:
         """Everything here will be delivered again."""
+        self._dropped += self.chunks.firsts()
         for entry, size in self._queue:
             self.credit.handed_over(size)
-            self.settle(entry.place)
+            self._dropped += self.settle(entry.place)[:1] if entry.place in self._spans else ()
         self._queue.clear()
         self.chunks.clear()
 
@@ -96,6 +101,7 @@ class Inbox:
         self.drop()
         self._spans.clear()
         self._late.clear()
+        self._dropped.clear()
 
     # --- messages in chunks -----------------------------------------------------------------------------------------
 
@@ -135,4 +141,4 @@ class Inbox:
         firsts = [
             places[0] for last, places in self._spans.items() if places[0] <= place and (place < last or last in self._late)
         ]
-        return min([each for each in self.chunks.firsts() if each <= place] + firsts, default=ids.LATEST)
+        return min([each for each in (*self.chunks.firsts(), *self._dropped) if each <= place] + firsts, default=ids.LATEST)

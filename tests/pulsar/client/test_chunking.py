@@ -468,3 +468,61 @@ async def test_a_range_does_not_go_back_to_a_message_that_was_given_up(broker: B
         found.append(await asyncio.wait_for(anext(batches), 5))
     assert [batch.next for batch in found] == [(1, 2, 0)] * 2
     await batches.aclose()
+
+
+@pytest.mark.parametrize("arrived", [1, 2, 3], ids=["begun", "half", "waiting to be taken"])
+async def test_chunks_that_are_to_come_again_are_acknowledged_by_nothing_behind_them(broker: Broker, client, arrived: int):
+    """The connection is lost, and with it the chunks; what was handed out before is acknowledged before they are here again."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    sender.plain(b"first")
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert [await take(consumer) for _ in range(2)] == [(0, False), (2, False)]
+    for number in range(1, arrived):
+        sender.chunk("a", number)
+    await until(lambda: consumer.waiting == (arrived == 3))
+    broker.link.drop()
+    await until(lambda: consumer._connection() is None, pause_s=0)
+    consumer.acknowledge_up_to((1, 2))
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(True, [0])]
+    sender.chunk("a", 0, 1)
+    sender.plain(b"later", 2)
+    for number in (1, 2):
+        sender.chunk("a", number, 2 + number)
+    assert await take(consumer) == (4, False)
+    consumer.acknowledge_up_to((1, 4))
+    await consumer.close()
+    assert acknowledged(broker)[-1] == (True, [4])
+
+
+async def test_chunks_that_do_not_come_again_hold_no_acknowledgement_back(broker: Broker, client):
+    """They were deleted meanwhile, by the age of messages for instance: what comes instead says so."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert await take(consumer) == (1, False)
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    sender.plain(b"last")
+    assert await take(consumer) == (2, False)
+    consumer.acknowledge_up_to((1, 2))
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [2])]
+
+
+async def test_a_reader_that_is_lost_twice_begins_at_the_first_chunk_again(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, reader((1, 0)))
+    sender = Sender(broker)
+    sender.plain(b"first")
+    sender.chunk("a", 0)
+    sender.plain(b"later")
+    assert [await take(consumer) for _ in range(2)] == [(0, False), (2, False)]
+    for sessions in (2, 3):
+        broker.link.drop()
+        await until(lambda wanted=sessions: consumer.sessions == wanted)
+    starts = [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]]
+    assert starts == [(1, 0), (1, 1), (1, 1)]
+    await consumer.close()
