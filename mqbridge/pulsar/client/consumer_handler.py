@@ -183,7 +183,7 @@ class ConsumerHandler:
     def _rewind(self) -> None:
         """All that is not acknowledged comes again."""
         self._state.rewound()
-        self._inbox.forget()
+        self._inbox.rewind()
 
     async def _beyond(self) -> EntryId | None:
         """The topic's last entry, if that was not taken (or acknowledged before)."""
@@ -223,7 +223,7 @@ class ConsumerHandler:
         if run == self._state.run:
             self._inbox.drop()
         else:
-            self._inbox.forget()
+            self._inbox.rewind()
         self._acks.session_ended(closed=closed)
 
     def _forget(self) -> None:

@@ -96,11 +96,16 @@ class Inbox:
         self._queue.clear()
         self.chunks.clear()
 
-    def forget(self) -> None:
-        """All that is not acknowledged will be delivered again, or the positions have lost their meaning."""
+    def rewind(self) -> None:
+        """All that is not acknowledged will be delivered again."""
         self.drop()
+        self._dropped += [chunks[0] for chunks in self._spans.values()]
         self._spans.clear()
         self._late.clear()
+
+    def forget(self) -> None:
+        """The positions have lost their meaning."""
+        self.rewind()
         self._dropped.clear()
 
     # --- messages in chunks -----------------------------------------------------------------------------------------

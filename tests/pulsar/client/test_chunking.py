@@ -494,7 +494,32 @@ async def test_chunks_that_are_to_come_again_are_acknowledged_by_nothing_behind_
     assert await take(consumer) == (4, False)
     consumer.acknowledge_up_to((1, 4))
     await consumer.close()
-    assert acknowledged(broker)[-1] == (True, [4])
+    assert (True, [4]) in acknowledged(broker)
+
+
+async def test_after_a_redelivery_chunks_are_not_acknowledged_by_what_was_given_up_before_them(broker: Broker, client):
+    """A message that is given up acknowledges all that was acknowledged before, which lies behind chunks that are yet to come."""
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"first")
+    sender.chunk("b", 0)
+    sender.plain(b"later")
+    assert [await take(consumer) for _ in range(2)] == [(1, False), (3, False)]
+    consumer.acknowledge_up_to((1, 3))
+    consumer.redeliver()
+    await until(lambda: consumer.sessions == 2)
+    sender.chunk("a", 0, 0, consumer_epoch=1)
+    assert await take(consumer) == (0, True)
+    consumer.acknowledge_up_to(consumer.handed_out)
+    consumer.acknowledge_up_to((1, 0))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker)[-1] != (True, [-1]))
+    assert acknowledged(broker)[-1] == (True, [1])
+    for number in range(3):
+        sender.chunk("b", number, max(2, 3 + number), consumer_epoch=1)
+    assert await take(consumer) == (5, False)
+    await consumer.close()
 
 
 async def test_chunks_that_do_not_come_again_hold_no_acknowledgement_back(broker: Broker, client):
