@@ -224,6 +224,10 @@ class ConsumerState:
         """False for an entry that was handed out before a connection was lost."""
         return not self._tracks or entry > self.handed
 
+    def is_untold(self, entry: EntryId) -> bool:
+        """Whether the application has acknowledged it, and the broker was not told: something before it was open then."""
+        return self._tracks and entry <= self.acked and (self.told is None or entry > _last_whole(self.told))
+
     def skip(self, entry: EntryId) -> None:
         """It is not handed out: it repeats a chunk."""
         self.skipped = max(self.skipped, entry)

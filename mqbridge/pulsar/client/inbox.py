@@ -43,7 +43,7 @@ class Inbox:
     # --- in and out -------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry, size: int, now: float) -> tuple[EntryId, ...]:
-        """An entry that the credit has been charged with. Gives entries to acknowledge, of chunks that nobody will see."""
+        """An entry that the credit has been charged with. Gives entries to acknowledge that nobody will see (again)."""
         if self._dropped:
             self._dropped = [first for first in self._dropped if first > entry.place]
         if entry.defect is None and is_chunk(entry.metadata):
@@ -51,9 +51,9 @@ class Inbox:
             return self.add_joined(self.chunks.add(entry, now))
         if self._state.is_new(entry.place):
             self._queue.append((entry, size))
-        else:
-            self.credit.handed_over(size)
-        return ()
+            return ()
+        self.credit.handed_over(size)
+        return (entry.place,) if self._state.is_untold(entry.place) else ()
 
     def add_joined(self, joined: Iterable[Joined]) -> tuple[EntryId, ...]:
         """Messages that were joined from chunks, or could not be."""

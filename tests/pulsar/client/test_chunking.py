@@ -551,3 +551,32 @@ async def test_a_reader_that_is_lost_twice_begins_at_the_first_chunk_again(broke
     starts = [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]]
     assert starts == [(1, 0), (1, 1), (1, 1)]
     await consumer.close()
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "redelivered"])
+async def test_what_could_not_be_told_because_of_chunks_is_told_when_it_comes_again(broker: Broker, client, is_lost: bool):
+    """Nothing else comes for a long time: it would count as a backlog until then, and come once more after a restart."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    sender.plain(b"first")
+    for number in range(3):
+        sender.chunk("a", number)
+    sender.plain(b"last")
+    assert [await take(consumer) for _ in range(3)] == [(0, False), (3, False), (4, False)]
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 2)
+    sender.chunk("a", 0, 1)
+    await until(lambda: consumer._inbox.chunks)
+    consumer.acknowledge_up_to((1, 4))
+    consumer.flush_acks()
+    await until(lambda: len(acknowledged(broker)) == 2)
+    assert acknowledged(broker) == [(True, [0]), (False, [1, 2, 3])]
+    if is_lost:
+        broker.link.drop()
+    else:
+        consumer.redeliver()
+    await until(lambda: consumer.sessions == 3)
+    sender.plain(b"last", 4)
+    await until(lambda: acknowledged(broker)[-1] == (False, [4]))
+    assert consumer.waiting == 0
+    await consumer.close()
