@@ -1,0 +1,197 @@
+"""An ordered consumer against a model of its broker: chunks of several messages mixed, sessions that are lost, redelivery.
+
+Whatever happens, what the broker counts as acknowledged was acknowledged by the application, and in the end that is everything.
+"""
+
+import asyncio
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqbridge.pulsar.client.acknowledger import Acknowledger
+from mqbridge.pulsar.client.consumer_state import ConsumerState
+from mqbridge.pulsar.client.inbox import Inbox
+from mqbridge.pulsar.client.intake import EntryIntake
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
+from mqbridge.pulsar.wire.entry import encode_entry_head
+from mqbridge.pulsar.wire.frame import FrameMeter, encode_head, parse_frame
+from mqbridge.pulsar.wire.ids import EntryId
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from mqbridge.wire.cutter import FrameCutter
+
+Stored = tuple[str, int, int]
+"""An entry: the id of its message, the number of its chunk, and how many there are (0: it is no chunk)."""
+DRAIN = 400
+"""Steps that suffice to take and acknowledge all of it."""
+
+
+def topic_of(random: Random) -> list[Stored]:
+    """Messages of one entry, and messages in chunks: begun side by side, never ended, or sent once more."""
+    entries: list[Stored] = []
+    begun: list[tuple[str, int, int]] = []
+    for number in range(random.randint(5, 25)):
+        if random.random() < 0.5:
+            entries.append((f"plain{number}", 0, 0))
+        else:
+            begun.append((f"chunked{number}", 0, random.randint(2, 4)))
+        while begun and random.random() < 0.6:
+            name, chunk, count = begun.pop(random.randrange(len(begun)))
+            entries.append((name, chunk, count))
+            if chunk + 1 < count and random.random() < 0.9:
+                begun.append((name, chunk + 1, count))
+            elif random.random() < 0.3:
+                entries += [(name, again, count) for again in range(random.randint(0, chunk), chunk + 1)]
+    return entries
+
+
+class Life:
+    """The consumer, its broker (which is its connection, too), and the application behind a lane."""
+
+    alive = True
+
+    def __init__(self, random: Random) -> None:
+        self.random, self.topic, self.endpoint = random, topic_of(random), self
+        self.mark, self.single, self.next = -1, set[int](), 0
+        self.hears = True
+        self.connected: Life | None = None
+        self.batches: list[tuple[int, EntryId, list[tuple[EntryId, ...]], EntryId]] = []
+        """Those that the application has: the run, the last place, all places, and how far it had been handed out."""
+        self.stored: set[int] = set()
+        limits = ChunkLimits(messages=random.choice([1, 2, 10]), expiry_s=3600.0)
+        self.state = ConsumerState(tracks=True, failover=False, start=None)
+        self.inbox = Inbox(self.state, True, 1 << 20, limits)
+        link = lambda: self.connected  # noqa: E731 - given to two
+        subscription = Subscription("s", Types.Exclusive, chunk_limits=limits)
+        self.acks = Acknowledger(0, "t", subscription, self.state, self.inbox, link, lambda _: None, 1.0)  # type: ignore[arg-type]
+        self.intake = EntryIntake(self.state, self.inbox, self.acks, -1, 3600.0, link, lambda: None)  # type: ignore[arg-type]
+        self.subscribe()
+
+    # --- the broker -------------------------------------------------------------------------------------------------
+
+    def send(self, *pieces: bytes) -> None:
+        for data in FrameCutter(FrameMeter(1 << 20).measure).feed(b"".join(pieces)) if self.hears else ():
+            ack = parse_frame(data).command.ack
+            for _, entry in map(ids.entry_id, ack.message_id):
+                if ack.ack_type == pb.CommandAck.Cumulative:
+                    self.mark = max(self.mark, entry)
+                else:
+                    self.single.add(entry)
+        while self.mark + 1 in self.single:
+            self.mark += 1
+        told = [place for place in range(len(self.topic)) if place <= self.mark or place in self.single]
+        early = [place for place in told if not self.topic[place][2] and place not in self.stored]
+        assert not early, f"acknowledged, and not by the application: {early}"
+
+    def deliver(self) -> bool:
+        while self.next <= self.mark or self.next in self.single:
+            self.next += 1
+        if self.next >= len(self.topic):
+            return False
+        name, chunk, count = self.topic[self.next]
+        metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+        if count:
+            metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = (
+                name,
+                chunk,
+                count,
+                count,
+            )
+        head = encode_entry_head(metadata, b"x")
+        said = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, self.next), consumer_epoch=self.state.epoch)
+        frame = encode_head(BaseCommand(type=BaseCommand.MESSAGE, message=said), len(head) + 1) + head + b"x"
+        (data,) = FrameCutter(FrameMeter(1 << 20).measure).feed(frame)
+        self.next += 1
+        self.intake.add(parse_frame(data))
+        return True
+
+    # --- the session ------------------------------------------------------------------------------------------------
+
+    def subscribe(self) -> None:
+        self.state.subscribing()
+        cursor = (1, self.mark) if self.state.asks_cursor else None
+        assert not self.state.subscribed(cursor)
+        self.connected, self.next = self, self.mark + 1
+        self.acks.flush()
+
+    def leave(self) -> None:
+        self.connected = None
+        self.state.left(self.inbox.first_open(self.state.handed))
+        self.inbox.drop()
+        self.acks.session_ended(closed=False)
+
+    def lose(self) -> None:
+        self.hears = self.random.random() < 0.5
+        self.acks.flush()
+        self.hears = True
+        self.leave()
+        for _ in range(self.random.randint(0, 2)):
+            self.acknowledge()
+        self.subscribe()
+
+    def redeliver(self) -> None:
+        self.acks.flush()
+        self.leave()
+        self.state.rewound()
+        self.inbox.rewind()
+        self.subscribe()
+
+    # --- the application --------------------------------------------------------------------------------------------
+
+    def take(self) -> bool:
+        taken = [entry.place for _ in range(self.random.randint(1, 3)) if (entry := self.inbox.take()) is not None]
+        if taken:
+            places = [self.inbox.chunks_of(place) for place in taken]
+            self.batches.append((self.state.run, taken[-1], places, self.state.handed))
+        return bool(taken)
+
+    def acknowledge(self) -> bool:
+        if not self.batches:
+            return False
+        run, last, taken, end = self.batches.pop(0)
+        if run == self.state.run:
+            self.stored |= {entry for places in taken for _, entry in places}
+            self.acks.up_to(end, None, 1)
+            if last < end:
+                self.acks.up_to(last, None, 1)
+        return True
+
+    def expire(self) -> bool:
+        had = bool(self.inbox.chunks)
+        self.acks.unseen(self.inbox.add_joined(self.inbox.chunks.expire(float("inf"))))
+        return had
+
+    # --- both -------------------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        events = [self.deliver] * 9 + [self.take] * 4 + [self.acknowledge] * 4 + [self.acks.flush, self.expire]
+        for _ in range(self.random.randint(0, 120)):
+            self.random.choice([*events, self.lose, self.redeliver])()
+        for _ in range(DRAIN):
+            if self.mark == len(self.topic) - 1:
+                break
+            if not (self.deliver() or self.take() or self.acknowledge() or self.expire()):
+                self.acks.flush()
+        assert self.mark == len(self.topic) - 1, "something is never acknowledged"
+        seen = {self.topic[place][0] for place in self.stored}
+        assert seen == {name for name, _, _ in self.topic}, "of some messages the application has seen nothing"
+
+    def stop(self) -> None:
+        self.acks.stop()
+        self.intake.stop()
+
+
+@settings(max_examples=300)
+@given(st.randoms(use_true_random=False))
+def test_nothing_is_acknowledged_that_the_application_has_not(random: Random) -> None:
+    async def live() -> None:
+        life = Life(random)
+        try:
+            life.live()
+        finally:
+            life.stop()
+
+    asyncio.run(live())
