@@ -35,22 +35,22 @@ class StoredPartition:
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """How far a group has read one partition: everything below `committed`, and the ranges of `islands` (first to next) above."""
+    """How far a group has read one partition: everything below `committed`, and the ranges of `ahead` (first to next) above."""
 
     committed: int
-    islands: dict[int, int] = field(default_factory=dict)
+    ahead: dict[int, int] = field(default_factory=dict)
 
     def acknowledge(self, first: int, next_: int) -> None:
         """This range is done."""
         if next_ <= self.committed:
             return
-        self.islands[first] = next_
-        while self.committed in self.islands:
-            self.committed = self.islands.pop(self.committed)
+        self.ahead[first] = next_
+        while self.committed in self.ahead:
+            self.committed = self.ahead.pop(self.committed)
 
     def covers(self, offset: int) -> bool:
         """Whether this offset is done."""
-        return offset < self.committed or any(first <= offset < next_ for first, next_ in self.islands.items())
+        return offset < self.committed or any(first <= offset < next_ for first, next_ in self.ahead.items())
 
 
 class Member(Protocol):

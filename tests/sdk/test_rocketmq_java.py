@@ -11,7 +11,7 @@ import pytest
 
 from mqbridge.message import Message
 from mqbridge.rocketmq.wire.codes import Code
-from mqbridge.rocketmq.wire.headers.admin import ViewHeader
+from mqbridge.rocketmq.wire.headers.query import ViewHeader
 from mqbridge.rocketmq.wire.ids import parse_offset_id
 from tests.e2e.corpus import assert_same
 from tests.e2e.sides import SYSTEMS, Side, side

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
 from mqbridge.adapter import CLOSE_S, Cluster, OutboundSpec, Receipt
+from mqbridge.errors import RequestTimeout
 from mqbridge.message import Partition, Position, Share
 from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.client import PulsarClient
-from mqbridge.pulsar.client.producer import Producer
+from mqbridge.pulsar.client.producer import OPEN_TIMEOUT_S, Producer
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import SendReceipt
 from mqbridge.pulsar.mapping.passthrough import encode_entries
@@ -81,6 +82,7 @@ class PulsarOutbound:
             NAMES[self._options.compression],
             access=pb.ExclusiveWithFencing if self._fences else pb.Shared,
             max_elapsed_s=self._spec.max_elapsed_s,
+            opens_patiently=True,
             fails_in_order=self._spec.ordered,
         )
         producer = self._producers[partition] = self._client.producer(self._names[partition], publication)
@@ -99,7 +101,11 @@ class PulsarOutbound:
         for partition in range(self.partitions):
             if partition not in self._producers:
                 self._open(partition)
-        await asyncio.gather(*(producer.opened() for producer in self._producers.values()))
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await asyncio.gather(*(producer.opened() for producer in self._producers.values()))
+        except TimeoutError as error:
+            raise RequestTimeout(f"no broker lets us produce into {self._spec.topic!r} within {OPEN_TIMEOUT_S:g} s") from error
         partitions = {index: target.name for index, target in enumerate(self._targets)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source)
 

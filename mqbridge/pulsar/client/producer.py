@@ -226,8 +226,9 @@ class Producer:
         self._outbox.attach(connection)
 
     def gives_up(self, error: ClusterError, delay: float) -> bool:
-        """At once where it will never be let in; for the first time also after a while."""
-        late = not self._opened.done() and self._loop.time() + delay > self._deadline
+        """At once where it will never be let in; for the first time also after a while, unless it is patient."""
+        patient = self._opened.done() or self.publication.opens_patiently
+        late = not patient and self._loop.time() + delay > self._deadline
         return late or error.failure in (Failure.FATAL, Failure.REFUSED)
 
     # --- the end ----------------------------------------------------------------------------------------------------

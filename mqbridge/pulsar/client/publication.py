@@ -28,6 +28,8 @@ class Publication:
     """A subscription to create with the topic, so that nothing is lost before its first consumer."""
     max_elapsed_s: float | None = None
     """How long an entry may wait for its receipt; None is for ever."""
+    opens_patiently: bool = False
+    """The first opening, too, may take as long as it wants: a broker that recovers its ledgers refuses for minutes."""
     fails_in_order: bool = False
     """An entry that waited too long takes all behind it along, so that nothing overtakes it when it is sent again."""
 

@@ -14,7 +14,7 @@ from mqbridge.rocketmq.wire.bodies.offsets import ConsumeStats
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers.admin import ConsumeStatsHeader
+from mqbridge.rocketmq.wire.headers.groups import ConsumeStatsHeader
 from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader
 from mqbridge.rocketmq.wire.record import decode_records
 from mqbridge.rocketmq.wire.settings import decode_settings

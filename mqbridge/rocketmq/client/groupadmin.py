@@ -20,8 +20,15 @@ from mqbridge.rocketmq.wire.bodies.offsets import ConsumeOffsets, ConsumerOffset
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import TopicList
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
-from mqbridge.rocketmq.wire.headers.admin import ConsumeStatsHeader, DeleteGroupHeader, GroupConfigHeader, TopicHeader
-from mqbridge.rocketmq.wire.headers.groups import GroupHeader, ProducerGroupHeader, ResetOffsetHeader
+from mqbridge.rocketmq.wire.headers.admin import TopicHeader
+from mqbridge.rocketmq.wire.headers.groups import (
+    ConsumeStatsHeader,
+    DeleteGroupHeader,
+    GroupConfigHeader,
+    GroupHeader,
+    ProducerGroupHeader,
+    ResetOffsetHeader,
+)
 
 ONLINE = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
 PRODUCERS = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})

@@ -9,7 +9,7 @@ from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRe
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status, refused
-from mqbridge.rocketmq.wire.headers.admin import QueryHeader, ViewHeader
+from mqbridge.rocketmq.wire.headers.query import QueryHeader, ViewHeader
 from mqbridge.rocketmq.wire.ids import format_host, parse_offset_id
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, decode_records

@@ -7,8 +7,10 @@ from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
+from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
-from tests.pulsar.client.broker import Broker
+from tests.pulsar.client.broker import Broker, Link, scripted_client
 from tests.pulsar.entries import batch
 
 SOURCE = Partition("here", "t", "0", 0)
@@ -43,3 +45,23 @@ async def test_entries_are_written_without_being_decoded(broker: Broker, client)
     assert [message.origin for message in found[:3]] == ["here|t|0|7:0:0", "here|t|0|7:0:1", "here|t|0|7:1:0"]
     assert (found[5].origin, found[7].origin) == ("here|t|0|7:1:0", None)
     await outbound.close()
+
+
+async def test_a_topic_that_opens_late_loses_nothing(broker: Broker):
+    opening = broker.on[BaseCommand.PRODUCER]
+
+    def recovering(link: Link, frame: Frame) -> None:
+        if len(broker.asked[BaseCommand.PRODUCER]) < 3:
+            link.error(frame.command.producer.request_id, pb.PersistenceError, "recovering a ledger")
+        else:
+            opening(link, frame)
+
+    broker.on[BaseCommand.PRODUCER] = recovering
+    client = scripted_client(operation=0.0)
+    target = Partition("c", "target", "-1", 0)
+    topics = Topics(client, "c", "public/default")
+    outbound = PulsarOutbound(None, client, topics, OutboundSpec("target"), [target], 1 << 20)  # type: ignore[arg-type]
+    receipt = await outbound.send(0, Share(Batch.of([Message(b"made")])))
+    assert (len(receipt.positions), receipt.failures) == (1, [])
+    await outbound.close()
+    await client.close()

@@ -18,9 +18,10 @@ from mqbridge.rocketmq.wire.bodies.offsets import (
 )
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, TopicList
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers.admin import CreateTopicHeader, QueryHeader
+from mqbridge.rocketmq.wire.headers.admin import CreateTopicHeader
 from mqbridge.rocketmq.wire.headers.groups import ResetOffsetHeader
 from mqbridge.rocketmq.wire.headers.offsets import SearchOffsetHeader
+from mqbridge.rocketmq.wire.headers.query import QueryHeader
 from mqbridge.rocketmq.wire.ids import offset_id, parse_host
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import NS, TOPIC, A, B, Cluster, in_turn, refuses, route, says, scripted_client, success

@@ -75,3 +75,26 @@ class ResetOffsetHeader(Header):
     is_force: bool = True
     queue_id: int = -1
     offset: int | None = None
+
+
+@dataclass(slots=True)
+class DeleteGroupHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool | None = None
+
+
+@dataclass(slots=True)
+class GroupConfigHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG and QUERY_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+@dataclass(slots=True)
+class ConsumeStatsHeader(Header):
+    """GET_CONSUME_STATS."""
+
+    consumer_group: str
+    topic: str | None = None

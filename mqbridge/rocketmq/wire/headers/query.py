@@ -1,0 +1,34 @@
+"""Extension fields of requests that look up single messages."""
+
+from dataclasses import dataclass
+
+from mqbridge.rocketmq.wire.headers.base import Header, named
+
+
+@dataclass(slots=True)
+class QueryHeader(Header):
+    """QUERY_MESSAGE. `unique_key` makes `key` a UNIQ_KEY."""
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+    unique_key: bool | None = named("_UNIQUE_KEY_QUERY", None)
+
+
+@dataclass(slots=True)
+class QueryResult(Header):
+    """Answer to QUERY_MESSAGE; the body is records."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+@dataclass(slots=True)
+class ViewHeader(Header):
+    """VIEW_MESSAGE_BY_ID; `offset` is the physical one."""
+
+    offset: int
+    topic: str | None = None
+    bname: str | None = None
