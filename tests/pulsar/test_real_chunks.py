@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from mqbridge.errors import ConnectionLost
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.subscription import Types
 from mqbridge.pulsar.mapping.stored import decode
@@ -13,6 +14,7 @@ from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from tests.kit.conversation import until
 from tests.pulsar.conftest import client_of
 from tests.pulsar.entries import PATIENCE_S, take
 from tests.pulsar.proxy import CuttingProxy
@@ -112,6 +114,30 @@ async def test_cut_off_between_chunks_nothing_is_lost_and_nothing_comes_twice(pu
     assert [entry.defect for entry in entries] == [None] * len(entries)
     expected = [payload + b"%d" % number for number in range(8) for payload in payloads]
     assert [entry.payload for entry in entries] == expected
+
+
+async def test_what_is_acknowledged_while_the_connection_is_lost_covers_no_chunks(pulsar, client, subscribe):
+    topic = pulsar.take_topic()
+    producer = client.producer(topic)
+    consumer = await subscribe(topic, "s")
+
+    async def send_chunk(number: int, payload: bytes) -> None:
+        metadata = MessageMetadata(publish_time=1, uuid="a", chunk_id=number, num_chunks_from_msg=3, total_chunk_msg_size=9)
+        await producer.send(metadata, payload)
+
+    await send_chunk(0, b"one")
+    await producer.send(MessageMetadata(), b"between")
+    (between,) = await take(consumer, 1)
+    consumer._connection().endpoint.abort(ConnectionLost("cut"))
+    await until(lambda: consumer._connection() is None, pause_s=0)
+    consumer.acknowledge_up_to(between.place)
+    await until(lambda: consumer.sessions == 2)
+    await consumer.confirm_acks()
+    await send_chunk(1, b"two")
+    await send_chunk(2, b"six")
+    (whole,) = await take(consumer, 1)
+    assert (whole.payload, whole.defect) == (b"onetwosix", None)
+    await producer.close()
 
 
 async def test_a_message_whose_beginning_is_gone_is_a_defect(pulsar, client, subscribe):
