@@ -50,8 +50,9 @@ class GroupConsumer(ABC):
 
     async def close(self, deadline: float | None = None) -> None:
         """Give all partitions back, keeping what was confirmed, and leave the group; `deadline` is a time of the event loop."""
+        self.held_partitions.close_by = deadline
         await cancel(*self._tasks)
-        await self.held_partitions.close(deadline)
+        await self.held_partitions.close()
         try:
             async with asyncio.timeout_at(deadline):
                 await self._member.leave()

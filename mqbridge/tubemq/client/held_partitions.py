@@ -50,6 +50,8 @@ class HeldPartitions:
         self.held: dict[Key, HeldPartition] = {}
         self.changed = False
         """Something was lost that the Master does not know of yet."""
+        self.close_by: float | None = None
+        """When everything is to be given back, once the member is closing; a time of the event loop."""
         self._start, self._heartbeat_s, self._offsets = start, heartbeat_s, offsets
         self._taken: set[Key] = set()
         """Partitions that this consumer has held at some time."""
@@ -66,10 +68,10 @@ class HeldPartitions:
             spawn(self._late_commits(), f"tubemq late commits of {name}"),
         ]
 
-    async def close(self, deadline: float | None = None) -> None:
-        """Give everything back, keeping what was confirmed; `deadline` is a time of the event loop."""
+    async def close(self) -> None:
+        """Give everything back until `close_by`, keeping what was confirmed."""
         await cancel(*self._tasks)
-        await asyncio.gather(*(partition.release(deadline) for partition in list(self.held.values())))
+        await asyncio.gather(*(partition.release(self.close_by) for partition in list(self.held.values())))
 
     @property
     def refs(self) -> list[PartitionRef]:
@@ -100,7 +102,7 @@ class HeldPartitions:
         except BaseException:
             if partition.has_strays:  # the Broker may count it as ours all the same
                 self._strayed.add(ref.key)
-                await partition.release()
+                await partition.release(self.close_by)
             raise
         self._taken.add(ref.key)
         self.held[ref.key] = partition

@@ -132,6 +132,24 @@ async def test_a_get_that_outlives_its_partition_is_fenced(scenes: Any, is_lost:
         await fetching
 
 
+async def test_closing_ends_at_its_deadline_also_while_a_partition_is_taken(scenes: Any) -> None:
+    scene = scenes()
+    asked = asyncio.Event()
+
+    async def silent() -> Exception:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    scene.broker.then(silent, silent)
+    scene.master.then(joined(), beat(event(1, 0)))
+    await scene.consumer.start()
+    async with asyncio.timeout(20):
+        await asked.wait()
+        await scene.consumer.close(asyncio.get_running_loop().time() + 0.05)
+    assert not scene.consumer.held_partitions.held
+
+
 async def test_a_partition_that_was_fenced_comes_back_under_a_fresh_id(scenes: Any) -> None:
     """What was given up carries the member's own id, and may still arrive."""
     scene = scenes()
