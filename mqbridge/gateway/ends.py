@@ -17,7 +17,7 @@ from mqbridge.config.patterns import is_pattern
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.gateway.selection import select_from
+from mqbridge.gateway.topic_selection import select_from
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard

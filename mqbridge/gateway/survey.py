@@ -7,7 +7,7 @@ from mqbridge.adapter import Cluster, Topic
 from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target
 from mqbridge.errors import MqbridgeError
-from mqbridge.gateway.selection import select_from
+from mqbridge.gateway.topic_selection import select_from
 from mqbridge.routing.partitions import advice, misplaced, partitions_needed
 from mqbridge.routing.topics import Selected, render
 

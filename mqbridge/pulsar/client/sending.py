@@ -54,7 +54,7 @@ class Sending:
         if codec and payload and not metadata.compression:
             packed = compress(codec, payload)
             if len(packed) < len(payload):
-                metadata.compression = codec  # type: ignore[assignment]  # the enum's number
+                metadata.compression = codec
                 metadata.uncompressed_size = len(payload)
                 self.payload = packed
 

@@ -1,4 +1,4 @@
-"""Administration of topics and brokers. Groups are in `groupadmin`, offsets in `positions`, single messages in `query`.
+"""Administration of topics and brokers. Groups are in `group_admin`, offsets in `positions`, single messages in `query`.
 
 A topic lives at brokers, each with queues of its own, and name servers only repeat what brokers register. So changes go to every
 master, and are there when every name server's route shows them.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.base_client import BaseClient, Timing
 from mqbridge.rocketmq.client.connection import Sign
-from mqbridge.rocketmq.client.groupadmin import GroupAdmin
+from mqbridge.rocketmq.client.group_admin import GroupAdmin
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES, ORDERED, Producer
 from mqbridge.rocketmq.client.query import Query

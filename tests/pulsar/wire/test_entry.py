@@ -53,6 +53,15 @@ def test_a_batch_of_the_cpp_client():
     assert join_batch(messages) == entry.payload
 
 
+def test_a_codec_that_is_not_known_is_a_defect():
+    """A closed enumeration would read it as no compression, and the packed bytes as the message."""
+    known = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, uncompressed_size=100)
+    metadata = MessageMetadata.FromString(known.SerializeToString() + b"\x40\x05")
+    entry = decode_entry(encode_entry_head(metadata, b"packed") + b"packed")
+    entry.unpack()
+    assert entry.defect == "codec 5 is not known"
+
+
 def test_a_batch_of_one_is_a_batch():
     entry = entry_of(vectors.SEND_BATCH_OF_ONE)
     assert entry.is_batch
