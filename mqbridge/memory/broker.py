@@ -35,22 +35,22 @@ class StoredPartition:
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """How far a group has read one partition: everything below `committed`, and the ranges of `ahead` (first to next) above."""
+    """How far a group has read one partition: everything below `committed`, and `acknowledged_ranges` (first to next) above."""
 
     committed: int
-    ahead: dict[int, int] = field(default_factory=dict)
+    acknowledged_ranges: dict[int, int] = field(default_factory=dict)
 
     def acknowledge(self, first: int, next_: int) -> None:
         """This range is done."""
         if next_ <= self.committed:
             return
-        self.ahead[first] = next_
-        while self.committed in self.ahead:
-            self.committed = self.ahead.pop(self.committed)
+        self.acknowledged_ranges[first] = next_
+        while self.committed in self.acknowledged_ranges:
+            self.committed = self.acknowledged_ranges.pop(self.committed)
 
     def covers(self, offset: int) -> bool:
         """Whether this offset is done."""
-        return offset < self.committed or any(first <= offset < next_ for first, next_ in self.ahead.items())
+        return offset < self.committed or any(first <= offset < next_ for first, next_ in self.acknowledged_ranges.items())
 
 
 class Member(Protocol):

@@ -99,10 +99,16 @@ class MemoryLane:
 
     def _take(self) -> Batch | None:
         self._next = max(self._next, self._progress.committed)  # an island that was ahead of us may have joined the rest
-        while (done := self._progress.ahead.get(self._next)) is not None:
+        while (done := self._progress.acknowledged_ranges.get(self._next)) is not None:
             self._next = done
         first, stored = self._next, self._stored
-        end = min([first + self._inbound.config.batch_messages, stored.next, *(at for at in self._progress.ahead if at > first)])
+        end = min(
+            [
+                first + self._inbound.config.batch_messages,
+                stored.next,
+                *(at for at in self._progress.acknowledged_ranges if at > first),
+            ]
+        )
         self._caught_up = end >= stored.next
         if end <= first:
             return None
@@ -163,7 +169,7 @@ class MemoryLane:
         self._restart(offset)
         self._run_start = -1  # nothing from before the seek counts any more
         self._progress.committed = offset
-        self._progress.ahead.clear()
+        self._progress.acknowledged_ranges.clear()
         self._again.clear()
 
     def _restart(self, offset: int) -> None:

@@ -77,8 +77,7 @@ class Outbox:
             self._flight.append(sending)
             self._flight_bytes += sending.size
             session.endpoint.send(sending.head, sending.payload)
-        if not queue and not self._flight:
-            self.idle.set()
+        self._settle()
 
     def _prepare(self, max_message_size: int) -> bool:
         """Give the first of the queue its bytes; False when something else is the first now: its chunks, or what follows it."""
@@ -130,8 +129,7 @@ class Outbox:
             self.duplicates += 1
             ledger = entry = -1
         self._land().stored(ledger, entry)
-        if not flight and not self._queue:
-            self.idle.set()
+        self._settle()
         return True
 
     def refuse(self, sequence: int, error: ClusterError) -> None:

@@ -273,3 +273,12 @@ async def test_closing_waits_for_receipts_but_not_for_ever(broker: Broker, clien
         await sent
     with pytest.raises(ClusterError, match="closed"):
         await producer.send(MessageMetadata(), b"b")
+
+
+async def test_a_receipt_ends_the_growing_of_pauses(broker: Broker, client):
+    broker.on[BaseCommand.SEND] = in_turn(send_error(pb.PersistenceError), broker.store)
+    producer = client.producer("persistent://public/default/t")
+    await producer.send(MessageMetadata(), b"one")
+    assert producer.sessions == 2
+    assert not producer._trouble.begun
+    await producer.close()

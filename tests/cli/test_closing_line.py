@@ -1,0 +1,20 @@
+"""The closing line of a run: the totals that are always told, and the others where they are not 0."""
+
+import pytest
+
+from mqbridge.cli.run import report
+from mqbridge.delivery.counters import Counters, declared
+from mqbridge.gateway.outcome import Outcome, RouteOutcome
+
+
+def test_the_closing_line_tells_every_total_that_has_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    counters = Counters(received=1000, stored=7, dead=1, filtered=2, looped=3, gaps=4, acknowledged=998)
+    report(Outcome([RouteOutcome("r", counters), RouteOutcome("idle", Counters())], 2.0))
+    assert capsys.readouterr().err.splitlines() == [
+        "route r: 1,000 received, 7 stored, 1 dead letters, 2 filtered, 3 looped, 4 gaps passed, 998 acknowledged in 2.0 s (4/s)",
+        "route idle: 0 received, 0 stored, 0 dead letters, 0 acknowledged in 2.0 s (0/s)",
+    ]
+
+
+def test_every_total_is_in_the_outcome() -> None:
+    assert {total.name for total in declared()} <= RouteOutcome("r", Counters()).as_json().keys()
