@@ -106,7 +106,7 @@ class InboundSpec:
     start: Start = Start.EARLIEST
     msg_types: frozenset[str] = frozenset()
     max_bytes: int = 64 << 20
-    """Most bytes that the inbound may hold ahead of the core, all lanes together."""
+    """Most bytes that the inbound may hold ahead of the core, all lanes together; one batch that is larger comes alone."""
     options: BaseModel | None = None
     """The system's own settings (`Adapter.inbound_options`)."""
 
@@ -194,7 +194,11 @@ class InboundLane(Protocol):
     async def receive(self) -> Batch:
         """The next batch; waits, on a system that hands out one at a time also until the one before is acknowledged or rejected.
 
-        Nothing is lost when it is cancelled. Raises LaneRevoked when the partition was taken away or released, GapError
+        A batch counts against `InboundSpec.max_bytes` until the lane is asked for the next one, or the batch is acknowledged or
+        rejected: the core asks only when it has taken the bytes of the one before on its own account, so a lane that waits for
+        room holds nothing that nobody counts. Nothing is lost when it is cancelled.
+
+        Raises LaneRevoked when the partition was taken away or released, GapError
         when the source lost data, ClusterError.
         """
 
@@ -257,6 +261,14 @@ class Outbound(Protocol):
         does not help. When the outbound is `ordered` and something of a partition fails for a reason other than REFUSED,
         everything that was sent behind it to that partition before its receipt is out fails too: nothing overtakes. The future
         itself fails only when the outbound was closed or its cluster refuses everything (ClusterError with Failure.FATAL).
+        """
+
+    def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Take back what is not on its way of these sends; their source was given to somebody else.
+
+        What was never handed to the network, or waits to be sent again, is never sent: it stands in the receipt as a failure with
+        RETRY. What is on its way stays so. A receipt comes as soon as nothing of its send is, not before: until then its bytes
+        may be in use. Sends of others to the same partition go on, also those behind. Sends that are done are ignored.
         """
 
     def partition_of(self, key: bytes) -> int:

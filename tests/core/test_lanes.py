@@ -1,7 +1,7 @@
 """What a lane's delivery promises beside the main path: revocation, parts of batches, failures, and what is never decoded."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -64,6 +64,9 @@ class FakeOutbound:
     def __init__(self, partitions: int = 1, *, native: bool = False) -> None:
         self.partitions, self.formats = partitions, ("messages",) if native else ()
         self.sent: list[tuple[int, Share, asyncio.Future[Receipt]]] = []
+
+    def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Everything is on its way at once."""
 
     def partition_of(self, key: bytes) -> int:
         return int(key) % self.partitions

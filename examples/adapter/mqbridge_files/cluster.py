@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
@@ -307,6 +307,9 @@ class FilesOutbound:
             positions[index] = (line,)
         future.set_result(Receipt(positions, failures))
         return future
+
+    def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Everything is on its way at once."""
 
     def partition_of(self, key: bytes) -> int:
         """CRC32 of the key modulo the partitions."""

@@ -1,7 +1,7 @@
 """The way into one topic of a log."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from crc32c import crc32c
 
@@ -98,6 +98,9 @@ class LogOutbound:
         if len(record) > (most := self._store.config.max_message_bytes):
             raise MappingError(f"the message has {len(record)} bytes, the log takes {most} (max_message_bytes)")
         return record
+
+    def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Everything is on its way at once."""
 
     def partition_of(self, key: bytes) -> int:
         """CRC32C of the key modulo the partitions: the log has no producers but us."""

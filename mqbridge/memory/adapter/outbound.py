@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from zlib import crc32
 
 from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt, seconds_until
@@ -57,6 +57,9 @@ class MemoryOutbound:
             (self._stored[partition], share.messages, self._origin_of(share.batch.partition), future, deadline)
         )
         return future
+
+    def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Everything is on its way at once."""
 
     def partition_of(self, key: bytes) -> int:
         """CRC32 of the key modulo the partitions."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 
 from mqbridge.adapter import CLOSE_S, Cluster, OutboundSpec, Receipt
@@ -71,6 +71,9 @@ class PulsarOutbound:
         for out in entries:
             receipt.wait_for(producer.send(out.metadata, out.payload, out.count), out.indexes, partial(_positions, out))
         return receipt.sent()
+
+    def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Everything is on its way at once."""
 
     def partition_of(self, key: bytes) -> int:
         """By the hash of the options; a key that is no text counts as its base64 form, as it does for Java producers."""

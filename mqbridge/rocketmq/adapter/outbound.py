@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 
 from mqbridge.adapter import Cluster, OutboundSpec, Receipt, seconds_until
@@ -105,6 +105,9 @@ class RocketMQOutbound:
         if out.is_batch:
             return self._producer.send_batch(queue, out.body, out.count, out.born)
         return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
+
+    def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Everything is on its way at once."""
 
     def partition_of(self, key: bytes) -> int:
         """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""

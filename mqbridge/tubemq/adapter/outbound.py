@@ -1,7 +1,7 @@
 """Producing to TubeMQ: each message is a request of its own, a receipt waits for all of its batch."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import tzinfo
 from functools import partial
 from zlib import crc32
@@ -85,6 +85,9 @@ class TubeMQOutbound:
             else:
                 submit(name, encoded.data, encoded.flag, encoded.msg_type, encoded.msg_time, done=done)
         return future
+
+    def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Everything is on its way at once."""
 
     def partition_of(self, key: bytes) -> int:
         """TubeMQ's producers know no keys and take turns; this keeps a key to a partition by its CRC-32."""
