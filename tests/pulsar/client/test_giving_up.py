@@ -1,4 +1,4 @@
-"""Entries that are given up: their time is over, they are withdrawn, or they cannot be encoded. None of them is sent afterwards."""
+"""Entries that are given up: expired, withdrawn, or not to be encoded. None of them is sent afterwards."""
 
 import asyncio
 
