@@ -264,9 +264,9 @@ class ConsumerHandler:
         self.wake()
 
     def gives_up(self, error: ClusterError, delay: float) -> bool:  # noqa: ARG002 - every role gets it
-        """Another consumer may hold an exclusive subscription for as long as our old connection is not given up."""
-        busy = isinstance(error, ServerRefused) and error.code == codes.CONSUMER_BUSY
-        return error.failure is Failure.FATAL and not busy
+        """Our consumer of an old connection may occupy the subscription, or its keys, while the broker believes in it."""
+        failure = codes.of(error.code).subscribing if isinstance(error, ServerRefused) else error.failure
+        return failure in (Failure.FATAL, Failure.REFUSED)
 
     def _live_connection(self) -> Connection:
         if self.ended is not None:

@@ -185,9 +185,9 @@ class Producer:
         self._attachment.reopen()
 
     def _on_send_error(self, said: pb.CommandSendError) -> None:
-        failure = codes.SEND_FAILURES.get(said.error)
+        failure = codes.of(said.error).sending
         error = codes.refused(said.error, said.message, f"sending to {self.topic}")
-        if failure is None:
+        if failure is Failure.RETRY:
             log.warning("%s: opening the producer again and repeating what has no receipt, of %d entries", error, self.pending)
             self._attachment.close_first()
             self._leave()
