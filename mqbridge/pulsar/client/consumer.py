@@ -137,6 +137,7 @@ class Consumer(ConsumerHandler):
         What is acknowledged and not yet sent is forgotten: it would move the position again.
         """
         self._state.seeking()
+        self._acks.forget()
         self._inbox.drop()
         try:
             await retrying(lambda: self._requests.seek(entry, publish_time), self._request_timeout_s)
