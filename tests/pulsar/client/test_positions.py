@@ -258,3 +258,34 @@ async def test_an_owner_whose_name_is_none_is_asked_for_again(broker: Broker, cl
     close(broker)
     await until(lambda: consumer.sessions == 2)
     await consumer.close()
+
+
+async def test_single_acknowledgements_of_an_earlier_run_may_be_lost_too(broker: Broker, client):
+    """A broker that is killed forgets more than what the last session sent."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1)
+    consumer.acknowledge((1, 0))
+    consumer.redeliver()
+    await until(lambda: consumer.sessions == 2)
+    assert await take(broker, consumer, 1) == [1]
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 3)
+    assert await take(broker, consumer, 0, 1) == [0, 1]
+    await consumer.close()
+
+
+async def test_an_acknowledgement_does_not_undo_a_seek_that_has_no_answer(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1, 2)
+    consumer.acknowledge_up_to((1, 1))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker) == [(1, 1)])
+    consumer.acknowledge_up_to((1, 2))
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, -1))
+    broker.on[BaseCommand.SEEK] = in_turn(lambda link, _: link.drop(), success)
+    await consumer.seek((1, 0))
+    await until(lambda: consumer.sessions == 3)
+    consumer.flush_acks()
+    assert await take(broker, consumer, 0) == [0]
+    assert acknowledged(broker) == [(1, 1)], "neither the one that was told before, nor the one that was not"
+    await consumer.close()
