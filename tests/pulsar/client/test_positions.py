@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from mqbridge.adapter import Bounds
 from mqbridge.errors import ClusterError
 from mqbridge.net.dial import dial
+from mqbridge.pulsar.adapter.reading import bounds_of
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -179,6 +181,18 @@ async def test_a_message_in_chunks_tells_its_first(broker: Broker, client):
     assert (entry.place, entry.first_chunk) == ((1, 5), (1, 4))
     assert (await take(broker, consumer, 6), entry.payload) == ([6], b"xx")
     await consumer.close()
+
+
+async def test_a_topic_that_begins_with_a_message_in_chunks_has_its_first_bound_there(broker: Broker, client):
+    def deliver(link, frame):
+        broker.on[BaseCommand.FLOW] = silent
+        for number in range(2):
+            metadata = {"uuid": "a", "chunk_id": number, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
+            link.message(frame.command.flow.consumer_id, 1, 4 + number, b"x", metadata=metadata)
+
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9)
+    broker.on[BaseCommand.FLOW] = deliver
+    assert await bounds_of(client, TOPIC, 5.0) == Bounds((1, 4, 0), (1, 10, 0))
 
 
 async def test_while_a_seek_has_no_answer_nothing_is_handed_out(broker: Broker, client):
