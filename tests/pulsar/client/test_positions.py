@@ -1,6 +1,7 @@
 """Where a consumer goes on when somebody else decides it: operators, other consumers, other clusters; and readers at the end."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -131,6 +132,21 @@ async def test_a_reader_at_the_end_misses_nothing_while_it_is_away(broker: Broke
         broker.link.message(0, 1, entry, b"x")
     assert [(await consumer.receive()).entry for _ in range(2)] == [9, 10], "(1, 8) is what was there before"
     assert len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]) == 1
+    await consumer.close()
+
+
+@pytest.mark.parametrize("why", ["full", "silent"])
+async def test_a_reader_at_the_end_misses_nothing_when_it_begins_anew_by_itself(broker: Broker, client, why: str):
+    """Because entries became too large for what it may hold, or because nothing came though the topic goes on."""
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 8))
+    limits = {"max_bytes": 10_000} if why == "full" else {"silence_s": 0.02}
+    consumer = await client.consumer(TOPIC, replace(reader(ids.LATEST), **limits))
+    if why == "full":
+        for entry in (9, 10, 11):
+            broker.link.message(0, 1, entry, bytes(9_000))
+    await until(lambda: consumer.sessions == 2)
+    assert [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]] == [ids.LATEST, (1, 8)]
+    assert await take(broker, consumer, 9, 10) == [9, 10]
     await consumer.close()
 
 
