@@ -16,11 +16,12 @@ from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
 from mqbridge.pulsar.wire.names import TopicName
 
 MISSING = 404
+EXISTS = 409
 REDIRECTS = frozenset({302, 307, 308})
 """All of them mean the same call at another address. Pulsar's is 307; the others come from what stands before brokers."""
 MAX_REDIRECTS = 20
 """As for lookups: brokers that do not agree on an owner would send a call round for ever."""
-_FAILURES = {401: Failure.FATAL, 403: Failure.FATAL, MISSING: Failure.FATAL, 405: Failure.FATAL, 409: Failure.REFUSED}
+_FAILURES = {401: Failure.FATAL, 403: Failure.FATAL, MISSING: Failure.FATAL, 405: Failure.FATAL, EXISTS: Failure.REFUSED}
 _FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
 """Every other status may pass."""
 
