@@ -148,6 +148,8 @@ class PulsarCluster(Started):
             "webServicePort": web_port,
             "loadBalancerEnabled": "true",
             "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
+            # What no subscription and no retention keeps is deleted at once, not within two minutes.
+            "retentionCheckIntervalInSeconds": 1,
             "loadBalancerSheddingEnabled": "false",
             "loadBalancerAutoBundleSplitEnabled": "false",
             # Broker shutdown gives bundles back one by one; a test kills anyway.

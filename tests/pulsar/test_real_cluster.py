@@ -223,11 +223,27 @@ async def test_a_topic_is_unloaded_to_the_other_broker_while_in_use(brokers, cli
     await consumer.close()
 
 
+async def write(client: PulsarClient, topic: TopicName, payload: bytes) -> None:
+    producer = client.producer(str(topic))
+    await asyncio.wait_for(producer.send(MessageMetadata(), payload), PATIENCE_S)
+    await producer.close()
+
+
+async def ledgers(admin: Admin, topic: TopicName) -> set[int]:
+    return {int(one["ledgerId"]) for one in (await admin.internal_stats(topic))["ledgers"]}
+
+
 async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_path):
-    """Source and target are at the broker that is killed; the other one takes both over while messages come."""
+    """Source and target are at the broker that is killed; the other one takes both over while messages come.
+
+    The target's subscription is made with it, so the ledger that the kill closes is kept for the judge. A topic that nobody subscribed
+    to shows that the broker deletes such ledgers.
+    """
     staying, killed = brokers.cluster.brokers
     source, target = await brokers.topic(killed, partitions=1), await brokers.topic(killed, partitions=1)
-    await brokers.admins[0].create_subscription(target, "judge")
+    unread = await brokers.topic(killed)
+    await write(client, unread, b"lost")
+    first_ledger = await ledgers(brokers.asking(staying), unread)
     cluster = {"system": "pulsar", "service_url": brokers.cluster.service_url, "admin_url": staying.admin_url}
     producer = client.producer(str(source.partition(0)))
     sent, count = [], 0
@@ -243,7 +259,7 @@ async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_pa
     route = {
         "name": "r",
         "from": {"cluster": "p", "topic": str(source), "group": "g"},
-        "to": {"cluster": "p", "topic": str(target)},
+        "to": {"cluster": "p", "topic": str(target), "create": {"subscriptions": ["judge"]}},
     }
     with GatewayProcess({"clusters": {"p": cluster}, "routes": [route]}, tmp_path) as gateway:
         producing = asyncio.create_task(produce())
@@ -255,6 +271,10 @@ async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_pa
             assert await brokers.owner(f"{topic.tenant}/{topic.namespace}") is staying
         stop.set()
         await producing
+        await write(client, unread, b"kept")
+        async with asyncio.timeout(PATIENCE_S):
+            while first_ledger & await ledgers(brokers.asking(staying), unread):
+                await asyncio.sleep(0.1)
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*sent)
         consumer = await client.consumer(str(target.partition(0)), Subscription("judge", Types.Failover))
