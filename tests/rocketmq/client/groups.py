@@ -17,7 +17,8 @@ from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
-from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat
+from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -70,6 +71,8 @@ class Groups:
         self.logs: dict[Queue, QueueLog] = {}
         self.offsets: dict[tuple[str, Queue], int] = {}
         self.members: defaultdict[str, dict[str, Link]] = defaultdict(dict)
+        self.subscriptions: dict[str, tuple[SubscriptionData, ...]] = {}
+        """Those of each group's last heartbeat."""
         self.locks: dict[tuple[str, Queue], str] = {}
         self.resets: dict[tuple[str, Queue], int] = {}
         self.held: list[tuple[Link, Command]] = []
@@ -80,6 +83,7 @@ class Groups:
             Code.HEART_BEAT: self.heartbeat,
             Code.UNREGISTER_CLIENT: self.unregister,
             Code.GET_CONSUMER_LIST_BY_GROUP: self.list_members,
+            Code.GET_CONSUMER_CONNECTION_LIST: self.list_connections,
             Code.QUERY_CONSUMER_OFFSET: self.query_offset,
             Code.UPDATE_CONSUMER_OFFSET: self.update_offset,
             Code.GET_MIN_OFFSET: lambda link, request: self.bound(link, request, lambda log: log.first),
@@ -136,8 +140,9 @@ class Groups:
         beat = Heartbeat.decode(request.body)
         for consumer in beat.consumers:
             group = self.members[consumer.group]
-            known = beat.client_id in group
+            known = beat.client_id in group and _topics(self.subscriptions[consumer.group]) == _topics(consumer.subscriptions)
             group[beat.client_id] = link
+            self.subscriptions[consumer.group] = consumer.subscriptions
             if self.make_retry_topics:
                 self.cluster.topics.setdefault(f"%RETRY%{consumer.group}", {"broker-a": 1})
             if not known:
@@ -160,6 +165,14 @@ class Groups:
             link.answer(request, body=ConsumerList(tuple(members)).encode())
         else:
             link.answer(request, Status.SYSTEM_ERROR, remark="no consumer for this group")
+
+    def list_connections(self, link: Link, request: Command) -> None:
+        group = request.ext["consumerGroup"]
+        if not self.members[group]:
+            link.answer(request, Status.CONSUMER_NOT_ONLINE, remark="not online")
+            return
+        connections = tuple(Connection(client_id, "10.0.0.9:1") for client_id in self.members[group])
+        link.answer(request, body=ConsumerConnections(connections, self.subscriptions[group]).encode())
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
@@ -224,6 +237,10 @@ class Groups:
         waiting, self.held = self.held, []
         for link, request in waiting:
             self.answer_pull(link, request)
+
+
+def _topics(subscriptions: tuple[SubscriptionData, ...]) -> set[str]:
+    return {one.topic for one in subscriptions}
 
 
 def pull_ext(after: int, first: int, end: int) -> dict[str, str]:
