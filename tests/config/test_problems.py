@@ -121,7 +121,8 @@ def test_two_routes_of_one_group_that_subscribe_to_different_things_are_refused(
     (error,) = caught.value.errors
     assert str(error) == (
         "f.yaml:9: routes[1].from.group: the group 'g' is also that of the route in f.yaml:6, which subscribes to something "
-        "else; all members of a fake group must subscribe to the same. Give this route a group of its own, or make one route of both"
+        "else; all members of a fake group must subscribe to the same. Give this route a group of its own, or make one "
+        "route of both"
     )
     assert parse(two_routes(source), "f.yaml", environ={}, adapters=ADAPTERS).routes[1].name == "s", "where groups may differ"
 

@@ -50,7 +50,7 @@ class QueueLog:
             record = Record(self.queue.topic, body, stored, queue_id=self.queue.id, queue_offset=self.end)
             self.records.append(encode_record(record))
 
-    def read(self, offset: int) -> tuple[int, int, bytes]:
+    def read(self, offset: int, most: int = 32) -> tuple[int, int, bytes]:
         """Answer code, next offset and body of a pull."""
         if self.end == 0:
             return (Status.PULL_NOT_FOUND if offset == 0 else Status.PULL_OFFSET_MOVED), 0, b""
@@ -58,7 +58,7 @@ class QueueLog:
             return Status.PULL_OFFSET_MOVED, self.first if offset < self.first else self.end, b""
         if offset == self.end:
             return Status.PULL_NOT_FOUND, offset, b""
-        stop = min(offset + self.limit, self.end)
+        stop = min(offset + min(self.limit, most), self.end)
         kept = [self.records[at] for at in range(offset, stop) if at not in self.compacted]
         return Status.SUCCESS, stop, b"".join(kept)
 
@@ -229,7 +229,7 @@ class Groups:
 
     def answer_pull(self, link: Link, request: Command) -> None:
         log = self.log(*self._queue(link, request))
-        code, after, body = log.read(int(request.ext["queueOffset"]))
+        code, after, body = log.read(int(request.ext["queueOffset"]), int(request.ext["maxMsgNums"]))
         link.answer(request, code, pull_ext(after, log.first, log.end), body)
 
     def release_held(self) -> None:
