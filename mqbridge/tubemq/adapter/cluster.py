@@ -226,4 +226,5 @@ ADAPTER = Adapter(
     make_cluster=_make,
     table=TABLE,
     preview=preview,
+    uniform_groups=True,  # the Master refuses a member that differs
 )
