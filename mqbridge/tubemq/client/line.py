@@ -34,6 +34,8 @@ WINDOW_BYTES = 8 << 20
 FIRST_RETRY_S = 0.02
 MOST_RETRY_S = 5.0
 """A full memory store (419) is on disk within milliseconds; a Broker restarts within seconds."""
+MASTER_PATIENCE_S = 1.0
+"""How long sending waits to hear from a Master where a partition is now, before it goes on where it was."""
 
 
 class SendResult(NamedTuple):
@@ -243,11 +245,20 @@ class Line:
 
     async def _reconnect(self, *, refresh: bool) -> None:
         if refresh:
-            await self._way.routes.refresh()
+            await self._ask_master()
         self._session = self._way.session_for(self._name)
         await self._session.connected()
         if not self._session.alive:
             raise ConnectionLost(f"{self._session.address} closes connections as soon as they are made")
+
+    async def _ask_master(self) -> None:
+        """Look the partition up. Sending needs no Master: while none answers, the last route that was known is good."""
+        try:
+            async with asyncio.timeout(MASTER_PATIENCE_S):
+                await self._way.routes.refresh()
+        except (ClusterError, ProtocolError, TimeoutError) as error:
+            problem = error if str(error) else "no Master has answered yet"
+            log.info("sending to %s partition %s goes on where it was: %s", self._way.topic, self._name, problem)
 
     def _say(self, error: MqbridgeError) -> None:
         """Once per outage; a full memory store is no news."""
