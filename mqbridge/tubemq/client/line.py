@@ -19,8 +19,9 @@ from typing import NamedTuple, Protocol
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MappingError, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.connection import Answer
 from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.session import Answer, Session
+from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageResponseB2P
@@ -125,10 +126,13 @@ class Line:
         self.pump()
 
     def pump(self) -> None:
-        """Send what the window allows."""
+        """Send what the window and the connection allow."""
         way = self._way
         while self._waiting and self._recovery is None and not self._again and self._in_flight < way.window:
             if self._in_flight and self._in_flight_bytes + len(self._waiting[0].data) > WINDOW_BYTES:
+                return
+            if not self._session.is_writable:
+                self._session.when_writable(self.pump)
                 return
             message = self._waiting.popleft()
             try:
