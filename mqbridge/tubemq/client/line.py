@@ -55,6 +55,10 @@ class SenderClosed(ConnectionLost):
     """The sender was closed before the message was stored."""
 
 
+class Withdrawn(ClusterError):
+    """The message was taken back by whoever submitted it, and was not stored as far as is known."""
+
+
 class Way(Protocol):
     """What a line needs of its sender."""
 
@@ -74,6 +78,9 @@ class Way(Protocol):
 
     def session_for(self, name: str) -> Session:
         """The session of the partition's Broker."""
+
+    def is_withdrawn(self, done: Done) -> bool:
+        """Whether the message with this callback is not to be sent (again); asked of those that failed, and by `withdraw`."""
 
     def settled(self, size: int) -> None:
         """A message of so many bytes is decided."""
@@ -203,11 +210,31 @@ class Line:
         self._way.settled(len(message.data))
 
     def _failed(self, message: _Message, error: MqbridgeError) -> None:
+        if self._way.is_withdrawn(message.done):
+            self._decide(message, self._was_withdrawn())
+            return
         if self._is_over(message) or failure_of(error) in (Failure.REFUSED, Failure.FATAL):
             self._fail(message, error)
             return
         self._again.append(message)
         self._again_for = self._again_for or error
+
+    def withdraw(self) -> None:
+        """Give up what is withdrawn and not on its way: others go on without it. What is on its way is not sent again."""
+        is_withdrawn = self._way.is_withdrawn
+        taken = [message for message in (*self._again, *self._waiting) if is_withdrawn(message.done)]
+        if not taken:
+            return
+        self._again = [message for message in self._again if not is_withdrawn(message.done)]
+        self._waiting = deque(message for message in self._waiting if not is_withdrawn(message.done))
+        if not self._again:
+            self._again_for = None
+        for message in taken:
+            self._decide(message, self._was_withdrawn())
+        self.pump()
+
+    def _was_withdrawn(self) -> Withdrawn:
+        return Withdrawn(f"withdrawn before {self._way.topic} partition {self._name} is known to have stored it")
 
     def _is_over(self, message: _Message) -> bool:
         """Whether a message that failed has been tried for long enough."""
