@@ -444,6 +444,8 @@ class Adapter:
     table: FieldTable
     """What becomes of every field of its messages."""
     preview: Preview
+    uniform_groups: bool = False
+    """The members of a group must all subscribe to the same: they are refused otherwise, or take messages from each other."""
 
 
 GROUP = "mqbridge.adapters"
