@@ -331,7 +331,7 @@ class Cluster(Protocol):
         """What people may ask; None where the system, or this configuration of it, answers nobody."""
 
     async def connect(self) -> None:
-        """Prove that the cluster can be reached and lets us in; raises ClusterError."""
+        """Prove that the cluster can be reached and lets us in; raises ClusterError, and may then be called again."""
 
     async def close(self, deadline: float | None = None) -> None:
         """Close every connection. Inbounds and outbounds are closed before it."""
@@ -344,6 +344,9 @@ class Cluster(Protocol):
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic or grow it to that many partitions; nothing happens when it is already so."""
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Raise what `create` would raise, as far as the cluster tells without being changed."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next position by partition name."""
@@ -366,6 +369,9 @@ class Cluster(Protocol):
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group. Raises ClusterError (FATAL for a missing topic)."""
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Raise what `inbound` would raise, as far as the cluster tells without being changed: the group is not joined."""
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into an existing topic. Raises ClusterError (FATAL for a missing topic)."""

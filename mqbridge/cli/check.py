@@ -17,7 +17,8 @@ from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ConfigError, MqbridgeError
-from mqbridge.gateway.survey import Survey, survey
+from mqbridge.gateway.plan import Plan, Planner
+from mqbridge.routing.topics import render
 
 
 @command
@@ -75,7 +76,8 @@ async def _look(config: Config) -> tuple[list[dict[str, Any]], list[dict[str, An
         chosen = [Chosen(name, adapters[one.system], one.settings) for name, one in config.clusters.items()]
         reached = await asyncio.gather(*(_reach(stack, one) for one in chosen))
         clusters = {one.name: cluster for one, (_, cluster) in zip(chosen, reached, strict=True) if cluster is not None}
-        routes = [_plan(route) | _seen(await survey(route, clusters)) for route in config.routes]
+        planner = Planner(clusters)
+        routes = [_plan(route) | _seen(await planner.plan(route)) for route in config.routes]
     return [state for state, _ in reached], routes
 
 
@@ -89,12 +91,16 @@ async def _reach(stack: contextlib.AsyncExitStack, chosen: Chosen) -> tuple[dict
     return state | {"reachable": True}, cluster
 
 
-def _seen(found: Survey) -> dict[str, Any]:
-    return {
-        "topics": [{"topic": one.topic, "partitions": one.partitions, "targets": one.targets} for one in found.topics],
-        "notes": [note for one in found.topics for note in one.notes],
-        "error": "; ".join(found.problems) or None,
-    }
+def _seen(plan: Plan) -> dict[str, Any]:
+    topics = [
+        {
+            "topic": one.selected.topic,
+            "partitions": len(one.topic.partitions),
+            "targets": [render(target.topic, one.selected) for target in plan.route.targets],
+        }
+        for one in plan.sources
+    ]
+    return {"topics": topics, "notes": plan.notes, "error": "; ".join(map(str, plan.problems)) or None}
 
 
 def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:

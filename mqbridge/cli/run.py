@@ -24,12 +24,23 @@ def run(
         float | None,
         typer.Option("--until-idle", metavar="SECONDS", min=0.0, help="End when nothing came for so long and all is delivered."),
     ] = None,
+    fail_fast: Annotated[
+        bool | None,
+        typer.Option(
+            "--fail-fast/--no-fail-fast",
+            help="End when a cluster cannot be reached at the start, instead of waiting for it. Default with --until-idle.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="At the end print what every route did, as JSON.")] = False,
 ) -> None:
     """Run the gateway until it is stopped.
 
     The first Ctrl-C or SIGTERM drains: what is in flight is delivered and acknowledged, the rest stays at the source.
     The second quits at once; what was in flight is then delivered again by the next run.
+
+    Clusters that cannot be reached at the start are waited for: their routes begin when they are there, the others run meanwhile,
+    and the gateway is not ready. What is wrong with the topics of the others ends it before anything is created.
 
     With --until-idle it waits up to a minute for partitions that its group has not given it; then others of the group have them.
 
@@ -44,7 +55,7 @@ def run(
     """
     config = load(file)
     _log_as(config)
-    outcome = serve(config, until_idle, file)
+    outcome = serve(config, until_idle, file, fail_fast=fail_fast)
     if as_json:
         print_json(outcome.as_json())
     report(outcome)
@@ -55,14 +66,17 @@ def _log_as(config: Config) -> None:
     logs.configure("debug" if debug.get() else config.log.level, config.log.format)
 
 
-def serve(config: Config, until_idle_s: float | None, file: Path | None = None) -> Outcome:
+def serve(config: Config, until_idle_s: float | None, file: Path | None = None, *, fail_fast: bool | None = None) -> Outcome:
     """Run the gateway; signals drain it, SIGHUP reads `file` again. Raises ConfigError or ClusterError when it cannot begin."""
-    gateway = Gateway(config, path=file)
+    gateway = Gateway(config, path=file, fail_fast=fail_fast)
     gateway.on_applied = _log_as
 
     def stop() -> bool:
+        if not gateway.ready and until_idle_s is not None:
+            return False  # a job that has not begun is interrupted: there is nothing to drain
         if not gateway.ready:
-            return False  # still connecting: nothing to drain
+            gateway.stop()
+            return True
         say("draining; press Ctrl-C again to quit at once")
         gateway.stop()
         return True

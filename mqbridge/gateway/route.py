@@ -8,7 +8,7 @@ open outbounds do not see, drains its session and begins the next; what that nee
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from mqbridge.adapter import Cluster
 from mqbridge.config.options.route import Route as RouteConfig
@@ -17,9 +17,10 @@ from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
+from mqbridge.gateway.plan import Plan, helps_to_retry
 from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
@@ -38,6 +39,10 @@ LOOP_LOG_EVERY_S = 60.0
 """Messages that go round come in numbers; one line tells of all."""
 
 
+async def at_once() -> None:
+    """Clusters that are reached already."""
+
+
 class Route:
     """One route of the configuration, from `prepare` over `run` to its end."""
 
@@ -48,6 +53,7 @@ class Route:
         checkpoints: Checkpoints | None,
         drain_s: float,
         counters: Counters | None = None,
+        reached: Callable[[], Awaitable[None]] = at_once,
     ) -> None:
         self.name = config.name
         self.config = config
@@ -59,6 +65,7 @@ class Route:
         """Why it has no session just now; it is going to begin another one."""
         self.sessions = 0
         """How many were begun."""
+        self._reached = reached
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
@@ -116,16 +123,22 @@ class Route:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    async def prepare(self) -> None:
-        """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError."""
-        await self._ends.open()
+    async def prepare(self, plan: Plan | None = None) -> None:
+        """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError.
+
+        `run` does it where it has not been done, as soon as the clusters are reached and as often as it helps.
+        """
+        await self._ends.open(plan)
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or an error, which is kept in `error`; then drain and leave the group."""
         try:
             while not self._ended.is_set():
                 try:
-                    await self._consume()
+                    if not self._ends.is_open:
+                        await self._open()
+                    if self._ends.is_open:
+                        await self._consume()
                 except ClusterError as error:
                     if not helps_to_retry(error):
                         raise
@@ -165,6 +178,21 @@ class Route:
         log.warning("route %s begins its session again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), delay)
+
+    async def _open(self) -> None:
+        """Wait for the clusters, then `prepare`; nothing is open when the route has to end before."""
+        opening = spawn(self._prepare_reached(), f"opening of {self.name}", quiet=True)
+        ending = spawn(self._ended.wait(), f"end of {self.name}")
+        try:
+            await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel(opening, ending)
+        if not opening.cancelled():
+            opening.result()
+
+    async def _prepare_reached(self) -> None:
+        await self._reached()
+        await self.prepare()
 
     async def _consume(self) -> None:
         """One session: until `stop`, an error, or until `_renewed` is there for the next one. Raises when it cannot join."""
@@ -252,8 +280,3 @@ class Route:
                 self.config.delivery.max_hops,
                 self.counters.looped,
             )
-
-
-def helps_to_retry(error: Exception) -> bool:
-    """Whether the same may succeed later, without anybody changing anything."""
-    return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}

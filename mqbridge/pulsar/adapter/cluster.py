@@ -29,7 +29,7 @@ from mqbridge.pulsar.client.client import PulsarClient, Timing
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.mapping.preview import preview
 from mqbridge.pulsar.mapping.table import TABLE
-from mqbridge.pulsar.wire.names import parse_topic
+from mqbridge.pulsar.wire.names import TopicName, parse_topic
 
 SYSTEM_NAMESPACE = "pulsar/system"
 
@@ -88,19 +88,40 @@ class Pulsar:
     async def create(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or give it more partitions. Raises ClusterError (FATAL) where that cannot be."""
         full = self._topics.parse(topic)
-        if partitions < 1:
-            raise ClusterError(f"topic {full} cannot have {partitions} partitions", Failure.FATAL)
-        have = await self._client.partitions(str(full))
+        have = await self._missing(full, partitions)
         if have is not None and max(have, 1) >= partitions:
             return
-        if have == 0:
-            raise ClusterError(f"topic {full} exists without partitions and cannot get {partitions}", Failure.FATAL)
         if self._admin is None:
             await self._create_by_asking(str(full), partitions)
         elif have is None:
             await self._admin.create(full, partitions)
         else:
             await self._admin.grow(full, partitions)
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Without `admin_url` a broker makes topics as it is set up to, so more than one partition is refused beforehand."""
+        full = self._topics.parse(topic)
+        have = await self._missing(full, partitions)
+        if have is not None and max(have, 1) >= partitions:
+            return
+        if self._admin is not None:
+            await self._admin.policies(f"{full.tenant}/{full.namespace}")
+        elif have is not None or partitions > 1:
+            what = "made with" if have is None else "given"
+            raise ClusterError(
+                f"topic {full} cannot be {what} {partitions} partitions: set admin_url of cluster {self.name!r} "
+                "(its REST interface, such as http://host:8080), or do it yourself",
+                Failure.FATAL,
+            )
+
+    async def _missing(self, topic: TopicName, partitions: int) -> int | None:
+        """How many partitions it has now, None when it is not there. Raises ClusterError (FATAL) for what can never be."""
+        if partitions < 1:
+            raise ClusterError(f"topic {topic} cannot have {partitions} partitions", Failure.FATAL)
+        have = await self._client.partitions(str(topic))
+        if have == 0 and partitions > 1:
+            raise ClusterError(f"topic {topic} exists without partitions and cannot get {partitions}", Failure.FATAL)
+        return have
 
     async def _create_by_asking(self, topic: str, partitions: int) -> None:
         """Let the broker create it, which decides by itself how many partitions it gets.
@@ -150,6 +171,13 @@ class Pulsar:
         inbound = PulsarInbound(self._client, self._topics, spec, self._config.refresh)
         await inbound.open()
         return inbound
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Whether the topics are there and, with `admin_url`, whether the subscription is or may be made."""
+        for topic in spec.topics:
+            await self._topics.existing(topic)
+            if self._admin is not None:
+                await self._operations.check_subscription(topic, spec.group)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""

@@ -6,6 +6,7 @@ offsets) goes through the administrators' web API, when `admin_url` is set.
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -45,6 +46,11 @@ from mqbridge.tubemq.wire.text import PartitionRef
 
 PACK_BYTES = 1 << 20
 """A get returns half a MiB, or one message that may have a little over 1 MiB."""
+
+MAX_TOPIC_CHARS = 64
+MAX_GROUP_CHARS = 1024
+_TOPIC = re.compile(r"[a-zA-Z]\w+", re.ASCII)
+"""What Masters let be created."""
 
 
 class TubeMQ:
@@ -114,9 +120,13 @@ class TubeMQ:
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create it, spread over the Brokers that are online, or grow it; waits until it accepts messages."""
-        if partitions < 1:
-            raise ConfigError(f"topic {topic!r} cannot have {partitions} partitions", hint="Give it one at least")
+        _check_topic(topic, partitions)
         await self._administrator("create topics").create(topic, partitions)
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Whether it is a name, the web interface answers and takes the token, and a Broker is online."""
+        _check_topic(topic, partitions)
+        await self._administrator("create topics").check_change()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset, the same for partitions of one store. Without `admin_url` Brokers say it to a reader."""
@@ -145,11 +155,17 @@ class TubeMQ:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
-        for topic in spec.topics:
-            await self._view.topic(topic)
+        await self.check_inbound(spec)
         consumer = self._member(spec)
         await consumer.start()
         return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Whether the topics are there, and the group's name is one."""
+        for topic in spec.topics:
+            await self._view.topic(topic)
+        if not spec.group.strip() or len(spec.group) > MAX_GROUP_CHARS:
+            raise ConfigError(f"{spec.group[:80]!r} cannot be a group", hint=f"Give it 1 to {MAX_GROUP_CHARS} characters")
 
     def _member(self, spec: InboundSpec) -> Consumer:
         return Consumer(
@@ -185,7 +201,9 @@ class TubeMQ:
 
     def _administrator(self, what: str) -> Operator:
         if self._admin is None:
-            raise ClusterError(f"cluster {self.name!r} cannot {what}: set admin_url", Failure.FATAL)
+            raise ClusterError(
+                f"cluster {self.name!r} cannot {what}: set admin_url (--at: ?admin_url=http://HOST:8080)", Failure.FATAL
+            )
         return self._admin
 
     async def _names(self, topic: str) -> list[str]:
@@ -204,6 +222,16 @@ class TubeMQ:
         if name not in names:
             raise ClusterError(f"topic {topic!r} has no partition {name}", Failure.FATAL)
         return names.index(name)
+
+
+def _check_topic(topic: str, partitions: int) -> None:
+    if not _TOPIC.fullmatch(topic) or len(topic) > MAX_TOPIC_CHARS:
+        raise ConfigError(
+            f"{topic[:80]!r} cannot be a topic of TubeMQ",
+            hint=f"Use a letter, then letters, digits and _, {MAX_TOPIC_CHARS} characters at most",
+        )
+    if partitions < 1:
+        raise ConfigError(f"topic {topic!r} cannot have {partitions} partitions", hint="Give it one at least")
 
 
 def _gets(spec: InboundSpec) -> int:
