@@ -13,11 +13,11 @@ Deadlines are times of the event loop. None is CLOSE_S from now; nobody below ha
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -436,15 +436,30 @@ class Adapter:
 GROUP = "mqbridge.adapters"
 
 
-def load_adapters() -> dict[str, Adapter]:
-    """Every installed adapter by its system's name. Raises ConfigError when one cannot be imported."""
-    found: dict[str, Adapter] = {}
-    for entry in entry_points(group=GROUP):
-        try:
-            adapter = entry.load()
-        except ImportError as error:
-            raise ConfigError(
-                f"the adapter {entry.name!r} cannot be loaded: {error}", hint="Reinstall the package that provides it"
-            ) from error
-        found[entry.name] = adapter
-    return found
+class _Installed(Mapping[str, Adapter]):
+    """Adapters by their system's name; each is imported when it is asked for, once."""
+
+    def __init__(self, entries: Iterable[EntryPoint]) -> None:
+        self._entries = {entry.name: entry for entry in entries}
+        self._loaded: dict[str, Adapter] = {}
+
+    def __getitem__(self, system: str) -> Adapter:
+        if system not in self._loaded:
+            try:
+                self._loaded[system] = self._entries[system].load()
+            except ImportError as error:
+                raise ConfigError(
+                    f"the adapter {system!r} cannot be loaded: {error}", hint="Reinstall the package that provides it"
+                ) from error
+        return self._loaded[system]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def load_adapters() -> Mapping[str, Adapter]:
+    """Every installed adapter by its system's name, imported when it is asked for: ConfigError when that cannot be done."""
+    return _Installed(entry_points(group=GROUP))

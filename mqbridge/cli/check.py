@@ -16,6 +16,7 @@ from mqbridge.config.load import load
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
 from mqbridge.config.problems import ConfigErrors
+from mqbridge.delivery.checkpoint import check_folder
 from mqbridge.errors import ConfigError, MqbridgeError
 from mqbridge.gateway.plan import Plan, Planner
 from mqbridge.routing.topics import render
@@ -38,6 +39,8 @@ def check(
     """
     try:
         config = load(file)
+        if connect and config.state is not None:
+            check_folder(config.state)
     except ConfigError as error:
         if not as_json or debug.get():
             raise

@@ -69,6 +69,63 @@ def orders(config: Path) -> list[object]:
     return options
 
 
+HEAVY = (
+    "uvicorn",
+    "starlette",
+    "prometheus_client",
+    "google.protobuf",
+    "httpx",
+    "pydantic",
+    "mqbridge.gateway",
+    "mqbridge.pulsar",
+)
+
+
+def loaded(*arguments: object) -> set[str]:
+    """The modules that a command has imported when it ends."""
+    program = (
+        f"import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); sys.argv[1:] = {[*arguments]!r}\n"
+    )
+    program += "from mqbridge.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_the_version_imports_nothing_of_size() -> None:
+    assert {name for name in HEAVY if name in loaded("--version")} == set()
+
+
+def test_a_command_imports_what_it_needs(config: Path) -> None:
+    """A configuration between logs needs neither the protocols of other systems nor the web server."""
+    modules = loaded("check", str(config))
+    systems = {name.split(".")[1] for name in modules if name.startswith("mqbridge.") and name.endswith(".adapter.cluster")}
+    assert systems == {"log"}
+    assert {name for name in ("uvicorn", "starlette", "google.protobuf") if name in modules} == set()
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["check", "none.yaml"], ["run", "none.yaml"]], ids=" ".join)
+def test_ctrl_c_before_a_command_has_begun_is_quiet(arguments: list[str]) -> None:
+    """At whatever import it comes: the interpreter calls back at each one."""
+    program = (
+        "import builtins, os, signal, sys\n"
+        "sys.argv[1:] = {arguments!r}\n"
+        "plain, left = builtins.__import__, {left}\n"
+        "def counted(name, *rest):\n"
+        "    global left\n"
+        "    left -= 1\n"
+        "    if left == 0:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return plain(name, *rest)\n"
+        "from mqbridge.cli.main import main\n"
+        "builtins.__import__ = counted\n"
+        "main()\n"
+    )
+    for left in (3, 50, 300):
+        code = program.format(arguments=arguments, left=left)
+        done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+        assert (done.returncode, done.stderr) == (130, ""), left
+
+
 def test_a_closed_pipe_is_no_error(orders: list[object]) -> None:
     call("produce", "-t", "orders", "-n", "200000", *orders, stdin="x" * 100)
     with start("consume", "-t", "orders", "-e", *orders) as process:
