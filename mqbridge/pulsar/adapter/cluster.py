@@ -18,6 +18,7 @@ from mqbridge.adapter import (
 )
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
+from mqbridge.net.dial import speaking
 from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
 from mqbridge.pulsar.adapter.operations import PulsarOperations
@@ -44,7 +45,9 @@ class Pulsar:
         timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)
         self._client = PulsarClient(parse_service_url(config.service_url, tls=False), timing=timing)
         self._topics = Topics(self._client, name, config.namespace)
-        self._admin = Admin(config.admin_url, config.operation_timeout) if config.admin_url else None
+        self._admin: Admin | None = None
+        if config.admin_url:
+            self._admin = Admin(config.admin_url, config.operation_timeout, is_guess=config.admin_is_guessed)
         self._operations = PulsarOperations(name, self._topics, self._admin, self.bounds)
 
     @property
@@ -54,7 +57,8 @@ class Pulsar:
 
     async def connect(self) -> None:
         """Shake hands with a broker."""
-        await self._client.connect()
+        with speaking("a Pulsar broker", self._config.service_url):
+            await self._client.connect()
 
     async def close(self, deadline: float | None = None) -> None:
         """Close every connection."""

@@ -26,10 +26,13 @@ class TopicStats(NamedTuple):
 
 
 class Admin(AdminSubscriptions):
-    """Calls of one cluster. Each raises ClusterError; ServerRefused has HTTP's status as its code."""
+    """Calls of one cluster. Each raises ClusterError; ServerRefused has HTTP's status as its code.
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self._http = AdminHttp(url, timeout_s)
+    A `url` that `is_guess` is named as one where nothing answers there as it should.
+    """
+
+    def __init__(self, url: str, timeout_s: float, *, is_guess: bool = False) -> None:
+        self._http = AdminHttp(url, timeout_s, is_guess=is_guess)
         super().__init__(self._http)
 
     async def close(self) -> None:

@@ -5,20 +5,24 @@ from urllib.parse import quote
 
 import httpx
 
-from mqbridge.errors import Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.pulsar.wire.names import TopicName
 
 MISSING = 404
 _FAILURES = {401: Failure.FATAL, 403: Failure.FATAL, MISSING: Failure.FATAL, 405: Failure.FATAL, 409: Failure.REFUSED}
 _FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
 """Every other status may pass."""
+GUESSED = (
+    ". This address of the REST interface is a guess, made from the service URL: give the right one with ?admin=http://HOST:PORT"
+)
 
 
 class AdminHttp:
     """Connections to one web service."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, *, is_guess: bool = False) -> None:
         self._url = url
+        self._advice = GUESSED if is_guess else ""
         self._http = httpx.AsyncClient(base_url=f"{url}/admin/v2", timeout=timeout_s)
 
     async def close(self) -> None:
@@ -30,14 +34,22 @@ class AdminHttp:
         try:
             answer = await self._http.request(method, path, json=body)
         except httpx.TimeoutException as error:
-            raise RequestTimeout(f"{self._url} did not answer {method} {path} in time") from error
+            raise RequestTimeout(f"{self._url} did not answer {method} {path} in time{self._advice}") from error
         except httpx.TransportError as error:
-            raise Unreachable(f"{self._url} cannot be reached: {error}") from error
+            raise Unreachable(f"{self._url} cannot be reached: {error}{self._advice}") from error
         if answer.status_code >= 300:
             said = answer.text[:300]
             failure = _FAILURES.get(answer.status_code, Failure.RETRY)
+            if "json" not in answer.headers.get("content-type", ""):  # Pulsar refuses in JSON
+                said += self._advice
             raise ServerRefused(f"{method} {path}: HTTP {answer.status_code}: {said}", answer.status_code, failure)
-        return answer.json() if answer.content else None
+        try:
+            return answer.json() if answer.content else None
+        except ValueError as error:
+            raise ClusterError(
+                f"{self._url} answered {method} {path} with no JSON, so it is not Pulsar's REST interface{self._advice}",
+                Failure.FATAL,
+            ) from error
 
 
 def path_of(topic: TopicName) -> str:

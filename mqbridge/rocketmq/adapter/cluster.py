@@ -20,8 +20,9 @@ from mqbridge.adapter import (
     Start,
     Topic,
 )
-from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.dial import speaking
 from mqbridge.rocketmq.adapter.beforehand import check_group_can_be_joined
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.deadlines import by_deadline
@@ -67,7 +68,8 @@ class RocketMQ:
         self._connected = client = self._make_client()
         try:
             await client.connect()
-            await client.admin.masters()
+            with speaking("a RocketMQ name server", ", ".join(self._config.name_servers), Unreachable):
+                await client.admin.masters()
         except BaseException:
             await self.close()
             raise

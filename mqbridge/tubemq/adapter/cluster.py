@@ -27,7 +27,7 @@ from mqbridge.adapter import (
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.net.dial import split_address
+from mqbridge.net.dial import speaking, split_address
 from mqbridge.ranges import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
@@ -85,7 +85,8 @@ class TubeMQ:
         addresses = [split_address(address, DEFAULT_PORT) for address in config.masters]
         routes = Routes(Masters(addresses, self._sessions), heartbeat_s=config.heartbeat)
         try:
-            await routes.start()
+            with speaking("a TubeMQ Master", ", ".join(config.masters)):
+                await routes.start()
         except BaseException:
             await self._sessions.close()
             raise
@@ -202,7 +203,7 @@ class TubeMQ:
     def _administrator(self, what: str) -> Operator:
         if self._admin is None:
             raise ClusterError(
-                f"cluster {self.name!r} cannot {what}: set admin_url (--at: ?admin_url=http://HOST:8080)", Failure.FATAL
+                f"cluster {self.name!r} cannot {what}: set admin_url (--at URL?admin=http://HOST:PORT)", Failure.FATAL
             )
         return self._admin
 

@@ -191,7 +191,9 @@ class Admin:
 
     async def _change(self, method: str, **parameters: object) -> None:
         if self._token is None:
-            raise ClusterError(f"{method} needs the Master's confModAuthToken: set admin_token", Failure.FATAL)
+            raise ClusterError(
+                f"{method} needs the Master's confModAuthToken: set admin_token (--at: &admin_token=TOKEN)", Failure.FATAL
+            )
         await self._call(self._url, method, parameters, [("confModAuthToken", self._token)])
 
     async def _broker(self, node: Node, method: str, **parameters: object) -> dict[str, Any]:
