@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
 from mqbridge.adapter import Adapter, Cluster, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
@@ -17,6 +17,10 @@ log = logging.getLogger(__name__)
 
 REACH_FIRST_S, REACH_MOST_S = 1.0, 15.0
 """Pauses between attempts to reach a cluster at the start."""
+
+SETTLE_S = 60.0
+"""A cluster that came late may still miss a part of its servers, and with it topics and partitions: only what is not there so
+long after it was reached is missing."""
 
 Clusters = Mapping[str, Cluster]
 
@@ -66,6 +70,7 @@ class Reaching:
         self.waiting: dict[str, MqbridgeError] = {}
         self._on_failure = on_failure
         self._reached: dict[str, asyncio.Event] = {}
+        self._settled_at: dict[str, float] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def begin(self, clusters: Clusters, *, fail_fast: bool) -> None:
@@ -99,13 +104,15 @@ class Reaching:
             else:
                 del self.waiting[name]
         log.warning("cluster %s is reached now", name)
+        self._settled_at[name] = asyncio.get_running_loop().time() + SETTLE_S
         self._reached[name].set()
 
-    async def reached(self, names: Iterable[str]) -> None:
-        """Wait until all of these are."""
+    async def reached(self, names: Collection[str]) -> float:
+        """Wait until all of these are; the loop time until which those that came late may miss a part of their servers."""
         for name in names:
             if name in self._reached:
                 await self._reached[name].wait()
+        return max((self._settled_at.get(name, 0.0) for name in names), default=0.0)
 
     def failure(self, names: Iterable[str]) -> MqbridgeError | None:
         """Why one of these is not reached yet; None when all are."""

@@ -39,8 +39,9 @@ LOOP_LOG_EVERY_S = 60.0
 """Messages that go round come in numbers; one line tells of all."""
 
 
-async def at_once() -> None:
-    """Clusters that are reached already."""
+async def at_once() -> float:
+    """Clusters that are reached already, and were so from the start (see `gateway.clusters.Reaching`)."""
+    return 0.0
 
 
 class Route:
@@ -53,7 +54,7 @@ class Route:
         checkpoints: Checkpoints | None,
         drain_s: float,
         counters: Counters | None = None,
-        reached: Callable[[], Awaitable[None]] = at_once,
+        reached: Callable[[], Awaitable[float]] = at_once,
     ) -> None:
         self.name = config.name
         self.config = config
@@ -191,8 +192,13 @@ class Route:
             opening.result()
 
     async def _prepare_reached(self) -> None:
-        await self._reached()
-        await self.prepare()
+        settled_at = await self._reached()
+        try:
+            await self.prepare()
+        except MqbridgeError as error:
+            if asyncio.get_running_loop().time() >= settled_at:
+                raise
+            raise ClusterError(f"{error} (its cluster has just come up)") from error
 
     async def _consume(self) -> None:
         """One session: until `stop`, an error, or until `_renewed` is there for the next one. Raises when it cannot join."""

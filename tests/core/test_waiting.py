@@ -113,7 +113,19 @@ async def test_what_waiting_does_not_help_ends_it_at_once(world: World) -> None:
     assert not world.b.topics
 
 
-async def test_a_late_route_that_is_refused_stops_alone(world: World) -> None:
+async def test_a_cluster_that_has_just_come_may_miss_topics_for_a_while(world: World) -> None:
+    """Its first server answers before the one that has the topic."""
+    world.a.disconnect()
+    async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
+        await until(lambda: gateway.ready)
+        world.a.reconnect()
+        await until(lambda: "does not exist in cluster 'a' (its cluster has just come up)" in str(named(gateway, "r").trouble))
+        fill(world.a, "t", 1, 5)
+        await until(lambda: everything(world.b, "t") == list(range(5)))
+
+
+async def test_a_late_route_that_is_refused_stops_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.clusters.SETTLE_S", 0.0)
     fill(world.a, "t", 1, 5)
     world.c.disconnect()
     config = world.config(route("late", "c/missing", "b/late"), route("here", "a/t", "b/t"))
