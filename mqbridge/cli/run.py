@@ -9,10 +9,11 @@ import typer
 
 from mqbridge.cli import exits, logs, loop
 from mqbridge.cli.console import command, debug, print_json, say
-from mqbridge.config.load import load
+from mqbridge.config.load import load, wants_json_log
 from mqbridge.config.options.config import Config
 from mqbridge.delivery.counters import declared
-from mqbridge.gateway.outcome import Outcome
+from mqbridge.errors import ConfigError
+from mqbridge.gateway.outcome import Outcome, RouteOutcome
 from mqbridge.gateway.run import Gateway
 
 
@@ -53,7 +54,12 @@ def run(
 
         SOURCE_TOPIC=orders mqbridge run config/tubemq-to-pulsar.yaml --until-idle 5
     """
-    config = load(file)
+    try:
+        config = load(file)
+    except ConfigError:
+        if wants_json_log(file):
+            logs.configure("debug" if debug.get() else "warning", "json")
+        raise
     _log_as(config)
     outcome = serve(config, until_idle, file, fail_fast=fail_fast)
     if as_json:
@@ -87,7 +93,16 @@ def serve(config: Config, until_idle_s: float | None, file: Path | None = None, 
             asyncio.get_running_loop().add_signal_handler(hangup, gateway.reloader.request)
         return await gateway.run(until_idle_s)
 
-    return loop.run(main(), stop=stop)
+    return loop.run(main(), stop=stop, quitting=lambda: _tell_left(gateway))
+
+
+def _tell_left(gateway: Gateway) -> None:
+    """What is in flight when it quits at once."""
+    left = [(route.name, route.in_flight, route.budget.used) for route in gateway.routes if route.in_flight]
+    for name, batches, size in left:
+        say(f"route {name} leaves {batches} batches in flight ({size / 1e6:,.1f} MB): they are delivered again by the next run")
+    if not left:
+        say("nothing was in flight")
 
 
 ALWAYS_SAID = ("received", "stored", "dead", "acknowledged")
@@ -95,15 +110,17 @@ ALWAYS_SAID = ("received", "stored", "dead", "acknowledged")
 
 
 def report(outcome: Outcome) -> None:
-    """One line per route, and one per partition that stopped, on standard error."""
+    """One line per route, on standard error."""
     for route in outcome.routes:
         totals = route.counters.totals()
         rate = totals["stored"] / outcome.seconds if outcome.seconds else 0.0
         said = [one for one in declared() if one.word and (totals[one.name] or one.name in ALWAYS_SAID)]
         counted = ", ".join(f"{totals[one.name]:,} {one.word}" for one in said)
-        say(f"route {route.name}: {counted} in {outcome.seconds:.1f} s ({rate:,.0f}/s)")
-        if route.error is not None:
-            say(f"route {route.name} stopped: {route.error}")
-        for partition, reason in route.stopped.items():
-            if reason != route.error:
-                say(f"{partition} stopped: {reason}")
+        say(f"route {route.name}: {counted} in {outcome.seconds:.1f} s ({rate:,.0f}/s){_stopped(route)}")
+
+
+def _stopped(route: RouteOutcome) -> str:
+    """That it stopped; the log has said why when it did."""
+    if route.error is not None:
+        return "; stopped, see the error above"
+    return f"; {len(route.stopped)} partitions stopped, see the errors above" if route.stopped else ""

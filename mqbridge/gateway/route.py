@@ -122,6 +122,11 @@ class Route:
             return 0.0
         return now - max(self.counters.last_batch_at, session.changed_at)
 
+    def unassigned_for(self, now: float) -> float:
+        """Seconds for which the session has had no partition; 0 when it has one, or when there is no session."""
+        session = self._session
+        return 0.0 if session is None or session.held or self.trouble is not None else now - session.changed_at
+
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def prepare(self, plan: Plan | None = None) -> None:

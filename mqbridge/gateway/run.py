@@ -22,6 +22,7 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.errors import ClusterError, MqbridgeError
+from mqbridge.gateway.assignment import tell_of_waiting
 from mqbridge.gateway.change import Change, compare
 from mqbridge.gateway.clusters import Reaching, close, connect, make
 from mqbridge.gateway.http import StatusServer
@@ -88,6 +89,7 @@ class Gateway:
             self._start(self.routes)
             self.ready = True
             helpers = [spawn(self._report(), "report"), spawn(self.reloader.run(), "reload")]
+            helpers.append(spawn(tell_of_waiting(lambda: self.routes), "assignments"))
             try:
                 await self._wait(until_idle_s)
             finally:

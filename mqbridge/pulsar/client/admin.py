@@ -79,7 +79,11 @@ class Admin(AdminSubscriptions):
 
     async def policies(self, namespace: str) -> dict[str, Any]:
         """All policies of a namespace, by Pulsar's own names; those never set are left out or null."""
-        return dict(await self.call("GET", f"/namespaces/{namespace}"))
+        path = f"/namespaces/{namespace}"
+        found = await self.call("GET", path)
+        if not isinstance(found, dict):
+            raise self._http.something_else("GET", path)
+        return found
 
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
         """Set one by the name of its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""

@@ -46,10 +46,13 @@ class AdminHttp:
         try:
             return answer.json() if answer.content else None
         except ValueError as error:
-            raise ClusterError(
-                f"{self._url} answered {method} {path} with no JSON, so it is not Pulsar's REST interface{self._advice}",
-                Failure.FATAL,
-            ) from error
+            raise self.something_else(method, path) from error
+
+    def something_else(self, method: str, path: str) -> ClusterError:
+        """The answer is none of Pulsar's."""
+        return ClusterError(
+            f"{self._url} answered {method} {path} as Pulsar's REST interface does not{self._advice}", Failure.FATAL
+        )
 
 
 def path_of(topic: TopicName) -> str:
