@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from mqbridge.config.options.route import Route
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.delivery.checkpoint import check_folder
 from mqbridge.errors import ConfigError, MqbridgeError
+from mqbridge.gateway.cautions import warnings_about
 from mqbridge.gateway.plan import Plan, Planner
 from mqbridge.routing.topics import render
 
@@ -69,6 +70,7 @@ def _plan(route: Route) -> dict[str, Any]:
         "to": [{"cluster": target.cluster, "topic": target.topic} for target in route.targets],
         "topics": [],
         "notes": [],
+        "warnings": [],
         "error": None,
     }
 
@@ -80,7 +82,8 @@ async def _look(config: Config) -> tuple[list[dict[str, Any]], list[dict[str, An
         reached = await asyncio.gather(*(_reach(stack, one) for one in chosen))
         clusters = {one.name: cluster for one, (_, cluster) in zip(chosen, reached, strict=True) if cluster is not None}
         planner = Planner(clusters)
-        routes = [_plan(route) | _seen(await planner.plan(route)) for route in config.routes]
+        plans = [await planner.plan(route) for route in config.routes]
+        routes = [_plan(plan.route) | _seen(plan) | {"warnings": await _warnings(plan, clusters)} for plan in plans]
     return [state for state, _ in reached], routes
 
 
@@ -106,6 +109,10 @@ def _seen(plan: Plan) -> dict[str, Any]:
     return {"topics": topics, "notes": plan.notes, "error": "; ".join(map(str, plan.problems)) or None}
 
 
+async def _warnings(plan: Plan, clusters: Mapping[str, Cluster]) -> list[str]:
+    return await warnings_about([use for use in plan.uses if use.cluster in clusters], clusters)
+
+
 def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:
     if clusters:
         print_table(["cluster", "system", "state"], [(row["name"], row["system"], row["error"] or "reached") for row in clusters])
@@ -114,6 +121,8 @@ def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: li
     for route in routes:
         for note in route["notes"]:
             say(f"route {route['name']}: {note}")
+        for warning in route["warnings"]:
+            say(f"WARNING: route {route['name']}: {warning}")
     if not any(row["error"] for row in [*clusters, *routes]):
         say(f"{file}: no problems ({_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')})")
 

@@ -6,7 +6,7 @@ compares them with what the clusters have later on: it grows targets, and says w
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from pydantic import BaseModel
 
@@ -16,12 +16,13 @@ from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.patterns import is_pattern
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
+from mqbridge.gateway.cautions import TopicUse, group_maker, warnings_about
 from mqbridge.gateway.plan import Plan, Planner, no_place, outbound_spec, refuse
 from mqbridge.gateway.topic_selection import select_from
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
-from mqbridge.routing.partitions import Partitioner, misplaced, partitions_needed, unplaced
+from mqbridge.routing.partitions import Partitioner, misplaced, partitions_made, partitions_needed, unplaced
 from mqbridge.routing.topics import Selected, render
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class Ends:
             for planned in plan.changes.values():
                 log.log(logging.WARNING if planned.why else logging.INFO, "route %s: %s", self._config.name, planned.change)
                 await self._create(planned.cluster, planned.topic, planned.count)
+            for (cluster, topic), groups in plan.groups.items():
+                await self._make_groups(cluster, topic, groups)
             for source in plan.sources:
                 await self._open_topic(source.selected, source.topic)
             letters = self._config.delivery.dead_letter
@@ -90,6 +93,15 @@ class Ends:
             if (why := unplaced(rule, partition.name, partition.index, count)) is not None:
                 return f"{opened.target.label} has no place for {partition}: {why}"
         return None
+
+    async def warnings(self) -> list[str]:
+        """What deletes messages of the source before the group reads them, or of the targets before anybody does."""
+        group, letters = self._config.source.group, self._config.delivery.dead_letter
+        uses = [TopicUse(self._source.name, topic, group) for topic in self._opened]
+        uses += [TopicUse(one.config.cluster, one.topic) for opened in self._opened.values() for one in opened]
+        if letters is not None:
+            uses.append(TopicUse(letters.cluster, letters.topic))
+        return await warnings_about(uses, self._clusters)
 
     async def look(self) -> bool:
         """Grow targets whose source grew; whether the route has to begin anew to use what there is now. Raises ClusterError."""
@@ -145,6 +157,12 @@ class Ends:
         if self._clusters[cluster].capabilities.create_topics:
             await self._clusters[cluster].create(topic, partitions)
 
+    async def _make_groups(self, cluster: str, topic: str, groups: Collection[str]) -> None:
+        """Make the groups of a target before anything is written there."""
+        if (maker := group_maker(self._clusters[cluster], groups)) is not None:
+            for group in groups:
+                await maker.create_group(topic, group)
+
     async def _outbound(self, cluster: str, topic: str, options: BaseModel | None) -> Outbound:
         """The outbound into a topic: one for all source topics that go there, so that its options can name a producer."""
         place: Place = (cluster, topic, options)
@@ -161,9 +179,10 @@ class Ends:
     async def _grown(self, opened: Opened, source_partitions: int) -> bool:
         """Grow a target that has become too small; whether its outbound has to be opened anew to see what there is."""
         config, cluster = opened.config, self._clusters[opened.config.cluster]
-        needed = partitions_needed(config.partitions, source_partitions)
+        needed = partitions_made(config, source_partitions)
         if config.create and opened.target.outbound.partitions < needed:
             await self._create(config.cluster, opened.topic, needed)
+            await self._make_groups(config.cluster, opened.topic, config.subscriptions)
         if cluster.capabilities.growing_outbound:
             return False
         described = await cluster.describe(opened.topic)

@@ -15,8 +15,9 @@ from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
+from mqbridge.gateway.cautions import TopicUse, group_maker
 from mqbridge.gateway.topic_selection import select_from
-from mqbridge.routing.partitions import advice, misplaced, partitions_needed
+from mqbridge.routing.partitions import advice, misplaced, partitions_made, partitions_needed
 from mqbridge.routing.topics import Selected, render
 
 TopicKey = tuple[str, str]
@@ -61,6 +62,8 @@ class Plan:
     sources: list[PlannedSource] = field(default_factory=list)
     changes: dict[TopicKey, PlannedTopic] = field(default_factory=dict)
     """What would be made or grown, besides what routes before it make."""
+    groups: dict[TopicKey, tuple[str, ...]] = field(default_factory=dict)
+    """Those that are made with targets, where they are missing."""
     problems: list[MqbridgeError] = field(default_factory=list)
     provisional: bool = False
     """Rests on topics that another route is going to make: it has to be made again once they exist."""
@@ -69,6 +72,15 @@ class Plan:
     def notes(self) -> list[str]:
         """What would be made or grown, for people."""
         return [planned.change for planned in self.changes.values()]
+
+    @property
+    def uses(self) -> list[TopicUse]:
+        """The topics that it reads and writes, to be asked what threatens their messages."""
+        source, letters = self.route.source, self.route.delivery.dead_letter
+        found = [TopicUse(source.cluster, one.selected.topic, source.group) for one in self.sources]
+        written = dict.fromkeys((target.cluster, target.topic) for one in self.sources for target in one.targets)
+        found += [TopicUse(*key, None, self.groups.get(key, ())) for key in written]
+        return found if letters is None else [*found, TopicUse(letters.cluster, letters.topic)]
 
 
 def refuse(plans: Sequence[Plan]) -> None:
@@ -179,10 +191,13 @@ class Planner:
 
     async def _target(self, plan: Plan, target: Target, source: PlannedSource) -> PlannedTopic:
         rule, partitions = target.partitions, len(source.topic.partitions)
-        needed = partitions_needed(rule, partitions)
-        why = "" if needed == partitions else f", because the table names partition {needed - 1} (the source has {partitions})"
-        wanted = PlannedTopic(target.cluster, render(target.topic, source.selected), 0, needed, why)
-        planned = await self._written(plan, wanted, target.options, create=target.create)
+        needed, made = partitions_needed(rule, partitions), partitions_made(target, partitions)
+        why = f", {_because(made, partitions)}" if made > partitions and target.create is True else ""
+        wanted = PlannedTopic(target.cluster, render(target.topic, source.selected), 0, made, why)
+        group_maker(self._clusters[target.cluster], target.subscriptions)
+        if target.subscriptions:
+            plan.groups[wanted.cluster, wanted.topic] = target.subscriptions
+        planned = await self._written(plan, wanted, target.options, create=bool(target.create))
         if planned.count and (missing := misplaced(rule, source.topic, planned.count)):
             plan.problems.append(no_place(plan.route, target, planned.topic, source.selected.topic, missing, needed))
         return planned
@@ -208,6 +223,10 @@ class Planner:
         except MqbridgeError as error:
             plan.problems.append(_unwritable(plan.route, planned, error))
         return planned
+
+
+def _because(made: int, partitions: int) -> str:
+    return f"because the table names partition {made - 1} (the source has {partitions})"
 
 
 def _unwritable(route: Route, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:

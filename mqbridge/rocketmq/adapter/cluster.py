@@ -237,4 +237,5 @@ ADAPTER = Adapter(
     make_cluster=RocketMQ,
     table=TABLE,
     preview=preview,
+    uniform_groups=True,
 )
