@@ -1,0 +1,84 @@
+"""One run: play the schedule, wait for the end, say what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.faults import FAULTS
+from tests.chaos.judge import Verdict
+from tests.chaos.schedule import Event, Schedule
+from tests.chaos.systems import System
+from tests.chaos.world import World, opened
+from tests.kit.maven import say as progress
+
+MB = 1 << 20
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run found; it is right when there are no `problems`."""
+
+    schedule: Schedule
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    most_bytes: int = 0
+    """Resident memory of the larger instance at its largest."""
+    seconds: float = 0.0
+
+    def lines(self) -> list[str]:
+        """For people."""
+        found = [f"seed {self.schedule.seed}: {'FAILED' if self.problems else 'passed'}, {self.seconds:.0f} s"]
+        found += [
+            f"  {name}: {v.sent} sent, {v.arrived} stored, {v.repeated} of them repeated, {v.missing} missing, "
+            f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged"
+            for name, v in self.verdicts.items()
+        ]
+        found += [f"  {len(self.schedule.events)} faults; at most {self.most_bytes // MB} MB resident"]
+        return found + [f"  PROBLEM: {problem}" for problem in self.problems]
+
+
+async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, checkout: Path | None = None) -> Result:
+    """Play it against servers that run; logs of the instances stay in `folder`."""
+    began = time.monotonic()
+    result = Result(schedule)
+
+    def say(text: str) -> None:
+        progress(f"{time.monotonic() - began:6.1f} s  {text}")
+
+    async with opened(schedule, systems, folder, say, checkout) as world:
+        say("messages flow, the instances start")
+        await _play(world, result)
+        say("the last fault is over")
+        result.verdicts, failures = await world.finish()
+        for name, verdict in result.verdicts.items():
+            result.problems += [f"{name}: {said}" for said in verdict.problems(late_bytes=schedule.holds_bytes)]
+        result.problems += failures
+        for instance in world.instances.values():
+            async with instance.lock:
+                await instance.terminate()
+            result.problems += instance.failures
+            result.problems += [f"{instance.name}: a traceback in its log: {error}" for error in instance.tracebacks()]
+            result.problems += [f"{instance.name} ended with status {status}" for status in instance.exits if status]
+            result.most_bytes = max(result.most_bytes, instance.most_bytes)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+async def _play(world: World, result: Result) -> None:
+    """Each fault in a task of its own, at its time."""
+
+    async def strike(event: Event) -> None:
+        await asyncio.sleep(max(0.0, event.at - world.now))
+        world.say(str(event))
+        try:
+            await FAULTS[event.kind.name](world, event)
+        except Exception as error:  # noqa: BLE001 - the run goes on: what it shows until its end is worth more
+            result.problems.append(f"the fault itself failed: {event}: {type(error).__name__}: {error}")
+            world.say(result.problems[-1])
+
+    await asyncio.gather(*map(strike, world.schedule.events))
+    await asyncio.sleep(max(0.0, world.schedule.seconds - world.now))

@@ -1,0 +1,187 @@
+"""Everything of one run: systems, directions with their flows, two instances, and the end when nothing is left to come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqbridge.adapter import Cluster
+from mqbridge.net.tasks import cancel, spawn
+from tests.chaos.flow import Flow
+from tests.chaos.instance import Instance
+from tests.chaos.judge import Verdict, judge
+from tests.chaos.schedule import INSTANCES, Schedule
+from tests.chaos.systems import REFRESH, System
+from tests.kit.tcp_proxy import Network
+
+PARTITIONS = 4
+READY_S = 90.0
+"""How long after the last fault an instance may be not ready: TubeMQ's Broker keeps a dead member's partitions for 35 s."""
+DEADLINE_S = 150.0
+"""How long after the last fault everything must be delivered."""
+QUIET_S = 6.0
+"""When nothing was stored for so long it is time to judge."""
+LOOK_S = 0.5
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Direction:
+    """A route: from a topic of one system to a topic of another."""
+
+    name: str
+    source: System
+    target: System
+    topic: str
+    copy: str
+    flow: Flow
+
+    @property
+    def group(self) -> str:
+        """The group that the instances share."""
+        return f"g_{self.topic}"
+
+    def end(self, which: str) -> tuple[System, str]:
+        """A system and its topic: of the source or the target."""
+        return (self.source, self.topic) if which == "source" else (self.target, self.copy)
+
+
+class World:
+    """Use `opened`."""
+
+    def __init__(self, schedule: Schedule, systems: Mapping[str, System], folder: Path, say: Say, checkout: Path | None) -> None:
+        self.schedule, self.systems, self.folder, self.say = schedule, systems, folder, say
+        self.directions: dict[str, Direction] = {}
+        self.instances: dict[str, Instance] = {}
+        self.server_locks = {name: asyncio.Lock() for name in systems}
+        """Held by whoever has a system's servers down, or needs them to answer."""
+        self.began = time.monotonic()
+        self._checkout = checkout
+
+    @property
+    def now(self) -> float:
+        """Seconds of this run."""
+        return time.monotonic() - self.began
+
+    def flows(self, system: str) -> list[Flow]:
+        """The producers of a system."""
+        return [each.flow for each in self.directions.values() if each.source.name == system]
+
+    async def open(self, stack: contextlib.AsyncExitStack) -> None:
+        """Make topics, fill them with the backlog, start the instances."""
+        systems = {name for direction in self.schedule.directions for name in direction.split("-")}
+        clusters = {name: await stack.enter_async_context(self.systems[name].open()) for name in sorted(systems)}
+        for name in self.schedule.directions:
+            direction = self.directions[name] = await self._direction(name, clusters)
+            await direction.flow.start()
+            stack.push_async_callback(direction.flow.end)
+            await direction.flow.burst(self.schedule.backlog)
+        addresses = [each for name in sorted(systems) for each in self.systems[name].addresses]
+        for name in INSTANCES:
+            network = await stack.enter_async_context(Network(addresses))
+            instance = Instance(name, self.folder / name, network, self.config, self._checkout)
+            self.instances[name] = instance
+            stack.push_async_callback(instance.kill)
+            watch = spawn(instance.watch(self.say), f"watch {name}")
+            stack.push_async_callback(cancel, watch)
+        self.began = time.monotonic()
+        for name in INSTANCES if self.schedule.second_instance else INSTANCES[:1]:
+            await self.instances[name].start()
+
+    async def _direction(self, name: str, clusters: Mapping[str, Cluster]) -> Direction:
+        source, target = name.split("-")
+        topic = f"chaos_{source}_{target}_{time.time_ns()}"
+        for system, each in ((source, topic), (target, f"{topic}_copy")):
+            await clusters[system].create(each, PARTITIONS)
+        flow = Flow(clusters[source], topic, PARTITIONS, self.schedule.per_second)
+        return Direction(name, self.systems[source], self.systems[target], topic, f"{topic}_copy", flow)
+
+    def config(self, instance: str, folder: Path) -> dict[str, Any]:
+        """The configuration of an instance: its names of the clusters are its own, so that an origin tells who wrote it."""
+        systems = {end.name: end for each in self.directions.values() for end in (each.source, each.target)}
+        return {
+            "clusters": {f"{name}-{instance}": {"system": name, **each.settings} for name, each in systems.items()},
+            "routes": [self._route(each, instance) for each in self.directions.values()],
+            "state": str(folder / "state.db"),
+        }
+
+    def _route(self, direction: Direction, instance: str) -> dict[str, Any]:
+        source: dict[str, Any] = {
+            "cluster": f"{direction.source.name}-{instance}",
+            "topic": direction.topic,
+            "group": direction.group,
+            "refresh": REFRESH,
+        }
+        if direction.source.name == "rocketmq":
+            source["options"] = {"orderly": self.schedule.orderly}
+        return {
+            "name": direction.name,
+            "from": source,
+            "to": {"cluster": f"{direction.target.name}-{instance}", "topic": direction.copy, "partitions": {"by": "identity"}},
+            "delivery": {"in_flight_bytes": self.schedule.in_flight_bytes[instance]},
+        }
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def finish(self) -> tuple[dict[str, Verdict], list[str]]:
+        """Heal everything, let both instances run, and wait for what is left to come: verdicts by direction, and other failures."""
+        over = time.monotonic()
+        for instance in self.instances.values():
+            instance.network.heal()
+            async with instance.lock:
+                if not instance.runs:
+                    await instance.start()
+        for direction in self.directions.values():
+            direction.flow.check()
+            await direction.flow.end()
+        failures = await self._all_ready(over + READY_S)
+        verdicts: dict[str, Verdict] = {}
+        while True:
+            await self._quiet(over + DEADLINE_S)
+            for name, direction in self.directions.items():
+                if name not in verdicts or verdicts[name].missing:
+                    stored = await asyncio.to_thread(list, direction.target.read(direction.copy))
+                    verdicts[name] = judge(direction.flow.sent, stored)
+            missing = sum(each.missing for each in verdicts.values())
+            self.say(f"{time.monotonic() - over:.0f} s after the last fault {missing} messages are missing")
+            if not missing or time.monotonic() > over + DEADLINE_S:
+                return verdicts, failures
+
+    async def _all_ready(self, deadline: float) -> list[str]:
+        reasons: dict[str, Any] = dict.fromkeys(self.instances)
+        while True:
+            for name, instance in self.instances.items():
+                reasons[name] = await instance.ask("/health/ready")
+            waiting = {name: said for name, said in reasons.items() if said is None or not said["ready"]}
+            if not waiting:
+                return []
+            if time.monotonic() > deadline:
+                return [f"{name} is not ready {READY_S:.0f} s after the last fault: {said}" for name, said in waiting.items()]
+            await asyncio.sleep(LOOK_S)
+
+    async def _quiet(self, deadline: float) -> None:
+        """Until nothing was stored for QUIET_S."""
+        before, since = -1, time.monotonic()
+        while time.monotonic() < min(deadline, since + QUIET_S):
+            pages = [await instance.ask("/routes") or [] for instance in self.instances.values()]
+            stored = sum(route["stored"] for page in pages for route in page)
+            if stored != before:
+                before, since = stored, time.monotonic()
+            await asyncio.sleep(LOOK_S)
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    schedule: Schedule, systems: Mapping[str, System], folder: Path, say: Say, checkout: Path | None = None
+) -> AsyncIterator[World]:
+    """A world in which messages flow."""
+    world = World(schedule, systems, folder, say, checkout)
+    async with contextlib.AsyncExitStack() as stack:
+        await world.open(stack)
+        yield world
