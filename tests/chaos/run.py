@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ class Result:
     schedule: Schedule
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    struck: int = 0
+    """Faults that took place."""
     most_bytes: int = 0
     """Resident memory of the larger instance at its largest."""
     seconds: float = 0.0
@@ -37,8 +40,8 @@ class Result:
             f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged"
             for name, v in self.verdicts.items()
         ]
-        found += [f"  {len(self.schedule.events)} faults; at most {self.most_bytes // MB} MB resident"]
-        return found + [f"  PROBLEM: {problem}" for problem in self.problems]
+        found += [f"  {self.struck} faults; at most {self.most_bytes // MB} MB resident"]
+        return found + [f"  PROBLEM: {problem} ({times} times)" for problem, times in Counter(self.problems).items()]
 
 
 async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, checkout: Path | None = None) -> Result:
@@ -73,7 +76,11 @@ async def _play(world: World, result: Result) -> None:
 
     async def strike(event: Event) -> None:
         await asyncio.sleep(max(0.0, event.at - world.now))
+        if event.kind.where == "instance" and world.instances[event.where[0]].lock.locked():
+            world.say(f"{event}: left out, {event.where[0]} is being struck")
+            return
         world.say(str(event))
+        result.struck += 1
         try:
             await FAULTS[event.kind.name](world, event)
         except Exception as error:  # noqa: BLE001 - the run goes on: what it shows until its end is worth more

@@ -109,9 +109,13 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
     while at < seconds:
         kind = chance.choices(kinds, [kind.weight for kind in kinds])[0]
         where = chance.choice(places[kind.where])
-        events.append(Event(at, kind, where, chance.uniform(*kind.lasts), chance.uniform(*kind.amount)))
+        events.append(Event(at, kind, where, _mostly_short(chance, *kind.lasts), chance.uniform(*kind.amount)))
         at += chance.expovariate(1 / PAUSE_S)
     return Schedule(seed, seconds, tuple(directions), second, settings, orderly, backlog, per_second, tuple(events))
+
+
+def _mostly_short(chance: random.Random, least: float, most: float) -> float:
+    return least + (most - least) * chance.random() ** 2
 
 
 def _places(what: str, directions: Sequence[str]) -> list[tuple[str, ...]]:

@@ -27,6 +27,8 @@ DEADLINE_S = 150.0
 QUIET_S = 6.0
 """When nothing was stored for so long it is time to judge."""
 LOOK_S = 0.5
+JUDGES = 3
+"""Java programs at a time."""
 
 Say = Callable[[str], None]
 
@@ -63,6 +65,7 @@ class World:
         """Held by whoever has a system's servers down, or needs them to answer."""
         self.began = time.monotonic()
         self._checkout = checkout
+        self._judges = asyncio.Semaphore(JUDGES)
 
     @property
     def now(self) -> float:
@@ -130,7 +133,7 @@ class World:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def finish(self) -> tuple[dict[str, Verdict], list[str]]:
-        """Heal everything, let both instances run, and wait for what is left to come: verdicts by direction, and other failures."""
+        """Heal everything, let both instances run, wait for what is left to come: verdicts by direction, other failures."""
         over = time.monotonic()
         for instance in self.instances.values():
             instance.network.heal()
@@ -144,14 +147,18 @@ class World:
         verdicts: dict[str, Verdict] = {}
         while True:
             await self._quiet(over + DEADLINE_S)
-            for name, direction in self.directions.items():
-                if name not in verdicts or verdicts[name].missing:
-                    stored = await asyncio.to_thread(list, direction.target.read(direction.copy))
-                    verdicts[name] = judge(direction.flow.sent, stored)
+            undecided = [name for name in self.directions if name not in verdicts or verdicts[name].missing]
+            verdicts |= zip(undecided, await asyncio.gather(*map(self._verdict, undecided)), strict=True)
             missing = sum(each.missing for each in verdicts.values())
             self.say(f"{time.monotonic() - over:.0f} s after the last fault {missing} messages are missing")
             if not missing or time.monotonic() > over + DEADLINE_S:
                 return verdicts, failures
+
+    async def _verdict(self, name: str) -> Verdict:
+        direction = self.directions[name]
+        async with self._judges:
+            stored = await asyncio.to_thread(list, direction.target.read(direction.copy))
+        return judge(direction.flow.sent, stored)
 
     async def _all_ready(self, deadline: float) -> list[str]:
         reasons: dict[str, Any] = dict.fromkeys(self.instances)
