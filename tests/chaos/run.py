@@ -17,6 +17,8 @@ from tests.chaos.world import World, opened
 from tests.kit.maven import say as progress
 
 MB = 1 << 20
+MOST_MB = 150
+"""What an instance may hold resident, whatever happens to it."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,8 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
             result.problems += [f"{instance.name}: a traceback in its log: {error}" for error in instance.tracebacks()]
             result.problems += [f"{instance.name} ended with status {status}" for status in instance.exits if status]
             result.most_bytes = max(result.most_bytes, instance.most_bytes)
+        if result.most_bytes > MOST_MB * MB:
+            result.problems.append(f"{result.most_bytes // MB} MB were resident, more than {MOST_MB}")
     result.seconds = time.monotonic() - began
     return result
 

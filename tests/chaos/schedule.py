@@ -47,7 +47,7 @@ KINDS = (
     # topics and groups
     Kind("unload", 4, "unloads"),
     Kind("grow", 2, "direction"),
-    Kind("burst", 3, "direction", (0, 0), (200, 1500)),
+    Kind("burst", 3, "direction", (0, 0), (500, 4000)),
     Kind("move_running", 3, "moves", (0, 0), (50, 2000)),
     Kind("move_stopped", 1, "direction", (0, 0), (50, 2000)),
 )
@@ -103,7 +103,7 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
     kinds = [kind for kind in KINDS if places[kind.where] and (not only or kind.name in only)]
     settings = {name: chance.choice(("64KiB", "1MiB", "32MiB")) for name in INSTANCES}
     second, orderly = chance.random() < 0.7, chance.random() < 0.5
-    backlog, per_second = chance.choice((0, 500, 2000)), chance.choice((200, 400))
+    backlog, per_second = chance.choice((0, 1500, 5000)), chance.choice((200, 400, 800))
     events = []
     at = FIRST_S
     while at < seconds:

@@ -157,8 +157,8 @@ class RocketMQSystem(System):
     name = "rocketmq"
     moves_running_groups = True
 
-    def __init__(self) -> None:
-        server = self._rocketmq = self.server = RocketMQ(name_servers=2)
+    def __init__(self, server: RocketMQ | None = None) -> None:
+        server = self._rocketmq = self.server = server or RocketMQ(name_servers=2)
         self.settings = {"name_servers": list(server.name_servers), "refresh": REFRESH, "heartbeat": REFRESH}
         self.brokers, self.broker = [_address(server.broker_address)], server.broker
         self.directories, self.directory_processes = [_address(one) for one in server.name_servers], server.name_server_processes

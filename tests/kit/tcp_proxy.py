@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -57,21 +59,21 @@ class Link:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of the client."""
-        if self.away:
-            writer.transport.abort()
-            return
         try:
+            if self.away:
+                raise ConnectionRefusedError
             up_reader, up_writer = await asyncio.open_connection(*self.server)
         except OSError:
-            writer.transport.abort()
+            _reset(writer)
+            await _closed(writer)
             return
         connection = Connection(self, writer, up_writer)
         self.connections.add(connection)
         try:
             await connection.run((reader, up_writer), (up_reader, writer))
         finally:
+            await asyncio.gather(_closed(writer), _closed(up_writer))
             self.connections.discard(connection)
-            connection.abort()
 
 
 class Connection:
@@ -89,7 +91,7 @@ class Connection:
     def abort(self) -> None:
         """Reset both sides."""
         for writer in self._writers:
-            writer.transport.abort()
+            _reset(writer)
         self.unstick()
 
     async def run(self, *directions: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
@@ -132,6 +134,20 @@ class Connection:
             await writer.drain()
 
 
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection with RST, and without what is still to be written."""
+    if (sock := writer.get_extra_info("socket")) is not None and sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Close it once everything is written, if it is not closed yet."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
 class Network:
     """The links of one client process, by the server's address."""
 
@@ -170,3 +186,5 @@ class Network:
         self.cut()
         for server in self._listening:
             await server.wait_closed()
+        while any(link.connections for link in self.links.values()):
+            await asyncio.sleep(0)
