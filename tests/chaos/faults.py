@@ -17,6 +17,8 @@ MOST_PARTITIONS = 6
 MOVE_TRIES = 20
 """A group has its members for a while after they have gone: TubeMQ's Brokers wait for leases, RocketMQ's for connections."""
 AGAIN_S = 2.0
+NOTICED_S = 8.0
+"""In so long messages have moved if they move at all."""
 
 
 # --- instances --------------------------------------------------------------------------------------------------------
@@ -110,15 +112,21 @@ def _links(world: World, event: Event) -> list[Link]:
 
 
 async def no_directory(world: World, event: Event) -> None:
-    """No name server and no Master answers any instance."""
-    addresses = world.systems[event.where[0]].directories
+    """No name server and no Master answers any instance; what is read and written at brokers goes on."""
+    name = event.where[0]
+    addresses = world.systems[name].directories
     links = [instance.network.links[each] for instance in world.instances.values() for each in addresses]
     for link in links:
         link.away = True
         link.cut()
+    before = await world.stored()
     await asyncio.sleep(event.lasts)
+    after = await world.stored()
     for link in links:
         link.away = False
+    if event.lasts >= NOTICED_S and world.is_alone(event):
+        idle = [each for each in world.directions if name in each.split("-") and after[each] <= before[each]]
+        world.failures += [f"{each}: nothing moved for {event.lasts:.0f} s without directory of {name}" for each in idle]
 
 
 async def kill_directory(world: World, event: Event) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqbridge.cli.exits import INTERRUPTED, OK
 from tests.chaos.faults import FAULTS
 from tests.chaos.judge import Verdict
 from tests.chaos.schedule import Event, Schedule
@@ -16,6 +17,8 @@ from tests.chaos.systems import System
 from tests.chaos.world import World, opened
 from tests.kit.maven import say as progress
 
+RIGHT_EXITS = (OK, INTERRUPTED)
+"""Of an instance that was told to end: it drained, or it was still beginning."""
 MB = 1 << 20
 MOST_MB = 150
 """What an instance may hold resident, whatever happens to it."""
@@ -32,6 +35,8 @@ class Result:
     """Faults that took place."""
     most_bytes: int = 0
     """Resident memory of the larger instance at its largest."""
+    recovered_s: float = 0.0
+    """When the last message was stored, after the last fault."""
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
@@ -42,7 +47,9 @@ class Result:
             f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged"
             for name, v in self.verdicts.items()
         ]
-        found += [f"  {self.struck} faults; at most {self.most_bytes // MB} MB resident"]
+        found += [
+            f"  {self.struck} faults, all stored {self.recovered_s:.0f} s after the last; at most {self.most_bytes // MB} MB resident"
+        ]
         return found + [f"  PROBLEM: {problem} ({times} times)" for problem, times in Counter(self.problems).items()]
 
 
@@ -61,13 +68,16 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
         result.verdicts, failures = await world.finish()
         for name, verdict in result.verdicts.items():
             result.problems += [f"{name}: {said}" for said in verdict.problems(late_bytes=schedule.holds_bytes)]
-        result.problems += failures
+        result.problems += world.failures + failures
+        result.recovered_s = world.recovered_s
         for instance in world.instances.values():
             async with instance.lock:
                 await instance.terminate()
             result.problems += instance.failures
             result.problems += [f"{instance.name}: a traceback in its log: {error}" for error in instance.tracebacks()]
-            result.problems += [f"{instance.name} ended with status {status}" for status in instance.exits if status]
+            result.problems += [
+                f"{instance.name} ended with status {status}" for status in instance.exits if status not in RIGHT_EXITS
+            ]
             result.most_bytes = max(result.most_bytes, instance.most_bytes)
         if result.most_bytes > MOST_MB * MB:
             result.problems.append(f"{result.most_bytes // MB} MB were resident, more than {MOST_MB}")
@@ -86,7 +96,8 @@ async def _play(world: World, result: Result) -> None:
         world.say(str(event))
         result.struck += 1
         try:
-            await FAULTS[event.kind.name](world, event)
+            with world.strike(event):
+                await FAULTS[event.kind.name](world, event)
         except Exception as error:  # noqa: BLE001 - the run goes on: what it shows until its end is worth more
             result.problems.append(f"the fault itself failed: {event}: {type(error).__name__}: {error}")
             world.say(result.problems[-1])

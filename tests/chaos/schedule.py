@@ -25,13 +25,15 @@ class Kind(NamedTuple):
     amount: tuple[float, float] = (0, 0)
     holds_bytes: bool = False
     """Something may be stored late for it (see `judge`, 3)."""
+    in_order: bool = False
+    """Nobody vanishes without a word: nothing has to wait until somebody's lease is over."""
 
 
 KINDS = (
     # instances
     Kind("kill", 3, "instance", (0.5, 6)),
-    Kind("roll", 3, "instance", (0, 3)),
-    Kind("leave", 3, "instance", (8, 15)),
+    Kind("roll", 3, "instance", (0, 3), in_order=True),
+    Kind("leave", 3, "instance", (8, 15), in_order=True),
     Kind("stop", 3, "instance", (3, 40), holds_bytes=True),
     # the network of an instance
     Kind("cut", 4, "network"),
@@ -45,11 +47,11 @@ KINDS = (
     Kind("freeze_broker", 2, "system", (2, 15), holds_bytes=True),
     Kind("kill_broker", 1, "system", (0, 3)),
     # topics and groups
-    Kind("unload", 4, "unloads"),
-    Kind("grow", 2, "direction"),
-    Kind("burst", 3, "direction", (0, 0), (500, 4000)),
-    Kind("move_running", 3, "moves", (0, 0), (50, 2000)),
-    Kind("move_stopped", 1, "direction", (0, 0), (50, 2000)),
+    Kind("unload", 4, "unloads", in_order=True),
+    Kind("grow", 2, "direction", in_order=True),
+    Kind("burst", 3, "direction", (0, 0), (500, 4000), in_order=True),
+    Kind("move_running", 3, "moves", (0, 0), (50, 2000), in_order=True),
+    Kind("move_stopped", 1, "direction", (0, 0), (50, 2000), in_order=True),
 )
 MOVES = ("pulsar", "rocketmq")
 """Systems whose groups an operator can move while they run."""
@@ -94,6 +96,11 @@ class Schedule:
     def holds_bytes(self) -> bool:
         """Whether something may be stored late."""
         return any(event.kind.holds_bytes for event in self.events)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether nobody vanished without a word."""
+        return all(event.kind.in_order for event in self.events)
 
 
 def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[str] = ()) -> Schedule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from mqbridge.net.tasks import cancel, spawn
 from tests.chaos.flow import Flow
 from tests.chaos.instance import Instance
 from tests.chaos.judge import Verdict, judge
-from tests.chaos.schedule import INSTANCES, Schedule
+from tests.chaos.schedule import INSTANCES, Event, Schedule
 from tests.chaos.systems import REFRESH, System
 from tests.kit.tcp_proxy import Network
 
@@ -23,14 +23,28 @@ PARTITIONS = 4
 READY_S = 90.0
 """How long after the last fault an instance may be not ready: TubeMQ's Broker keeps a dead member's partitions for 35 s."""
 DEADLINE_S = 150.0
-"""How long after the last fault everything must be delivered."""
+"""How long after the last fault everything must be delivered: a dead member's locks at RocketMQ's Brokers end after a minute."""
+IN_ORDER_S = 40.0
+"""The same where every member that left said so."""
 QUIET_S = 6.0
 """When nothing was stored for so long it is time to judge."""
 LOOK_S = 0.5
+AFTERMATH_S = 20.0
+"""How long a fault may keep messages from moving after its end, where no lease has to run out."""
+HARMLESS = ("burst", "no_directory")
 JUDGES = 3
 """Java programs at a time."""
 
 Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Strike:
+    """A fault as it took place, in seconds of the run."""
+
+    event: Event
+    begin: float
+    end: float = float("inf")
 
 
 @dataclass(slots=True)
@@ -64,6 +78,11 @@ class World:
         self.server_locks = {name: asyncio.Lock() for name in systems}
         """Held by whoever has a system's servers down, or needs them to answer."""
         self.began = time.monotonic()
+        self.recovered_s = 0.0
+        """When the last message was stored, after the last fault."""
+        self.failures: list[str] = []
+        """What should have gone on during a fault, and did not."""
+        self._strikes: list[Strike] = []
         self._checkout = checkout
         self._judges = asyncio.Semaphore(JUDGES)
 
@@ -71,6 +90,32 @@ class World:
     def now(self) -> float:
         """Seconds of this run."""
         return time.monotonic() - self.began
+
+    @contextlib.contextmanager
+    def strike(self, event: Event) -> Iterator[None]:
+        """A fault takes place."""
+        self._strikes.append(strike := Strike(event, self.now))
+        try:
+            yield
+        finally:
+            strike.end = self.now
+
+    def is_alone(self, event: Event) -> bool:
+        """Whether nothing else that may stop messages took place during a fault that ends now, or shortly before it began."""
+        (own,) = [each for each in self._strikes if each.event is event]
+        return not any(
+            each.end > own.begin - AFTERMATH_S and each.event.kind.name not in HARMLESS
+            for each in self._strikes
+            if each is not own
+        )
+
+    async def stored(self) -> dict[str, int]:
+        """By direction, what the instances that run have stored in this life."""
+        counts = dict.fromkeys(self.directions, 0)
+        for instance in self.instances.values():
+            for route in await instance.ask("/routes") or []:
+                counts[route["name"]] += route["stored"]
+        return counts
 
     def flows(self, system: str) -> list[Flow]:
         """The producers of a system."""
@@ -144,15 +189,19 @@ class World:
             direction.flow.check()
             await direction.flow.end()
         failures = await self._all_ready(over + READY_S)
+        limit = IN_ORDER_S if self.schedule.in_order else DEADLINE_S
         verdicts: dict[str, Verdict] = {}
         while True:
-            await self._quiet(over + DEADLINE_S)
+            self.recovered_s = await self._quiet(over + DEADLINE_S) - over
             undecided = [name for name in self.directions if name not in verdicts or verdicts[name].missing]
             verdicts |= zip(undecided, await asyncio.gather(*map(self._verdict, undecided)), strict=True)
             missing = sum(each.missing for each in verdicts.values())
             self.say(f"{time.monotonic() - over:.0f} s after the last fault {missing} messages are missing")
             if not missing or time.monotonic() > over + DEADLINE_S:
-                return verdicts, failures
+                break
+        if self.recovered_s > limit:
+            failures.append(f"something was still stored {self.recovered_s:.0f} s after the last fault, more than {limit:.0f}")
+        return verdicts, failures
 
     async def _verdict(self, name: str) -> Verdict:
         direction = self.directions[name]
@@ -172,15 +221,15 @@ class World:
                 return [f"{name} is not ready {READY_S:.0f} s after the last fault: {said}" for name, said in waiting.items()]
             await asyncio.sleep(LOOK_S)
 
-    async def _quiet(self, deadline: float) -> None:
-        """Until nothing was stored for QUIET_S."""
+    async def _quiet(self, deadline: float) -> float:
+        """Until nothing was stored for QUIET_S; when something was stored last."""
         before, since = -1, time.monotonic()
         while time.monotonic() < min(deadline, since + QUIET_S):
-            pages = [await instance.ask("/routes") or [] for instance in self.instances.values()]
-            stored = sum(route["stored"] for page in pages for route in page)
+            stored = sum((await self.stored()).values())
             if stored != before:
                 before, since = stored, time.monotonic()
             await asyncio.sleep(LOOK_S)
+        return since
 
 
 @contextlib.asynccontextmanager
