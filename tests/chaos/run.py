@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from tests.chaos.systems import System
 from tests.chaos.world import World, opened
 from tests.kit.maven import say as progress
 
-RIGHT_EXITS = (OK, INTERRUPTED)
+RIGHT_EXITS = (OK, INTERRUPTED, -signal.SIGTERM)
 """Of an instance that was told to end: it drained, or it was still beginning."""
 MB = 1 << 20
 MOST_MB = 150
@@ -47,9 +48,8 @@ class Result:
             f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged"
             for name, v in self.verdicts.items()
         ]
-        found += [
-            f"  {self.struck} faults, all stored {self.recovered_s:.0f} s after the last; at most {self.most_bytes // MB} MB resident"
-        ]
+        memory = f"at most {self.most_bytes // MB} MB resident"
+        found += [f"  {self.struck} faults, all stored {self.recovered_s:.0f} s after the last; {memory}"]
         return found + [f"  PROBLEM: {problem} ({times} times)" for problem, times in Counter(self.problems).items()]
 
 
