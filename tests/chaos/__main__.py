@@ -83,7 +83,7 @@ def _plan(schedule: Schedule) -> list[str]:
     first = "both instances begin" if schedule.second_instance else "instance a begins alone"
     return [
         f"seed {schedule.seed}, {schedule.seconds:g} s, {' '.join(schedule.directions)}",
-        f"{first}; in flight {memory}; orderly: {str(schedule.orderly).lower()}",
+        f"{first}; in flight {memory}; orderly: {str(schedule.orderly).lower()}; {schedule.shutdown_s} s to stop in",
         f"{schedule.backlog} messages in each partition before the start, then {schedule.per_second} a second in each direction",
         *map(str, schedule.events),
     ]

@@ -45,6 +45,16 @@ async def roll(world: World, event: Event) -> None:
 leave = roll  # for longer: everything goes to the other instance, and comes back
 
 
+async def rolling_update(world: World, event: Event) -> None:
+    """Each instance in turn: SIGTERM and a new life. The next one goes while the group is still being divided anew."""
+    for name in event.where:
+        instance = world.instances[name]
+        async with instance.lock:
+            await instance.terminate()
+            await instance.start()
+        await asyncio.sleep(event.lasts)
+
+
 async def stop(world: World, event: Event) -> None:
     """SIGSTOP and SIGCONT."""
     instance = world.instances[event.where[0]]
@@ -229,7 +239,7 @@ Fault = Callable[[World, Event], Awaitable[None]]
 FAULTS: Mapping[str, Fault] = {
     each.__name__: each
     for each in (
-        kill, roll, stop, cut, hold, late, slow, delay, no_directory, kill_directory, kill_broker, freeze_broker,
+        kill, roll, rolling_update, stop, cut, hold, late, slow, delay, no_directory, kill_directory, kill_broker, freeze_broker,
         unload, grow, burst, move_running, move_stopped,
     )
 } | {"leave": leave}  # fmt: skip

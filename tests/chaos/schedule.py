@@ -34,10 +34,11 @@ KINDS = (
     Kind("kill", 3, "instance", (0.5, 6)),
     Kind("roll", 3, "instance", (0, 3), in_order=True),
     Kind("leave", 3, "instance", (8, 15), in_order=True),
+    Kind("rolling_update", 3, "both", (0.2, 4), in_order=True),
     Kind("stop", 3, "instance", (3, 40), holds_bytes=True),
     # the network of an instance
     Kind("cut", 4, "network"),
-    Kind("hold", 2, "link", (3, 25), holds_bytes=True),
+    Kind("hold", 2, "link", (3, 40), holds_bytes=True),
     Kind("late", 4, "link", (11, 25), holds_bytes=True),
     Kind("slow", 2, "link", (8, 20), (15_000, 80_000), holds_bytes=True),
     Kind("delay", 2, "link", (5, 20), (0.05, 1.5), holds_bytes=True),
@@ -85,6 +86,7 @@ class Schedule:
     """Whether both instances are there from the beginning."""
     in_flight_bytes: dict[str, str]
     """By instance."""
+    shutdown_s: int
     orderly: bool
     backlog: int
     """Messages in each partition before the first instance starts."""
@@ -109,7 +111,7 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
     places = {what: _places(what, directions) for what in {kind.where for kind in KINDS}}
     kinds = [kind for kind in KINDS if places[kind.where] and (not only or kind.name in only)]
     settings = {name: chance.choice(("64KiB", "1MiB", "32MiB")) for name in INSTANCES}
-    second, orderly = chance.random() < 0.7, chance.random() < 0.5
+    second, orderly, shutdown_s = chance.random() < 0.7, chance.random() < 0.5, chance.choice((5, 30))
     backlog, per_second = chance.choice((0, 1500, 5000)), chance.choice((200, 400, 800))
     events = []
     at = FIRST_S
@@ -118,7 +120,7 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
         where = chance.choice(places[kind.where])
         events.append(Event(at, kind, where, _mostly_short(chance, *kind.lasts), chance.uniform(*kind.amount)))
         at += chance.expovariate(1 / PAUSE_S)
-    return Schedule(seed, seconds, tuple(directions), second, settings, orderly, backlog, per_second, tuple(events))
+    return Schedule(seed, seconds, tuple(directions), second, settings, shutdown_s, orderly, backlog, per_second, tuple(events))
 
 
 def _mostly_short(chance: random.Random, least: float, most: float) -> float:
@@ -131,6 +133,8 @@ def _places(what: str, directions: Sequence[str]) -> list[tuple[str, ...]]:
     match what:
         case "instance":
             return [(name,) for name in INSTANCES]
+        case "both":
+            return [("a", "b"), ("b", "a")]
         case "network":
             return [("a",), ("b",), ("a", "b")]
         case "link":

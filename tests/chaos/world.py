@@ -133,7 +133,7 @@ class World:
         addresses = [each for name in sorted(systems) for each in self.systems[name].addresses]
         for name in INSTANCES:
             network = await stack.enter_async_context(Network(addresses))
-            instance = Instance(name, self.folder / name, network, self.config, self._checkout)
+            instance = Instance(name, self.folder / name, network, self.config, self.schedule.shutdown_s, self._checkout)
             self.instances[name] = instance
             stack.push_async_callback(instance.kill)
             watch = spawn(instance.watch(self.say), f"watch {name}")
@@ -157,6 +157,7 @@ class World:
             "clusters": {f"{name}-{instance}": {"system": name, **each.settings} for name, each in systems.items()},
             "routes": [self._route(each, instance) for each in self.directions.values()],
             "state": str(folder / "state.db"),
+            "shutdown_timeout": f"{self.schedule.shutdown_s}s",
         }
 
     def _route(self, direction: Direction, instance: str) -> dict[str, Any]:
