@@ -24,6 +24,8 @@ READY_S = 90.0
 """How long after the last fault an instance may be not ready: TubeMQ's Broker keeps a dead member's partitions for 35 s."""
 DEADLINE_S = 150.0
 """How long after the last fault everything must be delivered: a dead member's locks at RocketMQ's Brokers end after a minute."""
+IDLE_S = 75.0
+"""What is not stored when nothing was for so long will not come any more."""
 IN_ORDER_S = 40.0
 """The same where every member that left said so."""
 QUIET_S = 6.0
@@ -80,6 +82,8 @@ class World:
         self.began = time.monotonic()
         self.recovered_s = 0.0
         """When the last message was stored, after the last fault."""
+        self._moved, self._moved_at = -1, 0.0
+        """What was stored when it was looked at, and when that was last different."""
         self.failures: list[str] = []
         """What should have gone on during a fault, and did not."""
         self._strikes: list[Strike] = []
@@ -193,12 +197,14 @@ class World:
         limit = IN_ORDER_S if self.schedule.in_order else DEADLINE_S
         verdicts: dict[str, Verdict] = {}
         while True:
-            self.recovered_s = await self._quiet(over + DEADLINE_S) - over
+            await self._quiet(over + DEADLINE_S)
+            self.recovered_s = self._moved_at - over
             undecided = [name for name in self.directions if name not in verdicts or verdicts[name].missing]
             verdicts |= zip(undecided, await asyncio.gather(*map(self._verdict, undecided)), strict=True)
             missing = sum(each.missing for each in verdicts.values())
-            self.say(f"{time.monotonic() - over:.0f} s after the last fault {missing} messages are missing")
-            if not missing or time.monotonic() > over + DEADLINE_S:
+            waited = time.monotonic() - over
+            self.say(f"{waited:.0f} s after the last fault {missing} messages are missing")
+            if not missing or waited > min(DEADLINE_S, self.recovered_s + IDLE_S):
                 break
         if self.recovered_s > limit:
             failures.append(f"something was still stored {self.recovered_s:.0f} s after the last fault, more than {limit:.0f}")
@@ -222,15 +228,14 @@ class World:
                 return [f"{name} is not ready {READY_S:.0f} s after the last fault: {said}" for name, said in waiting.items()]
             await asyncio.sleep(LOOK_S)
 
-    async def _quiet(self, deadline: float) -> float:
-        """Until nothing was stored for QUIET_S; when something was stored last."""
-        before, since = -1, time.monotonic()
-        while time.monotonic() < min(deadline, since + QUIET_S):
+    async def _quiet(self, deadline: float) -> None:
+        """Until nothing was stored for QUIET_S, from now on."""
+        since = time.monotonic()
+        while time.monotonic() < min(deadline, max(since, self._moved_at) + QUIET_S):
             stored = sum((await self.stored()).values())
-            if stored != before:
-                before, since = stored, time.monotonic()
+            if stored != self._moved:
+                self._moved, self._moved_at = stored, time.monotonic()
             await asyncio.sleep(LOOK_S)
-        return since
 
 
 @contextlib.asynccontextmanager
