@@ -81,9 +81,10 @@ def _one(schedule: Schedule, systems: dict[str, System], logs: Path, gateway: Pa
 def _plan(schedule: Schedule) -> list[str]:
     memory = ", ".join(f"{name} {size}" for name, size in schedule.in_flight_bytes.items())
     first = "both instances begin" if schedule.second_instance else "instance a begins alone"
+    limits = f"{memory} in flight, {schedule.rate or 'any number of'} messages a second"
     return [
         f"seed {schedule.seed}, {schedule.seconds:g} s, {' '.join(schedule.directions)}",
-        f"{first}; in flight {memory}; orderly: {str(schedule.orderly).lower()}; {schedule.shutdown_s} s to stop in",
+        f"{first}, {schedule.shutdown_s} s to stop in; {limits}; orderly: {str(schedule.orderly).lower()}",
         f"{schedule.backlog} messages in each partition before the start, then {schedule.per_second} a second in each direction",
         *map(str, schedule.events),
     ]

@@ -92,6 +92,8 @@ class Schedule:
     """Messages in each partition before the first instance starts."""
     per_second: int
     """Of each direction."""
+    rate: int | None
+    """What each route of each instance may store a second: where that is less than what comes, every queue is full."""
     events: tuple[Event, ...]
 
     @property
@@ -101,8 +103,8 @@ class Schedule:
 
     @property
     def in_order(self) -> bool:
-        """Whether nobody vanished without a word."""
-        return all(event.kind.in_order for event in self.events)
+        """Whether nobody vanished without a word, and nothing but that could keep messages waiting."""
+        return self.rate is None and all(event.kind.in_order for event in self.events)
 
 
 def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[str] = ()) -> Schedule:
@@ -113,6 +115,7 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
     settings = {name: chance.choice(("64KiB", "1MiB", "32MiB")) for name in INSTANCES}
     second, orderly, shutdown_s = chance.random() < 0.7, chance.random() < 0.5, chance.choice((5, 30))
     backlog, per_second = chance.choice((0, 1500, 5000)), chance.choice((200, 400, 800))
+    rate = chance.choice((None, None, 1000))
     events = []
     at = FIRST_S
     while at < seconds:
@@ -120,7 +123,9 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
         where = chance.choice(places[kind.where])
         events.append(Event(at, kind, where, _mostly_short(chance, *kind.lasts), chance.uniform(*kind.amount)))
         at += chance.expovariate(1 / PAUSE_S)
-    return Schedule(seed, seconds, tuple(directions), second, settings, shutdown_s, orderly, backlog, per_second, tuple(events))
+    return Schedule(
+        seed, seconds, tuple(directions), second, settings, shutdown_s, orderly, backlog, per_second, rate, tuple(events)
+    )
 
 
 def _mostly_short(chance: random.Random, least: float, most: float) -> float:

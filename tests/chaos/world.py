@@ -177,7 +177,7 @@ class World:
             "name": direction.name,
             "from": source,
             "to": {"cluster": f"{direction.target.name}-{instance}", "topic": direction.copy, "partitions": {"by": "identity"}},
-            "delivery": {"in_flight_bytes": self.schedule.in_flight_bytes[instance]},
+            "delivery": {"in_flight_bytes": self.schedule.in_flight_bytes[instance], "rate": self.schedule.rate},
         }
 
     # --- the end ------------------------------------------------------------------------------------------------------
