@@ -59,6 +59,8 @@ async def stop(world: World, event: Event) -> None:
     """SIGSTOP and SIGCONT."""
     instance = world.instances[event.where[0]]
     async with instance.lock:
+        if not instance.runs:
+            await instance.start()
         instance.freeze()
         try:
             await asyncio.sleep(event.lasts)
