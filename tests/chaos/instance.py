@@ -23,6 +23,8 @@ WATCH_S = 0.2
 AGAIN_S = 2.0
 """An instance that ended by itself is started again, as a supervisor would, and counted."""
 TRACEBACK = "Traceback (most recent call last)"
+STRANDED = "but the topic goes on to"
+"""What the silence watch of Pulsar's consumers says when nothing came although there was something."""
 
 
 class Instance:
@@ -116,11 +118,12 @@ class Instance:
                 return (await client.get(f"http://127.0.0.1:{self._process.port}{path}")).json()
         return None
 
-    def tracebacks(self) -> list[str]:
-        """The last lines of the tracebacks in its log."""
+    def confessions(self) -> list[str]:
+        """What its log says that should not be there: tracebacks, and subscriptions that only a watch brought to life again."""
         log = self.folder / "gateway.log"
-        pieces = log.read_text(errors="replace").split(TRACEBACK)[1:] if log.exists() else []
-        return [_error_of(piece) for piece in pieces]
+        text = log.read_text(errors="replace") if log.exists() else ""
+        tracebacks = [f"a traceback: {_error_of(piece)}" for piece in text.split(TRACEBACK)[1:]]
+        return tracebacks + [line for line in text.splitlines() if STRANDED in line]
 
     def _measure(self) -> None:
         with contextlib.suppress(OSError):
