@@ -118,7 +118,7 @@ class Instance:
                 return (await client.get(f"http://127.0.0.1:{self._process.port}{path}")).json()
         return None
 
-    def confessions(self) -> list[str]:
+    def log_problems(self) -> list[str]:
         """What its log says that should not be there: tracebacks, and subscriptions that only a watch brought to life again."""
         log = self.folder / "gateway.log"
         text = log.read_text(errors="replace") if log.exists() else ""

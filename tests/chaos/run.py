@@ -74,7 +74,7 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
             async with instance.lock:
                 await instance.terminate()
             result.problems += instance.failures
-            result.problems += [f"{instance.name} wrote {said}" for said in instance.confessions()]
+            result.problems += [f"{instance.name} wrote {said}" for said in instance.log_problems()]
             result.problems += [
                 f"{instance.name} ended with status {status}" for status in instance.exits if status not in RIGHT_EXITS
             ]
