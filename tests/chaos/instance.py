@@ -93,6 +93,14 @@ class Instance:
         if self.runs and self._process is not None:
             os.kill(self._process.process.pid, signal.SIGCONT)
 
+    def cpu_s(self) -> float:
+        """Processor time of this life so far; 0 without a process."""
+        with contextlib.suppress(OSError):
+            if self._process is not None:
+                fields = Path(f"/proc/{self._process.process.pid}/stat").read_text().rpartition(")")[2].split()
+                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
+
     async def watch(self, say: Callable[[str], None]) -> None:
         """Notice an end that nobody asked for, and start it again."""
         while True:

@@ -31,6 +31,8 @@ IN_ORDER_S = 40.0
 QUIET_S = 6.0
 """When nothing was stored for so long it is time to judge."""
 LOOK_S = 0.5
+BUSY = 0.5
+"""Part of a processor that an instance with nothing to do does not use."""
 AFTERMATH_S = 20.0
 """How long a fault may keep messages from moving after its end, where no lease has to run out."""
 HARMLESS = ("burst", "no_directory")
@@ -230,12 +232,22 @@ class World:
 
     async def _quiet(self, deadline: float) -> None:
         """Until nothing was stored for QUIET_S, from now on."""
-        since = time.monotonic()
+        since, used = time.monotonic(), self._cpu_s()
         while time.monotonic() < min(deadline, max(since, self._moved_at) + QUIET_S):
             stored = sum((await self.stored()).values())
             if stored != self._moved:
-                self._moved, self._moved_at = stored, time.monotonic()
+                since, used = time.monotonic(), self._cpu_s()
+                self._moved, self._moved_at = stored, since
             await asyncio.sleep(LOOK_S)
+        seconds = time.monotonic() - since
+        self.failures += [
+            f"{name} used {after - used[name]:.1f} s of processor time in {seconds:.0f} s in which nothing came"
+            for name, after in self._cpu_s().items()
+            if seconds >= QUIET_S and after - used[name] > BUSY * seconds
+        ]
+
+    def _cpu_s(self) -> dict[str, float]:
+        return {name: instance.cpu_s() for name, instance in self.instances.items()}
 
 
 @contextlib.asynccontextmanager
