@@ -158,14 +158,12 @@ async def test_planned_groups_are_told_when_looking(world: World, asked: Asked, 
 async def test_what_makes_no_groups_as_it_is_configured_is_refused_first(world: World, groups: Groups) -> None:
     fill(world.a, "t", 1, 5)
     groups.refused = True
-    config = world.config(route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]})))
+    made = route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]}))
     with pytest.raises(ClusterError, match="groups are not made here"):
-        await run(config)
+        await run(world.config(made))
     assert "t" not in world.b.topics
-    made = from_dict(config, adapters=ADAPTERS)
-    async with connected(made, ADAPTERS) as clusters:
-        (problem,) = (await survey(made.routes[0], clusters)).problems
-    assert problem == "groups are not made here"
+    problems, _ = await look(world, made)
+    assert problems == ["groups are not made here"]
 
 
 async def test_hundreds_of_topics_are_not_hundreds_of_lines(world: World, asked: Asked, caplog) -> None:
