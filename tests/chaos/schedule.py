@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 DIRECTIONS = ("tubemq-pulsar", "pulsar-tubemq", "rocketmq-pulsar", "pulsar-rocketmq", "tubemq-rocketmq")
+WITHOUT_SERVERS = "log-log"
+"""Between two topics of the embedded log: faults of instances only, and no Java."""
 INSTANCES = ("a", "b")
 FIRST_S = 6.0
 """When the first fault may come: the instances have joined, and work at the backlog."""
@@ -134,14 +136,14 @@ def _mostly_short(chance: random.Random, least: float, most: float) -> float:
 
 def _places(what: str, directions: Sequence[str]) -> list[tuple[str, ...]]:
     """Where a kind of fault can strike."""
-    systems = sorted({system for direction in directions for system in direction.split("-")})
+    systems = sorted({system for direction in directions for system in direction.split("-")} - {"log"})
     match what:
         case "instance":
             return [(name,) for name in INSTANCES]
         case "both":
             return [("a", "b"), ("b", "a")]
         case "network":
-            return [("a",), ("b",), ("a", "b")]
+            return [("a",), ("b",), ("a", "b")] if systems else []
         case "link":
             return [(name, system) for name in INSTANCES for system in systems]
         case "system":
