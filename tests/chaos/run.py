@@ -70,6 +70,8 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
         result.verdicts = await ending.wait()
         for name, verdict in result.verdicts.items():
             result.problems += [f"{name}: {said}" for said in verdict.problems(late_bytes=schedule.holds_bytes)]
+            if world.directions[name].moved and not verdict.repeated:
+                result.problems.append(f"{name}: the group was moved back, and nothing came again")
         result.problems += world.failures + ending.failures
         result.recovered_s = ending.recovered_s
         for instance in world.instances.values():

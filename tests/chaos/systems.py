@@ -79,8 +79,8 @@ class System(Started):
         """A position about so many messages before this one, perhaps before the first."""
         return (max(0, committed[0] - messages),)
 
-    async def move_running(self, topic: str, group: str, messages: int) -> None:
-        """As an operator: move a group that runs back by about so many messages."""
+    async def move_running(self, topic: str, group: str, messages: int) -> bool:
+        """As an operator: move a group that runs back by about so many messages; False when there was nothing to go back to."""
         raise NotImplementedError
 
     def unload(self, topic: str) -> None:
@@ -143,16 +143,19 @@ class PulsarSystem(System):
         ledger, entry, *_ = committed  # an entry of the gateway, or of our producer, holds several messages
         return (ledger, max(0, entry - max(1, messages // 20)), 0)
 
-    async def move_running(self, topic: str, group: str, messages: int) -> None:
+    async def move_running(self, topic: str, group: str, messages: int) -> bool:
+        moved = False
         async with self.open() as cluster:
             marks = await cluster.committed(topic, group)
         for name, committed in marks.items():
             if committed[0] < 0:
                 continue  # it has acknowledged nothing yet
             ledger, entry, *_ = self.earlier(committed, messages)
+            moved |= entry < committed[1]
             place = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
             path = f"persistent/{DEFAULT_NAMESPACE}/{topic}-partition-{name}/subscription/{group}/resetcursor"
             await asyncio.to_thread(self._pulsar.admin, "POST", path, place)
+        return moved
 
     def unload(self, topic: str) -> None:
         self._pulsar.admin("PUT", f"persistent/{DEFAULT_NAMESPACE}/{topic}/unload")
@@ -176,7 +179,7 @@ class RocketMQSystem(System):
         self.brokers, self.broker = [_address(server.broker_address)], server.broker
         self.directories, self.directory_processes = [_address(one) for one in server.name_servers], server.name_server_processes
 
-    async def move_running(self, topic: str, group: str, messages: int) -> None:
+    async def move_running(self, topic: str, group: str, messages: int) -> bool:
         """Brokers go back by time: to a time from which every queue has something that is committed already."""
         client = RocketmqClient(self._rocketmq.name_servers)
         try:
@@ -186,7 +189,8 @@ class RocketMQSystem(System):
             time_ms = int(time.time() * 1000)
             while [at for queue, at in zip(queues, committed, strict=True) if await client.positions.at(queue, time_ms) > at]:
                 time_ms -= RESET_STEP_MS
-            await client.groups.reset(group, topic, time_ms)
+            after = await client.groups.reset(group, topic, time_ms)
+            return any(after.get(queue, at) < at for queue, at in zip(queues, committed, strict=True))
         finally:
             await client.close()
 

@@ -45,6 +45,8 @@ class Direction:
     topic: str
     copy: str
     flow: Flow
+    moved: bool = False
+    """An operator has moved its group back while it ran."""
 
     @property
     def group(self) -> str:

@@ -39,7 +39,7 @@ async def move_running(world: World, event: Event) -> None:
     """An operator sets the group back while it runs."""
     direction = world.directions[event.where[0]]
     async with world.server_locks[direction.source.name]:
-        await direction.source.move_running(direction.topic, direction.group, int(event.amount))
+        direction.moved |= await direction.source.move_running(direction.topic, direction.group, int(event.amount))
 
 
 async def move_stopped(world: World, event: Event) -> None:
