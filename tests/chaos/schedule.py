@@ -42,8 +42,8 @@ KINDS = (
     Kind("cut", 4, "network"),
     Kind("hold", 2, "link", (3, 40), holds_bytes=True),
     Kind("late", 4, "link", (11, 25), holds_bytes=True),
-    Kind("slow", 2, "link", (8, 20), (15_000, 80_000), holds_bytes=True),
-    Kind("delay", 2, "link", (5, 20), (0.05, 1.5), holds_bytes=True),
+    Kind("slow", 2, "link", (8, 20), (15_000, 80_000), holds_bytes=True, in_order=True),
+    Kind("delay", 2, "link", (5, 20), (0.05, 1.5), holds_bytes=True, in_order=True),
     # servers
     Kind("no_directory", 3, "directory", (8, 30)),
     Kind("kill_directory", 1, "directory", (1, 10)),
