@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from mqbridge.errors import ConnectionLost, RequestTimeout, ServerRefused
+from mqbridge.errors import ConnectionLost, PeerSilent, RequestTimeout, ServerRefused
+from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import spawn
@@ -40,7 +41,16 @@ M = TypeVar("M", bound=Message)
 class Session:
     """One server. `post` needs a connection that is up (`connected()`); `call` makes it."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = REQUEST_TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+        connectivity: Connectivity | None = None,
+    ) -> None:
+        self._connectivity = connectivity or Connectivity(f"{host}:{port}")
         self.host, self.port = host, port
         self.address = f"{host}:{port}"
         self.local_host = ""
@@ -77,7 +87,8 @@ class Session:
             raise ConnectionLost(f"the session to {self.address} is closed")
         waiting: Waiting = {}
         make = partial(_Connection, measure, partial(self._on_frames, waiting), partial(self._on_lost, waiting))
-        endpoint = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S)
+        link = Link(self._connectivity, self.host, self.port)
+        endpoint = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S, link=link)
         if self._closed:
             await endpoint.close()
             raise ConnectionLost(f"the session to {self.address} was closed")
@@ -183,7 +194,7 @@ class Session:
             self.counters.late += 1
             on_answer(RequestTimeout(f"{self.address} did not answer {METHOD_NAMES[method]} within {self._timeout_s:g} s"))
         if late and self._endpoint is not None and self._endpoint.received_at <= now - self._timeout_s:
-            self._endpoint.abort(ConnectionLost(f"{self.address} has been silent for {self._timeout_s:g} s"))
+            self._endpoint.abort(PeerSilent(f"{self.address} has been silent for {self._timeout_s:g} s"))
         if self._waiting and self._timer is None:
             self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 
