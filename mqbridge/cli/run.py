@@ -81,7 +81,7 @@ ALWAYS_SAID = ("received", "stored", "dead", "acknowledged")
 
 
 def report(outcome: Outcome) -> None:
-    """One line per route, and one per partition that stopped, on standard error."""
+    """One line per route, and one per partition that stopped or cluster that is away, on standard error."""
     for route in outcome.routes:
         totals = route.counters.totals()
         rate = totals["stored"] / outcome.seconds if outcome.seconds else 0.0
@@ -93,3 +93,5 @@ def report(outcome: Outcome) -> None:
         for partition, reason in route.stopped.items():
             if reason != route.error:
                 say(f"{partition} stopped: {reason}")
+    for cluster, reason in outcome.away.items():
+        say(f"cluster {cluster} {reason}")

@@ -17,6 +17,7 @@ from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
+from mqbridge.delivery.target import TargetProgress
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
@@ -91,6 +92,20 @@ class Route:
             topic: {target.label: target.outbound.partitions for target in targets}
             for topic, targets in self._ends.targets.items()
         }
+
+    @property
+    def progress(self) -> Mapping[str, list[TargetProgress]]:
+        """What each target owes receipts for, by label; a label may stand for the same target of several source topics."""
+        found: dict[str, list[TargetProgress]] = {}
+        for targets in self._ends.targets.values():
+            for target in targets:
+                found.setdefault(target.label, []).append(target.progress)
+        return found
+
+    @property
+    def in_flight_messages(self) -> int:
+        """Messages received and not yet stored."""
+        return sum(delivery.messages for delivery in self.deliveries.values())
 
     @property
     def in_flight(self) -> int:

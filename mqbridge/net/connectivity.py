@@ -125,6 +125,10 @@ class Link:
     def __init__(self, connectivity: Connectivity, host: str, port: int) -> None:
         self._connectivity, self._address, self._heard = connectivity, address_of(host, port), False
 
+    def repeats(self, sends: int) -> None:
+        """So many sends that were lost with another connection are sent again over this one."""
+        self._connectivity.retries += sends
+
     def failed(self, error: Exception) -> None:
         """It could not be made."""
         self._connectivity.failed(self._address, error)

@@ -139,6 +139,7 @@ class PartitionSendQueue:
             self._give_up(request, error, failure)
             return
         self._waiting.appendleft(request)
+        self._client.connectivity.retries += 1
         if isinstance(error, ServerRefused) and doubtful:
             self._doubted.append((request, error))
         if self._outage.failed():

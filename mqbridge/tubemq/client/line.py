@@ -215,6 +215,7 @@ class Line:
         self._again.sort(key=attrgetter("number"))
         self._waiting.extendleft(reversed(self._again))
         self._way.counters.retried += len(self._again)
+        self._way.routes.masters.sessions.connectivity.retries += len(self._again)
         self._again.clear()
         error, self._again_for = self._again_for, None
         self._recover(error)

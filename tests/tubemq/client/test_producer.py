@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client import line, producer
 from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.producer import Sender
@@ -64,6 +65,7 @@ class FakeProducer:
         self.sessions = self.routes = self.masters = self
         self.client_id, self.host, self.visit_token = "p1", "192.0.2.2", 7
         self.refreshed = 0
+        self.connectivity = Connectivity("fake")
 
     def to(self, host: str, port: int, partition: str = "") -> Any:
         return self.broker
