@@ -15,10 +15,17 @@ import logging
 import time
 from collections.abc import Iterable
 
+from mqbridge.errors import ConnectionLost, Unreachable
+
 log = logging.getLogger(__name__)
 
 FORGET_S = 60.0
 """Longer than any pause between two tries, with the time that a try takes."""
+
+
+def level_of(error: Exception, level: int) -> int:
+    """How loud to say that something waits because of this error: `level`, but an outage is said once, for its cluster."""
+    return logging.DEBUG if isinstance(error, (Unreachable, ConnectionLost)) else level
 
 
 def address_of(host: str, port: int) -> str:

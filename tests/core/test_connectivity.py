@@ -70,7 +70,7 @@ class Client:
         self.lost.clear()
 
         def make() -> Endpoint:
-            return Endpoint(lambda _: 5, lambda _: self.heard.set(), lambda _: self.lost.set())
+            return Endpoint(lambda _, __: 5, lambda _: self.heard.set(), lambda _: self.lost.set())
 
         return await dial("127.0.0.1", self._port, make, link=Link(self.connectivity, "127.0.0.1", self._port))
 

@@ -190,12 +190,9 @@ async def test_a_slow_target_is_not_stuck(world: World, monkeypatch: pytest.Monk
 
 async def test_lag_of_partitions_that_were_never_committed_counts_from_their_beginning(world: World, page: Page) -> None:
     fill(world.a, "t", 2, COUNT)
-    world.b.create("copy", 2)
-    world.b.disconnect()
-    config_ = config(world, page, route("r", "a/t", "c/copy"))
     world.c.create("copy", 2)
     world.c.faults.hold_receipts = True
-    async with running(config_, alone=False) as gateway:
+    async with running(config(world, page, route("r", "a/t", "c/copy")), alone=False) as gateway:
         world.a.progress.clear()
         await page.until('mqbridge_lag{route="r",unit="messages"}', COUNT)
         world.c.release_receipts()

@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import Self
 
 from mqbridge.errors import Failure, LocalProtocolError, MqbridgeError
-from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.connectivity import Connectivity, level_of
 from mqbridge.net.dial import split_address
 from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection, Sign
@@ -235,7 +235,7 @@ class BaseClient:
             await self._heartbeats.greet(connection)
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
-        log.info("%s", error)
+        log.log(level_of(error, logging.INFO), "%s", error)
         self.routes.lost(connection.address)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
 from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -161,7 +162,7 @@ class HeldPartitions:
             answer = await session.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)
             failures = [parse_failure(text) for text in answer.failureInfo]
         except (ClusterError, ProtocolError) as error:
-            log.warning("a heartbeat to Broker %s failed: %s", broker, error)
+            log.log(level_of(error, logging.WARNING), "a heartbeat to Broker %s failed: %s", broker, error)
             return
         if not answer.success:
             log.warning("a heartbeat to Broker %s was refused with %d: %s", broker, answer.errCode, answer.errMsg)
