@@ -218,4 +218,5 @@ ADAPTER = Adapter(
     make_cluster=RocketMQ,
     table=TABLE,
     preview=preview,
+    uniform_groups=True,
 )
