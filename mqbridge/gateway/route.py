@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.budget import Budget, RateLimit
 from mqbridge.delivery.checkpoint import Checkpoints
@@ -25,6 +25,7 @@ from mqbridge.gateway.gaps import GapCheck
 from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import make_filter
 
@@ -183,7 +184,7 @@ class Route:
 
     async def _pause(self, error: Exception) -> None:
         delay = self._rejoin.delay()
-        log.warning("route %s begins its session again in %.1f s: %s", self.name, delay, error)
+        log.log(self._level(error), "route %s begins its session again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), delay)
 
@@ -224,7 +225,12 @@ class Route:
                     await renewed.open()
                     self._renewed = renewed
             except MqbridgeError as error:
-                log.warning("route %s goes on as it is: %s", self.name, error)
+                log.log(self._level(error), "route %s goes on as it is: %s", self.name, error)
+
+    def _level(self, error: Exception) -> int:
+        """A cluster that cannot be reached has said so itself, once."""
+        away = any(isinstance(one, Connected) and one.connectivity.away_s is not None for one in self._clusters.values())
+        return level_of(error, logging.WARNING) if away else logging.WARNING
 
     def _session_failed(self, error: Exception) -> None:
         if helps_to_retry(error):
