@@ -124,7 +124,10 @@ async def test_an_outage_of_the_target_is_seen_everywhere_and_so_is_its_end(
     assert "cluster b can be reached again after" in back[1]
 
 
-async def test_an_outage_of_the_source_keeps_the_lag_that_was_known(world: World, page: Page) -> None:
+async def test_an_outage_of_the_source_keeps_the_lag_that_was_known(
+    world: World, page: Page, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     fill(world.a, "t", 1, COUNT)
     world.b.create("copy", 1)
     world.b.faults.hold_receipts = True
@@ -140,6 +143,7 @@ async def test_an_outage_of_the_source_keeps_the_lag_that_was_known(world: World
         world.a.reconnect()
         world.b.release_receipts()
         await until(lambda: everything(world.b, "copy")[-1:] == [COUNT - 1])
+    assert [level for level, _ in outage_lines(caplog)] == ["WARNING", "INFO"]
 
 
 async def test_a_cluster_that_no_route_needs_does_not_make_it_unready(world: World, page: Page) -> None:
