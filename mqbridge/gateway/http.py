@@ -85,7 +85,7 @@ class StatusServer:
             ]
         )
         config = uvicorn.Config(
-            app, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=STOP_TIMEOUT_S
+            app, log_config=None, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=STOP_TIMEOUT_S
         )
         self._server = _Server(config)
         assert self._socket is not None  # noqa: S101 - bind comes first

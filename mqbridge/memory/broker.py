@@ -82,6 +82,10 @@ class Faults:
     """So many attempts to store fail before one succeeds."""
     fatal: str | None = None
     """Why everything is refused."""
+    no_topics: str | None = None
+    """Why no topic can be made or grown."""
+    no_groups: str | None = None
+    """Why no group can be joined."""
     hold_receipts: bool = False
     """Store, but say nothing until `Broker.release_receipts`."""
     receipt_delay_s: float = 0.0

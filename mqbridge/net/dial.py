@@ -1,10 +1,11 @@
 """Opening connections, with a deadline and an error that names the address."""
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from mqbridge.errors import Unreachable
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
 
@@ -56,3 +57,22 @@ async def _connect(
     except OSError as error:
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     return endpoint
+
+
+@contextlib.contextmanager
+def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterator[None]:
+    """Around the first words with a cluster: a peer that is there and does not answer as it should is perhaps something else.
+
+    Raises Unreachable, which says so, in place of ConnectionLost, RequestTimeout, RemoteProtocolError, and what else is named.
+    """
+    try:
+        yield
+    except (ClusterError, RemoteProtocolError) as error:
+        spoken = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more))
+        if not spoken and not isinstance(error.__cause__, RemoteProtocolError):
+            raise
+        raise Unreachable(
+            f"{addresses} can be reached, but does not answer as {protocol} does: {error}. "
+            "Is it the port of another system, of a web interface, or one for TLS (which is not supported yet)?",
+            error.failure if isinstance(error, ClusterError) else Failure.RETRY,
+        ) from error

@@ -9,8 +9,9 @@ import pytest
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway import cautions
+from mqbridge.gateway.cautions import warnings_about
 from mqbridge.gateway.clusters import connected
-from mqbridge.gateway.survey import survey
+from mqbridge.gateway.plan import Planner
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.operations import MemoryOperations
 from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, running, until
@@ -53,6 +54,14 @@ def groups(world: World, monkeypatch: pytest.MonkeyPatch) -> Groups:
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and one.name == cautions.__name__]
+
+
+async def look(world: World, made: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Problems and warnings, as `check --connect` shows them."""
+    config = from_dict(world.config(made), adapters=ADAPTERS)
+    async with connected(config, ADAPTERS) as clusters:
+        plan = await Planner(clusters).plan(config.routes[0])
+        return [str(problem) for problem in plan.problems], await warnings_about(plan.uses, clusters)
 
 
 # --- warnings ---------------------------------------------------------------------------------------------------------
@@ -112,10 +121,7 @@ async def test_a_cluster_that_cannot_tell_stops_nothing(world: World, caplog, mo
 
 async def test_looking_warns_about_topics_that_are_not_there_yet(world: World, asked: Asked) -> None:
     fill(world.a, "t", 1, 0)
-    config = from_dict(world.config(route("r", "a/t", "b/bad")), adapters=ADAPTERS)
-    async with connected(config, ADAPTERS) as clusters:
-        found = await survey(config.routes[0], clusters)
-    assert found.warnings == ["cluster b: bad is in danger; do something"]
+    assert await look(world, route("r", "a/t", "b/bad")) == ([], ["cluster b: bad is in danger; do something"])
     assert "bad" not in world.b.topics
 
 
@@ -139,20 +145,16 @@ async def test_a_target_of_a_said_size_does_not_follow_its_source(world: World, 
 
 async def test_planned_groups_are_told_when_looking(world: World, asked: Asked, groups: Groups) -> None:
     fill(world.a, "t", 1, 0)
-    config = from_dict(world.config(route("r", "a/t", end("b/t", create={"subscriptions": "billing"}))), adapters=ADAPTERS)
-    async with connected(config, ADAPTERS) as clusters:
-        found = await survey(config.routes[0], clusters)
-    assert (found.problems, asked) == ([], [("t", "g-r", ()), ("t", None, ("billing",))])
+    problems, _ = await look(world, route("r", "a/t", end("b/t", create={"subscriptions": "billing"})))
+    assert (problems, asked) == ([], [("t", "g-r", ()), ("t", None, ("billing",))])
     assert groups.made == []
 
 
 async def test_subscriptions_are_refused_where_they_keep_nothing(world: World) -> None:
     fill(world.a, "t", 1, 5)
-    config = world.config(route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]})))
+    made = route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]}))
     with pytest.raises(ConfigError, match=r"cluster 'b' keeps messages whether or not .* Remove `subscriptions`"):
-        await run(config)
+        await run(world.config(made))
     assert "t" not in world.b.topics, "nothing was made"
-    made = from_dict(config, adapters=ADAPTERS)
-    async with connected(made, ADAPTERS) as clusters:
-        (problem,) = (await survey(made.routes[0], clusters)).problems
+    (problem,), _ = await look(world, made)
     assert "it has no use for `create.subscriptions`" in problem

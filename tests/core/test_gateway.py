@@ -283,7 +283,7 @@ async def test_patterns_and_templates(source: Broker, target: Broker, name: str)
 
 
 async def test_a_gap_stops_its_partition_alone(source: Broker, target: Broker, name: str, tmp_path: Path) -> None:
-    config = settings(source, name, state=str(tmp_path / "state" / "checkpoint.db"))
+    config = settings(source, name, state=str(tmp_path / "checkpoint.db"))
     await run(config)
     for number in range(COUNT, COUNT + 300):
         put(source, "orders", number % 3, Message(b"%d" % number))

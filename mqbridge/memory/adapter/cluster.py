@@ -77,12 +77,18 @@ class MemoryCluster:
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create or grow."""
+        await self.check_create(topic, partitions)
+        self.broker.create(topic, partitions)
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Names are all that can be wrong, besides faults."""
         self._reach()
         if not topic or partitions < 1:
             raise ConfigError(
                 f"topic {topic!r} with {partitions} partitions cannot be made", hint="Give it a name and a partition"
             )
-        self.broker.create(topic, partitions)
+        if self.broker.faults.no_topics is not None:
+            raise ClusterError(self.broker.faults.no_topics, Failure.FATAL)
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset by partition."""
@@ -117,11 +123,17 @@ class MemoryCluster:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
-        for topic in spec.topics:
-            self.existing(topic)
+        await self.check_inbound(spec)
         inbound = MemoryInbound(self.broker, self.name, self._config, spec)
         self.broker.join(spec.group, inbound)
         return inbound
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Whether the topics are there."""
+        for topic in spec.topics:
+            self.existing(topic)
+        if self.broker.faults.no_groups is not None:
+            raise ClusterError(self.broker.faults.no_groups, Failure.FATAL)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""

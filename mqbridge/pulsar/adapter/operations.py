@@ -50,6 +50,23 @@ class PulsarOperations:
         names = await self._need_admin("listing groups").subscriptions(self._topics.parse(topic))
         return [name for name in names if not name.startswith(READER_PREFIX)]
 
+    async def check_subscription(self, topic: str, group: str) -> None:
+        """Raises ClusterError (FATAL) when it is not there, and brokers make none by themselves."""
+        if group in await self.groups(topic):
+            return
+        admin, full = self._need_admin("making a group"), self._topics.parse(topic)
+        own = (await admin.policies(f"{full.tenant}/{full.namespace}")).get("autoSubscriptionCreationOverride")
+        if own is None:
+            allowed = (await admin.call("GET", "/brokers/configuration/runtime"))["allowAutoSubscriptionCreation"] == "true"
+        else:
+            allowed = bool(own["allowAutoSubscriptionCreation"])
+        if not allowed:
+            raise ClusterError(
+                f"{full} has no subscription {group!r}, and its brokers make none by themselves "
+                "(allowAutoSubscriptionCreation): create it",
+                Failure.FATAL,
+            )
+
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The position behind everything that the subscription has acknowledged without a gap."""
         admin = self._need_admin("reading the positions of a group")
