@@ -140,8 +140,8 @@ async def test_a_killed_target_is_told_once_shown_with_its_reason_and_everything
             await seen.until(up, lambda value: value == 1.0)
             assert (await seen.get("/health/ready")).status_code == 200
 
-            await asyncio.to_thread(target.broker.kill)
             began = len(gateway.log)
+            await asyncio.to_thread(target.broker.kill)
             await source.send(PART)
             await seen.until(up, lambda value: value == 0.0)
             ready = await seen.get("/health/ready")
