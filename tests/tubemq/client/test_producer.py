@@ -107,6 +107,16 @@ async def test_order_is_kept_across_retries(outcome: int | Exception) -> None:
     await sender.close()
 
 
+async def test_what_is_sent_again_is_counted_and_an_outage_is_told_by_its_cluster_alone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    broker = FakeBroker(200, ConnectionLost("gone"), ConnectionLost("gone"), 200)
+    sender = sender_to(broker)
+    await asyncio.gather(*(sender.send("1:0", body) for body in bodies(3)))
+    assert sender.routes.masters.sessions.connectivity.retries == 2
+    assert caplog.records == []
+    await sender.close()
+
+
 @pytest.mark.parametrize("outcome", [ConnectionLost("gone"), RequestTimeout("silent")], ids=str)
 async def test_many_in_flight_keep_order_when_all_of_them_fail(outcome: Exception) -> None:
     """As with a lost connection: of those in flight a first part may be stored, which then comes twice, and no other."""
