@@ -197,8 +197,12 @@ async def test_lag_of_partitions_that_were_never_committed_counts_from_their_beg
     world.c.create("copy", 2)
     world.c.faults.hold_receipts = True
     async with running(config(world, page, route("r", "a/t", "c/copy")), alone=False) as gateway:
-        world.a.progress.clear()
-        await page.until('mqbridge_lag{route="r",unit="messages"}', COUNT)
+        await until(lambda: gateway.routes[0].in_flight_messages == COUNT)
+        world.a.progress.clear()  # what a system shows that knows nothing of a group before its first commit
+        known = gateway.lag.of(gateway.routes[0])
+        known.measured_at, known.partitions = None, {}
+        await page.until('mqbridge_lag_age_seconds{route="r"}', 0.0)
+        assert (known.total, len(known.partitions)) == (COUNT, 2)
         world.c.release_receipts()
         await until(lambda: gateway.routes[0].counters.stored == COUNT)
 
