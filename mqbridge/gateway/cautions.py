@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mqbridge.adapter import Cluster, GroupMaker
-from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
         async with permits:
             try:
                 found = await operations.warnings(use.topic, use.group, use.planned)
-            except ClusterError as error:
-                if error.failure is not Failure.FATAL:
+            except MqbridgeError as error:
+                if isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
                     log.info("whether %s/%s keeps its messages cannot be told now: %s", use.cluster, use.topic, error)
                     return []
                 found = [f"whether {use.topic} keeps its messages cannot be told: {error}"]

@@ -138,11 +138,13 @@ async def test_a_late_route_that_is_refused_stops_alone(world: World, monkeypatc
         assert "late" not in world.b.topics
 
 
-async def test_stopping_while_it_waits(world: World) -> None:
+async def test_stopping_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.clusters.REACH_FIRST_S", 600.0)
     fill(world.a, "t", 1, 5)
     world.b.disconnect()
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, task):
         await until(lambda: gateway.ready)
+        assert str(named(gateway, "r").trouble) == "memory cluster 'b' is disconnected"  # from the first attempt on
         gateway.stop()
         outcome = await asyncio.wait_for(task, PATIENCE_S)
         assert outcome.clean

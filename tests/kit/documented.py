@@ -17,6 +17,8 @@ REAL = {"cluster", "sdk"}
 """Markers of tests that need real servers."""
 NAMED = re.compile(r"`((?:\w+/)*test_\w+(?:\.py)?)`(?: \(([^)]*)\))?")
 """A test or a file of tests as a page names it, and what it says of it."""
+HEADED = re.compile(r"[,;]? (?:real|scripted): `")
+"""A word before names instead of behind each."""
 WORDS = {"real", "partly real", "thorough", "partly thorough", "long", "partly long"}
 """What is said of tests and can be wrong; other words are remarks."""
 
@@ -84,7 +86,9 @@ def corrected(line: str, tests: dict[str, set[frozenset[str]]]) -> str:
         words = ", ".join([*sorted(true, key=lambda word: word.removeprefix("partly ") != "real"), *others])
         return f"`{name}` ({words})" if words else f"`{name}`"
 
-    return NAMED.sub(correct, line) if line.startswith("|") else line
+    if not line.startswith("|"):
+        return line
+    return NAMED.sub(correct, HEADED.sub(", `", line).replace("| , `", "| `"))
 
 
 if __name__ == "__main__":

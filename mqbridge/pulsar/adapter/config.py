@@ -21,8 +21,9 @@ class PulsarCluster(ClusterModel):
     service_url: str = Field(description="`pulsar://host:6650`, several hosts with commas between them; tried in turn.")
     admin_url: str | None = Field(
         default=None,
-        description="`http://host:8080`, the REST interface. Without it topics can be created only as the broker creates them by"
-        " itself, only those of the default namespace are listed, and groups and their positions cannot be read.",
+        description="`http://host:8080`, the REST interface of any broker: calls are followed to the one that owns a topic."
+        " Without it topics can be created only as the broker creates them by itself, only those of the default namespace are"
+        " listed, groups and their positions cannot be read, and whether a target keeps its messages cannot be told.",
     )
     namespace: str = Field(default=DEFAULT_NAMESPACE, description="`tenant/namespace` of topics that are named without one.")
     operation_timeout: Duration = Field(
