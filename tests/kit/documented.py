@@ -17,7 +17,7 @@ REAL = {"cluster", "sdk"}
 """Markers of tests that need real servers."""
 NAMED = re.compile(r"`((?:\w+/)*test_\w+(?:\.py)?)`(?: \(([^)]*)\))?")
 """A test or a file of tests as a page names it, and what it says of it."""
-HEADED = re.compile(r"[,;]? (?:real|scripted): `")
+HEADED = re.compile(r"([|,;]) (?:real|scripted): `")
 """A word before names instead of behind each."""
 WORDS = {"real", "partly real", "thorough", "partly thorough", "long", "partly long"}
 """What is said of tests and can be wrong; other words are remarks."""
@@ -88,7 +88,7 @@ def corrected(line: str, tests: dict[str, set[frozenset[str]]]) -> str:
 
     if not line.startswith("|"):
         return line
-    return NAMED.sub(correct, HEADED.sub(", `", line).replace("| , `", "| `"))
+    return NAMED.sub(correct, HEADED.sub(lambda found: f"{found[1].replace(';', ',')} `", line))
 
 
 if __name__ == "__main__":
