@@ -145,8 +145,8 @@ async def test_a_cluster_that_cannot_tell_its_topics_yet_is_waited_for(world: Wo
         run.set()
         coming_up.clear()
         await until(lambda: everything(world.b, "t") == list(range(5)))
+        coming_up.append(True)
         with pytest.raises(ClusterError, match="no leader yet"):
-            coming_up.append(True)
             await Gateway(gateway.config, ADAPTERS, fail_fast=True).run()
 
 
