@@ -47,6 +47,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/mypy
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m mqbridge.config.reference --check
+	$(BIN)/python -m mqbridge.gateway.metrics.page --check
 	$(BIN)/python -m mqbridge.cli.mapping_page --check
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
@@ -95,6 +96,7 @@ bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside a Java bridge o
 generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python proto/generate.py
 	@$(BIN)/python -m mqbridge.config.reference --write
+	@$(BIN)/python -m mqbridge.gateway.metrics.page --write
 	@$(BIN)/python -m mqbridge.cli.mapping_page --write
 	@$(BIN)/python docs/architecture.py --write
 

@@ -338,6 +338,9 @@ class GroupMaker(Protocol):
     async def create_group(self, topic: str, group: str) -> None:
         """Make the group, at the first message, in each partition where it is missing; elsewhere it stays where it is."""
 
+    def check_create_group(self) -> None:
+        """Raise what `create_group` would raise for any topic, as the cluster is configured. Raises ClusterError (FATAL)."""
+
 
 class Cluster(Protocol):
     """A configured cluster, the owner of its connections."""
@@ -394,6 +397,32 @@ class Cluster(Protocol):
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into an existing topic. Raises ClusterError (FATAL for a missing topic)."""
+
+
+class Connectivity(Protocol):
+    """Whether the servers of a cluster can be reached, for the log, health and metrics; totals only grow."""
+
+    reconnects: int
+    """Connections to servers that had been connected before."""
+    failures: int
+    """Connections that could not be made, or ended because the server was silent."""
+    retries: int
+    """Sends that were repeated."""
+
+    @property
+    def away_s(self) -> float | None:
+        """For how many seconds a server that is needed could not be reached; None while all can."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why, in a sentence; None while all can be reached."""
+
+
+@runtime_checkable
+class Connected(Protocol):
+    """What a cluster may say besides: one that has connections to lose says how they are, and logs each outage itself."""
+
+    connectivity: Connectivity
 
 
 def dense_backlog(committed: Mapping[str, Position], bounds: Mapping[str, Bounds]) -> dict[str, int]:

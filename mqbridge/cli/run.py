@@ -110,13 +110,15 @@ ALWAYS_SAID = ("received", "stored", "dead", "acknowledged")
 
 
 def report(outcome: Outcome) -> None:
-    """One line per route, on standard error."""
+    """One line per route, and one per cluster that is away, on standard error."""
     for route in outcome.routes:
         totals = route.counters.totals()
         rate = totals["stored"] / outcome.seconds if outcome.seconds else 0.0
         said = [one for one in declared() if one.word and (totals[one.name] or one.name in ALWAYS_SAID)]
         counted = ", ".join(f"{totals[one.name]:,} {one.word}" for one in said)
         say(f"route {route.name}: {counted} in {outcome.seconds:.1f} s ({rate:,.0f}/s){_stopped(route)}")
+    for cluster, reason in outcome.away.items():
+        say(f"cluster {cluster} {reason}")
 
 
 def _stopped(route: RouteOutcome) -> str:

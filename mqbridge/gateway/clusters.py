@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
-from mqbridge.adapter import Adapter, Cluster, load_adapters
+from mqbridge.adapter import Adapter, Cluster, Connected, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
 from mqbridge.errors import MqbridgeError
@@ -60,6 +60,11 @@ async def connected(config: Config, adapters: Mapping[str, Adapter] | None = Non
         await close(clusters.values())
 
 
+def _is_away(cluster: Cluster) -> bool:
+    """Whether its connections have told of an outage themselves."""
+    return isinstance(cluster, Connected) and cluster.connectivity.away_s is not None
+
+
 class Reaching:
     """The first connection to each cluster at the start: clusters that are not there yet are tried again with growing pauses.
 
@@ -91,11 +96,14 @@ class Reaching:
             self._tasks[name] = spawn(self._reach(name, clusters[name]), f"reaching {name}")
 
     async def _reach(self, name: str, cluster: Cluster) -> None:
-        pauses = Backoff(REACH_FIRST_S, REACH_MOST_S)
+        pauses, told = Backoff(REACH_FIRST_S, REACH_MOST_S), False
         while (error := self.waiting.get(name)) is not None:
             self._on_failure(name, error)
             delay = pauses.delay()
-            log.warning("cluster %s cannot be reached, trying again in %.1f s: %s", name, delay, error)
+            loud = not told and not _is_away(cluster)
+            told |= loud
+            level = logging.WARNING if loud else logging.DEBUG
+            log.log(level, "cluster %s cannot be reached, trying again in %.1f s: %s", name, delay, error)
             await asyncio.sleep(delay)
             try:
                 await cluster.connect()
@@ -103,7 +111,7 @@ class Reaching:
                 self.waiting[name] = failed
             else:
                 del self.waiting[name]
-        log.warning("cluster %s is reached now", name)
+        log.log(logging.INFO if told else logging.DEBUG, "cluster %s is reached now", name)
         self._settled_at[name] = asyncio.get_running_loop().time() + SETTLE_S
         self._reached[name].set()
 

@@ -10,13 +10,14 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.budget import Budget, RateLimit
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
+from mqbridge.delivery.target import TargetProgress
 from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.cautions import Cautions
 from mqbridge.gateway.ends import Ends
@@ -25,6 +26,7 @@ from mqbridge.gateway.plan import Plan, helps_to_retry
 from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import make_filter
 
@@ -102,6 +104,20 @@ class Route:
             topic: {target.label: target.outbound.partitions for target in targets}
             for topic, targets in self._ends.targets.items()
         }
+
+    @property
+    def progress(self) -> Mapping[str, list[TargetProgress]]:
+        """What each target owes receipts for, by label; a label may stand for the same target of several source topics."""
+        found: dict[str, list[TargetProgress]] = {}
+        for targets in self._ends.targets.values():
+            for target in targets:
+                found.setdefault(target.label, []).append(target.progress)
+        return found
+
+    @property
+    def in_flight_messages(self) -> int:
+        """Messages received and not yet stored."""
+        return sum(delivery.messages for delivery in self.deliveries.values())
 
     @property
     def in_flight(self) -> int:
@@ -188,7 +204,7 @@ class Route:
 
     async def _pause(self, error: Exception) -> None:
         delay = self._rejoin.delay()
-        log.warning("route %s begins its session again in %.1f s: %s", self.name, delay, error)
+        log.log(self._level(error), "route %s begins its session again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), delay)
 
@@ -249,7 +265,12 @@ class Route:
                     await renewed.open()
                     self._renewed = renewed
             except MqbridgeError as error:
-                log.warning("route %s goes on as it is: %s", self.name, error)
+                log.log(self._level(error), "route %s goes on as it is: %s", self.name, error)
+
+    def _level(self, error: Exception) -> int:
+        """A cluster that cannot be reached has said so itself, once."""
+        away = any(isinstance(one, Connected) and one.connectivity.away_s is not None for one in self._clusters.values())
+        return level_of(error, logging.WARNING) if away else logging.WARNING
 
     def _session_failed(self, error: Exception) -> None:
         if helps_to_retry(error):

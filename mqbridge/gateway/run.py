@@ -25,18 +25,19 @@ from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.assignment import tell_of_waiting
 from mqbridge.gateway.change import Change, compare
 from mqbridge.gateway.clusters import Reaching, close, connect, make
+from mqbridge.gateway.health import away
 from mqbridge.gateway.http import StatusServer
+from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.outcome import Outcome, outcome_of
 from mqbridge.gateway.plan import Plan, Planner, helps_to_retry, refuse
 from mqbridge.gateway.reload import Reloader
+from mqbridge.gateway.report import report
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
 
 IDLE_CHECK_S = 0.1
-REPORT_EVERY_S = 30.0
-"""A line per route in the log, so that whoever looks at it sees that it moves."""
 
 
 class Gateway:
@@ -59,6 +60,7 @@ class Gateway:
         self.reaching = Reaching(self._not_reached)
         """Clusters that are not there yet."""
         self.reloader = Reloader(self, path)
+        self.lag = LagWatch(self)
         self.on_applied: Callable[[Config], None] = lambda _: None
         """Called with each configuration that was applied while running."""
         self._tasks: dict[Route, asyncio.Task[None]] = {}
@@ -88,7 +90,7 @@ class Gateway:
                 return Outcome([], time.monotonic() - began)
             self._start(self.routes)
             self.ready = True
-            helpers = [spawn(self._report(), "report"), spawn(self.reloader.run(), "reload")]
+            helpers = [spawn(report(self), "report"), spawn(self.lag.run(), "lag"), spawn(self.reloader.run(), "reload")]
             helpers.append(spawn(tell_of_waiting(lambda: self.routes), "assignments"))
             try:
                 await self._wait(until_idle_s)
@@ -99,7 +101,8 @@ class Gateway:
                 for route in self.routes:
                     route.stop(self._deadline)
                 await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began)
+        missing = {name: why for name, cluster in self.clusters.items() if (why := away(cluster)) is not None}
+        return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began, missing)
 
     async def apply(self, config: Config) -> Change:
         """Go over to another configuration. Raises ConfigError or ClusterError, and goes on as before, when it cannot be used."""
@@ -244,20 +247,3 @@ class Gateway:
                     await asyncio.sleep(IDLE_CHECK_S)
         finally:
             await cancel(stopping)
-
-    async def _report(self) -> None:
-        before: dict[str, int] = {}
-        while True:
-            await asyncio.sleep(REPORT_EVERY_S)
-            for route in self.routes:
-                stored = route.counters.stored
-                log.info(
-                    "route %s: %s messages stored, %.0f per second; %d partitions, %.1f MB in flight, %d dead letters",
-                    route.name,
-                    f"{stored:,}",
-                    (stored - before.get(route.name, 0)) / REPORT_EVERY_S,
-                    len(route.deliveries),
-                    route.budget.used / 1e6,
-                    route.counters.dead,
-                )
-                before[route.name] = stored

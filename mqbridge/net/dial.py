@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterator
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
+from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
 
 CONNECT_TIMEOUT_S = 5.0
@@ -27,12 +28,28 @@ async def dial(
     *,
     tls: ssl.SSLContext | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
+    link: Link | None = None,
 ) -> Endpoint:
-    """Connect and return the endpoint that `make` built. Raises Unreachable."""
-    loop = asyncio.get_running_loop()
+    """Connect and return the endpoint that `make` built; `link` is told how it fares. Raises Unreachable."""
+    try:
+        return await _connect(host, port, make, tls, timeout, link)
+    except Unreachable as error:
+        if link is not None:
+            link.failed(error)
+        raise
+
+
+async def _connect(
+    host: str, port: int, make: Callable[[], Endpoint], tls: ssl.SSLContext | None, timeout: float, link: Link | None
+) -> Endpoint:
+    def linked() -> Endpoint:
+        endpoint = make()
+        endpoint.link = link
+        return endpoint
+
     try:
         async with asyncio.timeout(timeout):
-            _, endpoint = await loop.create_connection(make, host, port, ssl=tls)
+            _, endpoint = await asyncio.get_running_loop().create_connection(linked, host, port, ssl=tls)
     except TimeoutError as error:
         raise Unreachable(f"{host}:{port} did not accept a connection within {timeout:g} s") from error
     except UnicodeError as error:  # before it is looked up: an empty part between two dots, or one that is too long

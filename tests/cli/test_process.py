@@ -386,7 +386,7 @@ def absent(config: Path) -> Path:
 def test_a_signal_while_it_waits_ends_it_at_once(absent: Path, orders: list[object], number: signal.Signals) -> None:
     process = start("run", absent)
     assert process.stderr is not None
-    waiting = "cluster absent cannot be reached, trying again in "
+    waiting = "cluster absent cannot be reached, trying again "
     while waiting not in (line := process.stderr.readline()):
         assert line, "it ended"
     assert "127.0.0.1:1" in line

@@ -49,13 +49,13 @@ def test_a_gateway_waits_for_a_cluster_that_is_started_after_it(tmp_path: Path) 
     tubemq = TubeMQ({"orders": len(COUNTS)}, pool={})
     try:
         with GatewayProcess(settings(tubemq, tmp_path), tmp_path) as gateway:
-            wait_for_log(gateway, "cluster tube cannot be reached, trying again in ")
-            assert f"no Master can be reached: {tubemq.masters}" in gateway.log
+            wait_for_log(gateway, "cluster tube cannot be reached, trying again ")
+            assert f"{tubemq.masters} cannot be reached" in gateway.log
             assert httpx.get(f"http://127.0.0.1:{gateway.port}/health/live").status_code == 200
             ready = httpx.get(f"http://127.0.0.1:{gateway.port}/health/ready")
             assert (ready.status_code, tubemq.masters in ready.json()["stopped"]["r"]) == (503, True)
             tubemq.start()
-            wait_for_log(gateway, "cluster tube is reached now")
+            wait_for_log(gateway, "cluster tube can be reached again after")
             asyncio.run(fill(tubemq, "orders", COUNTS, 100))
             gateway.wait_stored(sum(COUNTS))
             assert httpx.get(f"http://127.0.0.1:{gateway.port}/health/ready").status_code == 200

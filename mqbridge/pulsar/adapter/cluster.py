@@ -18,6 +18,7 @@ from mqbridge.adapter import (
 )
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import speaking
 from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
@@ -43,7 +44,9 @@ class Pulsar:
         self.capabilities = Capabilities(seek=True, delay=True)
         self._config = config
         timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)
-        self._client = PulsarClient(parse_service_url(config.service_url, tls=False), timing=timing)
+        service = parse_service_url(config.service_url, tls=False)
+        self.connectivity = Connectivity(name, service)
+        self._client = PulsarClient(service, timing=timing, connectivity=self.connectivity)
         self._topics = Topics(self._client, name, config.namespace)
         self._admin: Admin | None = None
         if config.admin_url:
@@ -57,11 +60,13 @@ class Pulsar:
 
     async def connect(self) -> None:
         """Shake hands with a broker."""
+        self.connectivity.open()
         with speaking("a Pulsar broker", self._config.service_url):
             await self._client.connect()
 
     async def close(self, deadline: float | None = None) -> None:
         """Close every connection."""
+        self.connectivity.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
                 await self._client.close()

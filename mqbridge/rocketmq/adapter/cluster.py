@@ -30,6 +30,7 @@ from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
 from mqbridge.rocketmq.adapter.operations import RocketMQOperations, name_of
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.reading import read_range
+from mqbridge.rocketmq.client.base_client import connectivity_of
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
 from mqbridge.rocketmq.client.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.consumer import join
@@ -53,6 +54,7 @@ class RocketMQ:
 
     def __init__(self, name: str, config: RocketMQCluster) -> None:
         self.name = name
+        self.connectivity = connectivity_of(name, config.name_servers)
         self._config = config
         self._connected: RocketmqClient | None = None
         self._levels: dict[str, Sequence[int]] = {}
@@ -65,6 +67,7 @@ class RocketMQ:
 
     async def connect(self) -> None:
         """Reach a name server, and learn of a Broker."""
+        self.connectivity.open()
         self._connected = client = self._make_client()
         try:
             await client.connect()
@@ -76,6 +79,7 @@ class RocketMQ:
 
     async def close(self, deadline: float | None = None) -> None:
         """Close what was opened."""
+        self.connectivity.close()
         client, self._connected = self._connected, None
         if client is not None:
             await by_deadline(client.close(), deadline, f"cluster {self.name!r}")
@@ -83,7 +87,7 @@ class RocketMQ:
     def _make_client(self) -> RocketmqClient:
         config = self._config
         timing = Timing(request=config.request_timeout, route=config.refresh, heartbeat=config.heartbeat)
-        return RocketmqClient(config.name_servers, timing=timing)
+        return RocketmqClient(config.name_servers, timing=timing, connectivity=self.connectivity)
 
     @property
     def _client(self) -> RocketmqClient:

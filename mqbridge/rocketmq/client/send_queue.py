@@ -157,6 +157,7 @@ class PartitionSendQueue:
             self._take_back(request)
         else:
             self._waiting.appendleft(request)
+            self._client.connectivity.retries += 1
             if isinstance(error, ServerRefused) and doubtful:
                 self._doubted.append((request, error))
         if self._outage.failed():

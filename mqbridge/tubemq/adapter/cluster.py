@@ -27,6 +27,7 @@ from mqbridge.adapter import (
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import speaking, split_address
 from mqbridge.ranges import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
@@ -64,6 +65,8 @@ class TubeMQ:
             list_topics=has_admin,
             group_topics=MAX_TOPICS,
         )
+        self._addresses = [split_address(address, DEFAULT_PORT) for address in config.masters]
+        self.connectivity = Connectivity(name, self._addresses)
         self._config = config
         self._zone = ZoneInfo(config.time_zone)
         self._admin: Operator | None = None
@@ -79,9 +82,9 @@ class TubeMQ:
     async def connect(self) -> None:
         """Register a producer with the Master."""
         config = self._config
-        self._sessions = Sessions(timeout_s=config.request_timeout)
-        addresses = [split_address(address, DEFAULT_PORT) for address in config.masters]
-        routes = Routes(Masters(addresses, self._sessions), heartbeat_s=config.heartbeat)
+        self.connectivity.open()
+        self._sessions = Sessions(timeout_s=config.request_timeout, connectivity=self.connectivity)
+        routes = Routes(Masters(self._addresses, self._sessions), heartbeat_s=config.heartbeat)
         try:
             with speaking("a TubeMQ Master", ", ".join(config.masters)):
                 await routes.start()
@@ -96,6 +99,7 @@ class TubeMQ:
 
     async def close(self, deadline: float | None = None) -> None:
         """Close what was opened; what is only polite (to say goodbye, to sweep) is left out after the deadline."""
+        self.connectivity.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
                 if self._reader is not None:
