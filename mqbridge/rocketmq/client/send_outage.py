@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mqbridge.errors import MqbridgeError, ServerRefused
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.rocketmq.wire.codes import Status
 
 log = logging.getLogger(__name__)
@@ -52,9 +53,9 @@ class SendOutage:
             self._backoff.reset()
 
     async def wait(self, error: MqbridgeError) -> None:
-        """Pause before the next try. Says why once per outage; a broker that is busy is no news."""
-        level = logging.DEBUG if self._told or is_busy(error) else logging.WARNING
-        self._told = True
+        """Pause before the next try. Says why once per outage; a broker that is busy, or away with its cluster, is no news."""
+        level = logging.DEBUG if self._told or is_busy(error) else level_of(error, logging.WARNING)
+        self._told |= level > logging.DEBUG
         log.log(level, "sending to %s goes on later: %s", self._name, error)
         await asyncio.sleep(self._backoff.delay())
 

@@ -27,6 +27,7 @@ from mqbridge.errors import (
     ServerRefused,
     Unreachable,
 )
+from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
@@ -140,7 +141,7 @@ class HeldPartition:
             except _DOUBT as error:
                 delay = self._pacing.failed()
                 self.counters.failures += 1
-                log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
+                log.log(level_of(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
             except ServerRefused as error:
                 self.counters.failures += 1
                 self._refused(error)
@@ -210,7 +211,7 @@ class HeldPartition:
             self.lose(LaneRevoked(f"{self} was lost: {error}"))
             return
         delay = self._pacing.refused(error.code)
-        log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
+        log.log(level_of(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
 
     # --- committing -------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,7 @@ class HeldPartition:
         try:
             await self.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
-            log.info("a commit for %s comes with the next get instead: %s", self, error)
+            log.log(level_of(error, logging.INFO), "a commit for %s comes with the next get instead: %s", self, error)
 
     # --- registering ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import logging
 from typing import Protocol
 
 from mqbridge.errors import ClusterError, ServerRefused, Unreachable
+from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
@@ -123,7 +124,7 @@ class PartitionRegistration:
                 occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
                 if not left or (occupied and left < REGISTER_TRIES - 1):
                     raise
-                log.info("taking %s failed, trying again: %s", self._calls, error)
+                log.log(level_of(error, logging.INFO), "taking %s failed, trying again: %s", self._calls, error)
                 await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
             if self._state.is_over:
                 self._state.check()

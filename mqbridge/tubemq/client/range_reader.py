@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError
+from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.master import Masters, client_id
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -125,7 +126,7 @@ class _Range:
         try:
             behind = await partition.commit(consumed=True)
         except ClusterError as error:
-            log.info("%s is read once more, because its end is not known: %s", partition, error)
+            log.log(level_of(error, logging.INFO), "%s is read once more, because its end is not known: %s", partition, error)
             return []
         if pack is None:
             self._found_nothing(behind)

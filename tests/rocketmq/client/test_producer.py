@@ -320,6 +320,22 @@ async def test_a_lost_connection_sends_the_same_again(cluster: Cluster, producer
     assert same[0] == same[1] == same[2]
 
 
+async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_counted(
+    cluster: Cluster, client: RocketmqClient, producer: Producer, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    cluster.on[SINGLE] = in_turn(hangs_up, store)
+    cluster.unreachable.add(A)
+    sent = send(producer, b"1", b"2", b"3")
+    await until(lambda: client.connectivity.failures > 3)
+    assert client.connectivity.away_s is not None
+    cluster.unreachable.clear()
+    await asyncio.gather(*sent)
+    assert (client.connectivity.away_s, client.connectivity.retries) == (None, 1)
+    said = [(record.levelname, record.name) for record in caplog.records]
+    assert said == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
+
+
 async def test_a_stored_message_whose_answer_was_lost_is_stored_twice(cluster: Cluster, producer: Producer):
     def stores_and_hangs_up(link, request):
         link.open, was = False, link.open
