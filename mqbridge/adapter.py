@@ -338,6 +338,9 @@ class GroupMaker(Protocol):
     async def create_group(self, topic: str, group: str) -> None:
         """Make the group, at the first message, in each partition where it is missing; elsewhere it stays where it is."""
 
+    def check_create_group(self) -> None:
+        """Raise what `create_group` would raise for any topic, as the cluster is configured. Raises ClusterError (FATAL)."""
+
 
 class Cluster(Protocol):
     """A configured cluster, the owner of its connections."""

@@ -7,6 +7,7 @@ faults     what each fault does
 systems    what is special to TubeMQ, Pulsar and RocketMQ here
 flow       messages that come all the while, and what the source acknowledged
 instance   one gateway process through all its lives
-world      all of these together, from the start of the servers to the last message
+world      all of these together
+ending     from the last fault to the last message
 judge      what a right target is
 """

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.run import Result, run
-from tests.chaos.schedule import DIRECTIONS, KINDS, Schedule, draw
+from tests.chaos.schedule import DIRECTIONS, KINDS, WITHOUT_SERVERS, Schedule, draw
 from tests.chaos.systems import SYSTEMS, System
 from tests.kit import java
 from tests.kit.clusters import running
@@ -34,7 +34,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--seed", type=_seeds, default=None, help="a number, or FIRST-LAST; drawn if not given")
     top.add_argument("--seconds", type=float, default=60.0, help="how long faults come (60)")
     top.add_argument(
-        "--direction", type=_directions, default=DIRECTIONS, help=f"some of {', '.join(DIRECTIONS)}; or all (default)"
+        "--direction",
+        type=_directions,
+        default=DIRECTIONS,
+        help=f"some of {', '.join(DIRECTIONS)}, all (default), or {WITHOUT_SERVERS}",
     )
     top.add_argument("--only", type=_kinds, default=(), help=f"some of {', '.join(kind.name for kind in KINDS)}")
     top.add_argument("--logs", type=Path, default=Path("chaos-logs"), help="where the instances' logs are kept (chaos-logs)")
@@ -53,13 +56,13 @@ def main() -> None:
         for schedule in schedules:
             print("\n".join(_plan(schedule)))
         return
-    java.build()
+    if set(arguments.direction) - {WITHOUT_SERVERS}:
+        java.build()
     systems = {name: SYSTEMS[name]() for name in sorted({s for d in arguments.direction for s in d.split("-")})}
     failed = 0
-    with running([each.server for each in systems.values()]) as ready:
-        for future, system in zip(ready, systems.values(), strict=True):
+    with running(list(systems.values())) as ready:
+        for future in ready:
             future.result()
-            system.started()
         for schedule in schedules:
             result = _one(schedule, systems, arguments.logs, arguments.gateway)
             failed += bool(result.problems)
@@ -97,8 +100,9 @@ def _seeds(text: str) -> range:
 
 def _directions(text: str) -> tuple[str, ...]:
     chosen = tuple(text.split(",")) if text not in ("", EVERY) else DIRECTIONS
-    if unknown := set(chosen) - set(DIRECTIONS):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(DIRECTIONS)}")
+    known = (*DIRECTIONS, WITHOUT_SERVERS)
+    if unknown := set(chosen) - set(known):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     return chosen
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqbridge.cli.exits import INTERRUPTED, OK
+from tests.chaos.ending import Ending
 from tests.chaos.faults import FAULTS
 from tests.chaos.judge import Verdict
 from tests.chaos.schedule import Event, Schedule
@@ -65,11 +66,14 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
         say("messages flow, the instances start")
         await _play(world, result)
         say("the last fault is over")
-        result.verdicts, failures = await world.finish()
+        ending = Ending(world)
+        result.verdicts = await ending.wait()
         for name, verdict in result.verdicts.items():
             result.problems += [f"{name}: {said}" for said in verdict.problems(late_bytes=schedule.holds_bytes)]
-        result.problems += world.failures + failures
-        result.recovered_s = world.recovered_s
+            if world.directions[name].moved and not verdict.repeated:
+                result.problems.append(f"{name}: the group was moved back, and nothing came again")
+        result.problems += world.failures + ending.failures
+        result.recovered_s = ending.recovered_s
         for instance in world.instances.values():
             async with instance.lock:
                 await instance.terminate()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 DIRECTIONS = ("tubemq-pulsar", "pulsar-tubemq", "rocketmq-pulsar", "pulsar-rocketmq", "tubemq-rocketmq")
+WITHOUT_SERVERS = "log-log"
+"""Between two topics of the embedded log: faults of instances only, and no Java."""
 INSTANCES = ("a", "b")
 FIRST_S = 6.0
 """When the first fault may come: the instances have joined, and work at the backlog."""
@@ -40,8 +42,8 @@ KINDS = (
     Kind("cut", 4, "network"),
     Kind("hold", 2, "link", (3, 40), holds_bytes=True),
     Kind("late", 4, "link", (11, 25), holds_bytes=True),
-    Kind("slow", 2, "link", (8, 20), (15_000, 80_000), holds_bytes=True),
-    Kind("delay", 2, "link", (5, 20), (0.05, 1.5), holds_bytes=True),
+    Kind("slow", 2, "link", (8, 20), (15_000, 80_000), holds_bytes=True, in_order=True),
+    Kind("delay", 2, "link", (5, 20), (0.05, 1.5), holds_bytes=True, in_order=True),
     # servers
     Kind("no_directory", 3, "directory", (8, 30)),
     Kind("kill_directory", 1, "directory", (1, 10)),
@@ -134,14 +136,14 @@ def _mostly_short(chance: random.Random, least: float, most: float) -> float:
 
 def _places(what: str, directions: Sequence[str]) -> list[tuple[str, ...]]:
     """Where a kind of fault can strike."""
-    systems = sorted({system for direction in directions for system in direction.split("-")})
+    systems = sorted({system for direction in directions for system in direction.split("-")} - {"log"})
     match what:
         case "instance":
             return [(name,) for name in INSTANCES]
         case "both":
             return [("a", "b"), ("b", "a")]
         case "network":
-            return [("a",), ("b",), ("a", "b")]
+            return [("a",), ("b",), ("a", "b")] if systems else []
         case "link":
             return [(name, system) for name in INSTANCES for system in systems]
         case "system":

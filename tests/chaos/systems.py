@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +25,7 @@ from tests.kit import java
 from tests.kit.process import JavaProcess
 from tests.kit.pulsar import DEFAULT_NAMESPACE, Pulsar
 from tests.kit.rocketmq import RocketMQ
+from tests.kit.started import Started
 from tests.kit.tcp_proxy import Address
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
@@ -31,19 +36,21 @@ IDLE_S = 8
 TUBEMQ_INDEX_BYTES = 28
 """What one message adds to TubeMQ's offsets."""
 RESET_STEP_MS = 2000
+LEASE = "3s"
 _WRITER = re.compile(r"mqbridge\.origin\W{1,3}[a-z]+-([a-z])\b")
 
 
-class System:
+class System(Started):
     """One running cluster; a subclass for each kind."""
 
     name: str
-    server: TubeMQ | Pulsar | RocketMQ
+    server: Started
     settings: dict[str, Any]
     """The cluster as a configuration names it."""
     brokers: Sequence[Address]
     """Where messages go."""
     broker: JavaProcess
+    """What holds the messages."""
     directories: Sequence[Address] = ()
     """Where clients ask for addresses, where that is a server of its own."""
     directory_processes: Sequence[JavaProcess] = ()
@@ -51,8 +58,13 @@ class System:
     moves_running_groups = False
     unloads = False
 
-    def started(self) -> None:
-        """Called once it serves; blocks."""
+    def start(self) -> None:
+        """Start the servers and wait until they serve."""
+        self.server.start()
+
+    def kill(self) -> None:
+        """End them at once."""
+        self.server.kill()
 
     @property
     def addresses(self) -> list[Address]:
@@ -67,8 +79,8 @@ class System:
         """A position about so many messages before this one, perhaps before the first."""
         return (max(0, committed[0] - messages),)
 
-    async def move_running(self, topic: str, group: str, messages: int) -> None:
-        """As an operator: move a group that runs back by about so many messages."""
+    async def move_running(self, topic: str, group: str, messages: int) -> bool:
+        """As an operator: move a group that runs back by about so many messages; False when there was nothing to go back to."""
         raise NotImplementedError
 
     def unload(self, topic: str) -> None:
@@ -121,8 +133,9 @@ class PulsarSystem(System):
         self.brokers, self.broker = [_address(server.service_url)], server.server
         self.others = [_address(server.admin_url)]
 
-    def started(self) -> None:
-        """Keep what no subscription waits for: a judge comes at the end."""
+    def start(self) -> None:
+        """Also keep what no subscription waits for: a judge comes at the end."""
+        super().start()
         forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         self._pulsar.admin("POST", f"namespaces/{DEFAULT_NAMESPACE}/retention", forever)
 
@@ -130,16 +143,19 @@ class PulsarSystem(System):
         ledger, entry, *_ = committed  # an entry of the gateway, or of our producer, holds several messages
         return (ledger, max(0, entry - max(1, messages // 20)), 0)
 
-    async def move_running(self, topic: str, group: str, messages: int) -> None:
+    async def move_running(self, topic: str, group: str, messages: int) -> bool:
+        moved = False
         async with self.open() as cluster:
             marks = await cluster.committed(topic, group)
         for name, committed in marks.items():
             if committed[0] < 0:
                 continue  # it has acknowledged nothing yet
             ledger, entry, *_ = self.earlier(committed, messages)
+            moved |= entry < committed[1]
             place = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
             path = f"persistent/{DEFAULT_NAMESPACE}/{topic}-partition-{name}/subscription/{group}/resetcursor"
             await asyncio.to_thread(self._pulsar.admin, "POST", path, place)
+        return moved
 
     def unload(self, topic: str) -> None:
         self._pulsar.admin("PUT", f"persistent/{DEFAULT_NAMESPACE}/{topic}/unload")
@@ -163,7 +179,7 @@ class RocketMQSystem(System):
         self.brokers, self.broker = [_address(server.broker_address)], server.broker
         self.directories, self.directory_processes = [_address(one) for one in server.name_servers], server.name_server_processes
 
-    async def move_running(self, topic: str, group: str, messages: int) -> None:
+    async def move_running(self, topic: str, group: str, messages: int) -> bool:
         """Brokers go back by time: to a time from which every queue has something that is committed already."""
         client = RocketmqClient(self._rocketmq.name_servers)
         try:
@@ -173,7 +189,8 @@ class RocketMQSystem(System):
             time_ms = int(time.time() * 1000)
             while [at for queue, at in zip(queues, committed, strict=True) if await client.positions.at(queue, time_ms) > at]:
                 time_ms -= RESET_STEP_MS
-            await client.groups.reset(group, topic, time_ms)
+            after = await client.groups.reset(group, topic, time_ms)
+            return any(after.get(queue, at) < at for queue, at in zip(queues, committed, strict=True))
         finally:
             await client.close()
 
@@ -186,7 +203,40 @@ class RocketMQSystem(System):
             yield Stored(line["queue"], _writer(f"mqbridge.origin={origin}"), base64.b64decode(line["body"]))
 
 
-SYSTEMS: dict[str, type[System]] = {each.name: each for each in (TubeMQSystem, PulsarSystem, RocketMQSystem)}
+class LogSystem(System):
+    """The embedded log: no servers and no network, but two processes at one file. Its judge is the project's own client."""
+
+    name = "log"
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-chaos-log-"))
+        self.settings = {"path": str(self.folder / "messages.db"), "lease": LEASE}
+        self.brokers = []
+
+    def start(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def read(self, topic: str) -> Iterator[Stored]:
+        yield from asyncio.run(self._read(topic))
+
+    async def _read(self, topic: str) -> list[Stored]:
+        found = []
+        async with self.open() as cluster:
+            bounds = await cluster.bounds(topic)
+            for name, one in bounds.items():
+                async with contextlib.aclosing(cluster.read(topic, name, one.first, one.next)) as batches:
+                    async for batch in batches:
+                        found += [
+                            Stored(int(name), _writer(f"mqbridge.origin={message.origin}"), message.payload or b"")
+                            for message in batch.messages
+                        ]
+        return found
+
+
+SYSTEMS: dict[str, type[System]] = {each.name: each for each in (TubeMQSystem, PulsarSystem, RocketMQSystem, LogSystem)}
 
 
 def _address(text: str) -> Address:

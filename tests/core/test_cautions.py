@@ -37,6 +37,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.made: list[tuple[str, str, int]] = []
+        self.refused = False
 
 
 @pytest.fixture
@@ -47,6 +48,10 @@ def groups(world: World, monkeypatch: pytest.MonkeyPatch) -> Groups:
     class KeepingOperations(MemoryOperations):  # a class of its own: what a class can do is asked once
         async def create_group(self, topic: str, group: str) -> None:
             groups.made.append((topic, group, len(everything(world.b, topic))))
+
+        def check_create_group(self) -> None:
+            if groups.refused:
+                raise ClusterError("groups are not made here", Failure.FATAL)
 
     monkeypatch.setattr(MemoryCluster, "operations", property(KeepingOperations))
     return groups
@@ -148,6 +153,27 @@ async def test_planned_groups_are_told_when_looking(world: World, asked: Asked, 
     problems, _ = await look(world, route("r", "a/t", end("b/t", create={"subscriptions": "billing"})))
     assert (problems, asked) == ([], [("t", "g-r", ()), ("t", None, ("billing",))])
     assert groups.made == []
+
+
+async def test_what_makes_no_groups_as_it_is_configured_is_refused_first(world: World, groups: Groups) -> None:
+    fill(world.a, "t", 1, 5)
+    groups.refused = True
+    made = route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]}))
+    with pytest.raises(ClusterError, match="groups are not made here"):
+        await run(world.config(made))
+    assert "t" not in world.b.topics
+    problems, _ = await look(world, made)
+    assert problems == ["groups are not made here"]
+
+
+async def test_hundreds_of_topics_are_not_hundreds_of_lines(world: World, asked: Asked, caplog) -> None:
+    for number in range(30):
+        fill(world.a, f"bad{number:02}", 1, 0)
+    async with running(world.config(route("r", "a/~bad.*", "b/good", source_={"group": "g"}))) as gateway:
+        await until(lambda: len(gateway.routes[0].cautions.current) == 30)
+        lines = warned(caplog)
+        assert len(lines) == cautions.MOST_LINES + 1
+        assert lines[-1].startswith(f"route r: {30 - cautions.MOST_LINES} more warnings")
 
 
 async def test_subscriptions_are_refused_where_they_keep_nothing(world: World) -> None:

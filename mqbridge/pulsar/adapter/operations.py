@@ -149,6 +149,10 @@ class PulsarOperations:
 
         await self._each(topic, create)
 
+    def check_create_group(self) -> None:
+        """Only the REST interface creates subscriptions without consuming."""
+        self._need_admin("creating a subscription")
+
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """By the subscriptions, and the policies of retention, time to live and backlog."""
         full = self._topics.parse(topic)
@@ -163,10 +167,10 @@ class PulsarOperations:
         policies = await policies_of(self._admin, full, exists=names is not None)
         if group is not None:
             return group_warnings(full, policies, group)
-        kept_for = {name: set(planned) for name in names or (WHOLE,)}
-        if names is not None and not planned:
-            stats = await self._each(topic, self._admin.stats)
-            kept_for = {name: keeping_subscriptions(one.raw) for name, one in stats.items()}
+        if names is None or planned:
+            return target_warnings(full, policies, {name: set(planned) for name in names or (WHOLE,)})
+        stats = await self._admin.stats_by_partition(full, len(names) if names != (WHOLE,) else 0)
+        kept_for = {name: keeping_subscriptions(stats.get(str(self._concrete(topic, name)))) for name in names}
         return target_warnings(full, policies, kept_for)
 
     # --- for all of these -------------------------------------------------------------------------------------------

@@ -151,6 +151,12 @@ class Admin(AdminSubscriptions):
         backlog = {name: int(each["msgBacklog"]) for name, each in said["subscriptions"].items()}
         return TopicStats(int(said["msgInCounter"]), int(said["bytesInCounter"]), int(said["storageSize"]), backlog, said)
 
+    async def stats_by_partition(self, topic: TopicName, partitions: int) -> dict[str, dict[str, Any]]:
+        """The whole answers by concrete topic, in one call; `partitions` is how many it has, 0 for one without."""
+        if not partitions:
+            return {str(topic): (await self.stats(topic)).raw}
+        return dict((await self.call("GET", f"{path_of(topic)}/partitioned-stats?perPartition=true"))["partitions"])
+
     async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
         """Ledgers and cursors of a partition, or of a topic without."""
         return dict(await self.call("GET", f"{path_of(topic)}/internalStats"))

@@ -99,14 +99,20 @@ class AdminHttp:
         if self._base.scheme == "https" and url.scheme != "https":
             return False
         if url.host not in self._brokers:
-            answer = await self._http.get(self._base.join("brokers"), auth=self._auth)
-            if answer.status_code == 200:
-                self._brokers = frozenset(httpx.URL(f"//{broker}").host for broker in answer.json())
+            self._brokers = _hosts(await self._http.get(self._base.join("brokers"), auth=self._auth))
         return url.host in self._brokers
 
 
 def _origin(url: httpx.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def _hosts(brokers: httpx.Response) -> frozenset[str]:
+    """Where the brokers of a list such as `["host:8080"]` are; nowhere when it is refused, or no such list."""
+    try:
+        return frozenset(httpx.URL(f"//{broker}").host for broker in (brokers.json() if brokers.status_code == 200 else ()))
+    except (ValueError, TypeError, httpx.InvalidURL):
+        return frozenset()
 
 
 def _next(answer: httpx.Response, call: str) -> httpx.URL:

@@ -17,9 +17,11 @@ from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
 from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
+from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
-from tests.pulsar.client.broker import scripted_client
-from tests.pulsar.client.store import Store
+from tests.pulsar.client.broker import Link, scripted_client
+from tests.pulsar.client.store import LEDGER, Store
 
 TOPIC = "persistent://public/default/t"
 LARGE = bytes(range(256)) * 9
@@ -164,6 +166,37 @@ async def test_a_cut_at_every_step_of(
         if store.seen < step:
             break
     assert step > OTHERS[other]
+
+
+class ClosesFirst(Store):
+    """Closes the consumer to seek, as a broker does, and loses the connection before the first answer to SEEK."""
+
+    seeks = 0
+
+    def _on_seek(self, link: Link, frame: Frame) -> None:
+        self.seeks += 1
+        close = pb.CommandCloseConsumer(consumer_id=frame.command.seek.consumer_id, request_id=2**64 - 1)
+        link.send(close_consumer=close)
+        if self.seeks == 1:
+            link.loop.call_soon(link.drop)
+        else:
+            super()._on_seek(link, frame)
+        self.readers.clear()
+
+
+async def test_a_seek_is_asked_again_when_the_consumer_was_closed_and_the_answer_lost(store: Store, monkeypatch):
+    """Nobody else would subscribe anew: the seek comes first, and has no connection any more."""
+    store = ClosesFirst()
+    monkeypatch.setattr(connections, "dial", store.dial)
+    client = scripted_client()
+    await filled(client)
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(consumer, 4)
+    await consumer.seek((LEDGER, 2))
+    assert [entry.payload for entry in await take(consumer, COUNT - 2)] == NUMBERS[2:]
+    assert store.seeks == 2
+    await consumer.close()
+    await client.close()
 
 
 # --- what the broker has ----------------------------------------------------------------------------------------------
