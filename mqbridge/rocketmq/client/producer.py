@@ -7,9 +7,10 @@ half (`post`, `send`, `send_all`, `send_oneway`) takes messages and chooses queu
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
+from mqbridge.net.connectivity import level_of
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.names import check_group, check_topic
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage, encode_batch
@@ -131,6 +132,14 @@ class Producer:
             return ClusterError(problem, Failure.REFUSED)
         return None
 
+    def withdraw(self, queue: Queue, sends: Collection["asyncio.Future[SendResult]"]) -> None:
+        """Take back what is not on its way of these sends to a queue: they fail with RETRY, those behind them go on.
+
+        What is on its way is decided by its answer, and not sent again: without one it fails with RETRY.
+        """
+        if (send_queue := self._send_queues.get(queue)) is not None:
+            send_queue.withdraw(sends)
+
     # --- messages ---------------------------------------------------------------------------------------------------
 
     async def queues(self) -> Sequence[Queue]:
@@ -213,7 +222,7 @@ class Producer:
         except ClusterError as error:
             if self._known is None or error.failure is Failure.FATAL:
                 raise
-            log.info("%s is used by the last route that was known: %s", self.topic, error)
+            log.log(level_of(error, logging.INFO), "%s is used by the last route that was known: %s", self.topic, error)
             return self._known
         if route is not None:
             self._known = route
