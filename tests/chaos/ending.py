@@ -15,7 +15,7 @@ DEADLINE_S = 150.0
 """How long after the last fault everything must be delivered: a dead member's locks at RocketMQ's Brokers end after a minute."""
 IDLE_S = 75.0
 """What is not stored when nothing was for so long will not come any more."""
-IN_ORDER_S = 40.0
+NO_LEASES_S = 40.0
 """The same where every member that left said so."""
 QUIET_S = 6.0
 """When nothing was stored for so long it is time to judge."""
@@ -43,7 +43,7 @@ class Ending:
         await self._heal()
         await self._all_ready(self._over + READY_S)
         verdicts = await self._judged()
-        limit = IN_ORDER_S if self._world.schedule.in_order else DEADLINE_S
+        limit = NO_LEASES_S if self._world.schedule.no_leases else DEADLINE_S
         if self.recovered_s > limit:
             seconds = f"{self.recovered_s:.0f} s after the last fault, more than {limit:.0f}"
             self.failures.append(f"something was still stored {seconds}")

@@ -27,34 +27,34 @@ class Kind(NamedTuple):
     amount: tuple[float, float] = (0, 0)
     holds_bytes: bool = False
     """Something may be stored late for it (see `judge`, 3)."""
-    in_order: bool = False
+    no_leases: bool = False
     """Nobody vanishes without a word: nothing has to wait until somebody's lease is over."""
 
 
 KINDS = (
     # instances
     Kind("kill", 3, "instance", (0.5, 6)),
-    Kind("roll", 3, "instance", (0, 3), in_order=True),
-    Kind("leave", 3, "instance", (8, 15), in_order=True),
-    Kind("rolling_update", 3, "both", (0.2, 4), in_order=True),
+    Kind("roll", 3, "instance", (0, 3), no_leases=True),
+    Kind("leave", 3, "instance", (8, 15), no_leases=True),
+    Kind("rolling_update", 3, "both", (0.2, 4), no_leases=True),
     Kind("stop", 3, "instance", (3, 40), holds_bytes=True),
     # the network of an instance
     Kind("cut", 4, "network"),
     Kind("hold", 2, "link", (3, 40), holds_bytes=True),
     Kind("late", 4, "link", (11, 25), holds_bytes=True),
-    Kind("slow", 2, "link", (8, 20), (15_000, 80_000), holds_bytes=True, in_order=True),
-    Kind("delay", 2, "link", (5, 20), (0.05, 1.5), holds_bytes=True, in_order=True),
+    Kind("slow", 2, "link", (8, 20), (15_000, 80_000), holds_bytes=True, no_leases=True),
+    Kind("delay", 2, "link", (5, 20), (0.05, 1.5), holds_bytes=True, no_leases=True),
     # servers
     Kind("no_directory", 3, "directory", (8, 30)),
     Kind("kill_directory", 1, "directory", (1, 10)),
     Kind("freeze_broker", 2, "system", (2, 15), holds_bytes=True),
     Kind("kill_broker", 1, "system", (0, 3)),
     # topics and groups
-    Kind("unload", 4, "unloads", in_order=True),
-    Kind("grow", 2, "direction", in_order=True),
-    Kind("burst", 3, "direction", (0, 0), (500, 4000), in_order=True),
-    Kind("move_running", 3, "moves", (0, 0), (50, 2000), in_order=True),
-    Kind("move_stopped", 1, "direction", (0, 0), (50, 2000), in_order=True),
+    Kind("unload", 4, "unloads", no_leases=True),
+    Kind("grow", 2, "direction", no_leases=True),
+    Kind("burst", 3, "direction", (0, 0), (500, 4000), no_leases=True),
+    Kind("move_running", 3, "moves", (0, 0), (50, 2000), no_leases=True),
+    Kind("move_stopped", 1, "direction", (0, 0), (50, 2000), no_leases=True),
 )
 MOVES = ("pulsar", "rocketmq")
 """Systems whose groups an operator can move while they run."""
@@ -104,9 +104,9 @@ class Schedule:
         return any(event.kind.holds_bytes for event in self.events)
 
     @property
-    def in_order(self) -> bool:
+    def no_leases(self) -> bool:
         """Whether nobody vanished without a word, and nothing but that could keep messages waiting."""
-        return self.rate is None and all(event.kind.in_order for event in self.events)
+        return self.rate is None and all(event.kind.no_leases for event in self.events)
 
 
 def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[str] = ()) -> Schedule:
