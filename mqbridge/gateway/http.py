@@ -152,6 +152,7 @@ class StatusServer:
             "targets": route.targets,
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting.items() if seconds},
             "stopped": {str(partition): why for partition, why in route.stopped.items()},
+            "warnings": route.cautions.current,
             "error": None if route.error is None else str(route.error),
             "retrying": None if held_up is None else str(held_up),
         }

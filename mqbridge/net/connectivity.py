@@ -65,6 +65,10 @@ class Connectivity:
         """Why, in a sentence; None while nothing is missing."""
         return "; ".join(self.missing.values()) or None
 
+    def level_of(self, error: Exception, level: int) -> int:
+        """The same, where the answers of other servers may be due to the outage too."""
+        return logging.DEBUG if self.missing else level_of(error, level)
+
     # --- told by connections ----------------------------------------------------------------------------------------
 
     def answered(self, address: str) -> None:

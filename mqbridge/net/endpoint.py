@@ -39,7 +39,8 @@ class Endpoint(asyncio.Protocol):
         self._error: Exception | None = None
         self._closed = asyncio.Event()
         self._closing = False
-        self._heard = False
+        self.heard = False
+        """Whether the peer has said anything."""
         self.link: Link | None = None
         """Who is told how this connection fares; set by `dial`."""
         self.peer = "?"
@@ -65,8 +66,8 @@ class Endpoint(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cut frames and hand them on; what the protocol does not allow ends the connection."""
         self.received_at = asyncio.get_running_loop().time()
-        if not self._heard:
-            self._heard = True
+        if not self.heard:
+            self.heard = True
             if self.link is not None:
                 self.link.heard()
         try:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+import httpx
 import pytest
 
 from mqbridge.config.load import from_dict
@@ -15,6 +16,7 @@ from mqbridge.gateway.plan import Planner
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.operations import MemoryOperations
 from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, running, until
+from tests.kit.process import free_ports
 
 Asked = list[tuple[str, str | None, tuple[str, ...]]]
 
@@ -76,13 +78,14 @@ async def test_running_warns_about_targets_dead_letters_and_the_group(world: Wor
     fill(world.a, "t", 1, 0)
     made = route("r", "a/t", "b/bad-target", source_={"group": "bad-group"})
     made["delivery"] = {"dead_letter": {"cluster": "c", "topic": "bad-letters"}}
-    async with running(world.config(made)) as gateway:
+    (port,) = free_ports(1)
+    async with running(world.config(made, http={"listen": f"127.0.0.1:{port}"})) as gateway:
         await until(lambda: gateway.routes[0].cautions.current)
-        assert warned(caplog) == [
-            "route r: cluster a: bad-group is in danger; do something",
-            "route r: cluster b: bad-target is in danger; do something",
-            "route r: cluster c: bad-letters is in danger; do something",
-        ]
+        told = [f"cluster {where} is in danger; do something" for where in ("a: bad-group", "b: bad-target", "c: bad-letters")]
+        assert warned(caplog) == [f"route r: {text}" for text in told]
+        async with httpx.AsyncClient(trust_env=False) as web:
+            (row,) = (await web.get(f"http://127.0.0.1:{port}/routes")).json()
+        assert row["warnings"] == told
 
 
 async def test_a_warning_is_said_once_and_again_when_it_comes_back(world: World, asked: Asked, caplog, monkeypatch) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from mqbridge.cli.run import report as closing_line
 from mqbridge.gateway import health, lag
 from mqbridge.gateway.metrics import ends
+from mqbridge.gateway.metrics.collector import families
 from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.report import line, size_text
 from mqbridge.gateway.run import Gateway
@@ -254,6 +256,8 @@ async def test_latency_and_times_are_counted_once_per_batch(world: World, page: 
         assert await page.metric("mqbridge_reload_ok") == 1.0
         text = (await page._client.get("/metrics")).text
         assert "mqbridge_build_info{python=" in text
+        shown = {family.name for family in text_string_to_metric_families(text)}
+        assert {family.name for family in families()} <= shown
 
 
 async def test_the_closing_line_tells_what_was_given_back_and_which_cluster_is_away(

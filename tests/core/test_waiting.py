@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
 
+from mqbridge.adapter import Topic
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Unreachable
 from mqbridge.gateway.outcome import Outcome
+from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway
+from mqbridge.memory.adapter.cluster import MemoryCluster
 from tests.core.world import ADAPTERS, PATIENCE_S, World, everything, fill, named, route, until
 from tests.kit.process import free_ports
 
@@ -128,6 +131,37 @@ async def test_a_cluster_that_has_just_come_may_miss_topics_for_a_while(world: W
         await until(lambda: everything(world.b, "t") == list(range(5)))
 
 
+async def test_a_cluster_that_cannot_tell_its_topics_yet_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lets us in, but is still coming up."""
+    fill(world.a, "t", 1, 5)
+    describe, coming_up = MemoryCluster.describe, [True]
+
+    async def not_yet(self: MemoryCluster, topic: str) -> Topic | None:
+        if coming_up:
+            raise ClusterError("no leader yet")
+        return await describe(self, topic)
+
+    monkeypatch.setattr(MemoryCluster, "describe", not_yet)
+    monkeypatch.setattr("mqbridge.gateway.route.Route.run", hold(run := asyncio.Event(), Route.run))
+    async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
+        await until(lambda: gateway.ready)
+        assert str(named(gateway, "r").trouble) == "no leader yet"  # before it has begun to run
+        run.set()
+        coming_up.clear()
+        await until(lambda: everything(world.b, "t") == list(range(5)))
+        coming_up.append(True)
+        with pytest.raises(ClusterError, match="no leader yet"):
+            await Gateway(gateway.config, ADAPTERS, fail_fast=True).run()
+
+
+def hold(until_set: asyncio.Event, run: Callable[[Route], Awaitable[None]]) -> Callable[[Route], Awaitable[None]]:
+    async def held(self: Route) -> None:
+        await until_set.wait()
+        await run(self)
+
+    return held
+
+
 async def test_a_late_route_that_is_refused_stops_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.gateway.clusters.SETTLE_S", 0.0)
     fill(world.a, "t", 1, 5)
@@ -142,11 +176,13 @@ async def test_a_late_route_that_is_refused_stops_alone(world: World, monkeypatc
         assert "late" not in world.b.topics
 
 
-async def test_stopping_while_it_waits(world: World) -> None:
+async def test_stopping_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.clusters.REACH_FIRST_S", 600.0)
     fill(world.a, "t", 1, 5)
     world.b.disconnect()
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, task):
         await until(lambda: gateway.ready)
+        assert str(named(gateway, "r").trouble) == "memory cluster 'b' is disconnected"  # from the first attempt on
         gateway.stop()
         outcome = await asyncio.wait_for(task, PATIENCE_S)
         assert outcome.clean

@@ -44,6 +44,15 @@ def wait_for_log(gateway: GatewayProcess, text: str) -> None:
         time.sleep(0.05)
 
 
+def stopped(gateway: GatewayProcess) -> httpx.Response:
+    """What readiness says once the route is known to wait: the page is served before."""
+    limit = time.monotonic() + PATIENCE_S
+    while not (ready := httpx.get(f"http://127.0.0.1:{gateway.port}/health/ready")).json()["stopped"]:
+        assert time.monotonic() < limit, ready.text
+        time.sleep(0.05)
+    return ready
+
+
 def test_a_gateway_waits_for_a_cluster_that_is_started_after_it(tmp_path: Path) -> None:
     """Its Master answers long before its Broker, so that the topic seems to be missing for a while."""
     tubemq = TubeMQ({"orders": len(COUNTS)}, pool={})
@@ -52,8 +61,9 @@ def test_a_gateway_waits_for_a_cluster_that_is_started_after_it(tmp_path: Path) 
             wait_for_log(gateway, "cluster tube cannot be reached, trying again ")
             assert f"{tubemq.masters} cannot be reached" in gateway.log
             assert httpx.get(f"http://127.0.0.1:{gateway.port}/health/live").status_code == 200
-            ready = httpx.get(f"http://127.0.0.1:{gateway.port}/health/ready")
+            ready = stopped(gateway)
             assert (ready.status_code, tubemq.masters in ready.json()["stopped"]["r"]) == (503, True)
+            assert (ready.json()["clusters"]["tube"]["up"], tubemq.masters in ready.json()["away"]["tube"]) == (False, True)
             tubemq.start()
             wait_for_log(gateway, "cluster tube can be reached again after")
             asyncio.run(fill(tubemq, "orders", COUNTS, 100))

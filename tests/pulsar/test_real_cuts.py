@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 COUNT = 8
 ALL = list(range(COUNT))
 MOST_STEPS = 80
-"""A conversation that is longer than that goes round."""
+"""A conversation that is longer than that goes round in circles."""
 
 
 class Scene:
@@ -129,7 +129,7 @@ async def seek(scene: Scene) -> None:
 async def redelivery(scene: Scene) -> None:
     """What is not acknowledged comes again, in order, and nothing else."""
     await scene.fill()
-    consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Failover))
+    consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Exclusive))
     entries = await take(consumer, COUNT)
     consumer.acknowledge_up_to(entries[1].place)
     await confirmed(consumer)
@@ -137,7 +137,7 @@ async def redelivery(scene: Scene) -> None:
     assert await take_rest(consumer, ALL[2:]) == ALL[2:]
     await confirmed(consumer)
     await consumer.close()
-    assert not await scene.left("me", Types.Failover)
+    assert not await scene.left("me")
 
 
 async def take_rest(consumer: Consumer, wanted: list[int]) -> list[int]:

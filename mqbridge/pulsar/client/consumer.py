@@ -146,6 +146,7 @@ class Consumer(ConsumerHandler):
                 raise
 
         self._state.seeking()
+        self._acks.forget()
         self._inbox.drop()
         try:
             await retrying(ask, self._request_timeout_s)

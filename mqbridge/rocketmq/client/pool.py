@@ -57,10 +57,7 @@ class Pool:
             return connection
         if self._closed:
             raise closed()
-        dialing = self._dialing.get(address)
-        if dialing is None:
-            dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", quiet=True)
-            dialing.add_done_callback(lambda task: self._dialled(address, task))
+        dialing = self._begin(address)
         try:
             return await asyncio.shield(dialing)
         except asyncio.CancelledError:
@@ -73,6 +70,14 @@ class Pool:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
             self._retired.add(connection)
+
+    def _begin(self, address: str) -> "asyncio.Task[Connection]":
+        """The attempt that is under way, or a new one."""
+        dialing = self._dialing.get(address)
+        if dialing is None:
+            dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", quiet=True)
+            dialing.add_done_callback(lambda task: self._dialled(address, task))
+        return dialing
 
     async def _dial(self, address: str) -> Connection:
         try:
@@ -107,6 +112,8 @@ class Pool:
             del self._connections[connection.address]
             if not self._closed:
                 self._on_lost(connection, error)
+                if connection.endpoint.heard:  # at once: name servers drop the routes of a dead broker, and nobody would find out
+                    self._begin(connection.address)
 
     async def close(self) -> None:
         """Close all connections; requests that wait fail."""

@@ -126,7 +126,8 @@ class Routes:
         if route is None:
             if before is not None and self._watchers.get(topic):
                 if topic not in self._orphans:
-                    log.warning("no name server knows topic %s any more; its last route is kept", topic)
+                    level = logging.DEBUG if self._name_servers.connectivity.missing else logging.WARNING
+                    log.log(level, "no name server knows topic %s any more; its last route is kept", topic)
                     self._orphans.add(topic)
                 self._asked_at.pop(topic)  # so that `get` asks again, and says so
             else:

@@ -47,7 +47,7 @@ class PartitionSendQueue:
         self._barred_by: MqbridgeError | None = None
         self._address: str | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._outage = SendOutage(shown(queue), context.max_elapsed_s)
+        self._outage = SendOutage(shown(queue), context.max_elapsed_s, context.client.connectivity)
         self._doubted: list[tuple[SendRequest, ServerRefused]] = []
         self._loop = asyncio.get_running_loop()
 

@@ -248,21 +248,23 @@ class HeldPartition:
         """
         return await self._registration.register(read_status, offset)
 
-    async def start_at(self, read_status: int, offset: int) -> None:
+    async def start_at(self, read_status: int, offset: int) -> int:
         """Like `register`, and exactly at `offset`: when the Broker no longer holds that, `fetch` raises GapError.
 
         An offset beyond the end, which a Broker that lost its memory may leave behind, becomes the end, and that is logged.
+        Returns where the Broker begins.
         """
-        await self._registration.start_at(read_status, offset)
+        return await self._registration.start_at(read_status, offset)
 
-    async def seek(self, offset: int) -> None:
-        """Go on reading at `offset`, also after a GapError; a pack that is out is forgotten.
+    async def seek(self, offset: int) -> int:
+        """Go on reading at `offset`, also after a GapError; a pack that is out is forgotten. Returns where the Broker goes on.
 
         Raises LaneRevoked, and ClusterError, after which everything is as it was before.
         """
         async with self._one_request:
-            await self._registration.seek(offset)
+            given = await self._registration.seek(offset)
             self._pacing.clear()
+            return given
 
     def heartbeat_failed(self, code: int, run: int) -> None:
         """The Broker said in a heartbeat that was sent in that run that it does not count this partition as ours."""

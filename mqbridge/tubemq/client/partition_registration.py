@@ -61,19 +61,24 @@ class PartitionRegistration:
         """Take the partition at its Broker, from `offset` when there is one. Raises ServerRefused, ClusterError."""
         return await self._take_patiently(read_status, offset, None)
 
-    async def start_at(self, read_status: int, offset: int) -> None:
-        """Take the partition exactly at `offset`: a later one is a gap, an earlier one is logged."""
+    async def start_at(self, read_status: int, offset: int) -> int:
+        """Take the partition at exactly `offset`: a later one is a gap, an earlier one is logged. Returns which it is."""
         answer = await self._take_patiently(read_status, offset, offset)
         if (given := answer.currOffset) < offset:
             log.warning("%s starts at offset %d, the last that its Broker knows, and not at %d", self._calls, given, offset)
+        return given
 
-    async def seek(self, offset: int) -> None:
-        """Go on at `offset`. Raises LaneRevoked, and ClusterError, after which everything is as it was before."""
+    async def seek(self, offset: int) -> int:
+        """Go on at `offset`; returns where the Broker goes on.
+
+        Raises LaneRevoked, and ClusterError, after which everything is as it was before.
+        """
         if self._state.is_over:
             self._state.check()
-        await self.start_at(0, offset)
+        given = await self.start_at(0, offset)
         if self._state.is_over:
             self._state.check()
+        return given
 
     async def renew(self) -> bool:
         """After the Broker has forgotten us, or a request was given up. False while the Master does not answer.

@@ -30,6 +30,17 @@ Place = tuple[int, int]
 """The offset of a pack, and the index of a message behind it."""
 
 
+def left_out(offset: int, index: int, begin: int, end: int) -> Place | None:
+    """Which messages a position leaves out of a partition that the Broker begins at `begin`, when its store ended at `end`.
+
+    None of a pack that begins elsewhere: that is what a Broker gives that no longer knows the offset. And none that came after
+    the position was made: each of those before has an entry of the index, unless the Broker lost it.
+    """
+    if begin != offset:
+        return None
+    return offset, min(index, max(0, end - offset) // INDEX_ENTRY_BYTES)
+
+
 class PackSlice(NamedTuple):
     """The messages from `first` to `last` (exclusive) of a pack, and the position behind them."""
 
@@ -84,8 +95,8 @@ async def read_range(
     """
     partition = await _open(masters, ref, group)
     try:
-        await partition.start_at(0, begin[0])
-        reader = _Range(partition, begin, end)
+        given = await partition.start_at(0, begin[0])
+        reader = _Range(partition, left_out(*begin, given, partition.max_offset) or (given, 0), end)
         while not reader.is_done:
             for found in await reader.step():
                 yield found

@@ -416,14 +416,36 @@ async def test_name_servers_are_not_needed_while_brokers_stay(cluster: Cluster, 
 async def test_a_forgetful_name_server_is_no_end(cluster: Cluster, producer: Producer):
     await asyncio.gather(*send(producer, b"1"))
     cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
+    cluster.unreachable.add(A)  # or it is connected again at once, and the route is not asked for
     cluster.link_to(A).drop()
     await asyncio.sleep(0.01)
     sent = send(producer, b"2")
     asked = len(cluster.asked[ROUTE])
     await until(lambda: len(cluster.asked[ROUTE]) > asked + 2)
     cluster.on[ROUTE] = route
+    cluster.unreachable.clear()
     await asyncio.gather(*sent)
     assert bodies(cluster) == [b"1", b"2"]
+
+
+async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_it(
+    cluster: Cluster, client: RocketmqClient, producer: Producer, caplog: pytest.LogCaptureFixture
+):
+    """Nobody would dial it again before the next heartbeat."""
+    caplog.set_level("INFO")
+    await asyncio.gather(*send(producer, b"1"))
+    cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
+    cluster.unreachable.add(A)
+    cluster.link_to(A).drop()
+    await until(lambda: client.connectivity.away_s is not None)
+    sent = send(producer, b"2")
+    asked = len(cluster.asked[ROUTE])
+    await until(lambda: len(cluster.asked[ROUTE]) > asked + 2)
+    assert [(record.levelname, record.name) for record in caplog.records] == [("WARNING", "mqbridge.net.connectivity")]
+    cluster.on[ROUTE] = route
+    cluster.unreachable.clear()
+    await asyncio.gather(*sent)
+    assert (client.connectivity.away_s, bodies(cluster)) == (None, [b"1", b"2"])
 
 
 async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: RocketmqClient, producer: Producer):
