@@ -90,6 +90,7 @@ GROUPS = (
     ("routes[].filter.include, exclude", "FilterRule"),
     ("routes[].filter.include, exclude: msg_type, key, properties.NAME", "Condition"),
     ("routes[].to", "Target"),
+    ("routes[].to.create", "CreateRule"),
     ("routes[].to.partitions", "PartitionRule"),
     ("routes[].to.edit", "EditRules"),
     ("routes[].delivery", "Delivery"),

@@ -27,8 +27,8 @@ class Checkpoints:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        check_folder(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._db = _open(path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
@@ -75,6 +75,12 @@ class Checkpoints:
         rows = [(route, p.cluster, p.topic, p.name, format_position(at), now) for (route, p), at in noted.items()]
         with self._db:
             self._db.executemany("INSERT OR REPLACE INTO checkpoint VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def check_folder(path: Path) -> None:
+    """Raise ConfigError unless the state file's folder is there. It is never made: its path may be spelled wrong."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"the folder {path.parent} does not exist", path="state", hint="Make it, or give `state` another path")
 
 
 def _open(path: Path) -> sqlite3.Connection:

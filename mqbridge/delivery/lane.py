@@ -60,6 +60,11 @@ class LaneDelivery:
         return len(self._tickets)
 
     @property
+    def messages(self) -> int:
+        """Messages that were sent and not yet stored."""
+        return self._tickets.messages
+
+    @property
     def oldest_at(self) -> float | None:
         """Loop time at which the oldest batch in flight was received."""
         return self._tickets.oldest_at
@@ -147,6 +152,7 @@ class LaneDelivery:
             for target, partition, one in placed:
                 future = target.outbound.send(partition, one)
                 ticket.legs += 1
+                target.progress.sent()
                 sent = self._sent.setdefault((target, partition), deque())
                 sent.append(future)
                 future.add_done_callback(partial(self._answered, ticket, target, one, sent))
@@ -173,6 +179,7 @@ class LaneDelivery:
         future: "asyncio.Future[Receipt]",
     ) -> None:
         sent.remove(future)
+        target.progress.answered()
         try:
             if future.cancelled():
                 self._leg_failed(ticket, share, DeliveryError(f"sending to {target.label} was cancelled"))
@@ -198,6 +205,7 @@ class LaneDelivery:
 
     def _passed(self, batch: Batch) -> None:
         self.position = batch.next
+        self._settings.counters.passed(batch, asyncio.get_running_loop().time())
         if self._settings.on_progress is not None:
             self._settings.on_progress(batch)
         if not self._tickets:
@@ -234,6 +242,7 @@ class LaneDelivery:
         await self._refusals.cancel()
         left = self._tickets.abandon()
         for ticket in left:
+            self._settings.counters.returned += ticket.batch.count
             self.lane.reject(ticket.batch, ticket.failures)
         if left:
             log.warning("%s: %d batches were not stored and will be delivered again", self.lane.partition, len(left))

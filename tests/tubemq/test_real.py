@@ -21,6 +21,7 @@ from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.range_reader import held_range, read_range
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.routes import TopicRoute
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
@@ -210,10 +211,11 @@ async def test_two_members_share_and_hand_over(client: Client, tubemq: TubeMQ) -
     def seen(*readings: Reading) -> list[bytes]:
         return [body for reading in readings for bodies in reading.got.values() for body in bodies]
 
-    first = await client.consumer(topic, group)
+    owners: dict[str, Reading] = {}
+    first = await client.consumer(topic, group, owners=owners)
     await send(400)
     await until(lambda: len(first.held) == 8 and first.count == 400)
-    second = await client.consumer(topic, group)
+    second = await client.consumer(topic, group, owners=owners)
     await send(400)
     await until(lambda: len(first.held) == 4 and len(second.held) == 4)
     assert not first.held & second.held
@@ -224,6 +226,7 @@ async def test_two_members_share_and_hand_over(client: Client, tubemq: TubeMQ) -
     await until(lambda: len(second.held) == 8)
     await until(lambda: set(seen(first, second)) == sent)
     assert len(seen(first, second)) == len(sent), "nothing twice"
+    assert not first.conflicts + second.conflicts, "two owners, at whatever time"
 
 
 async def test_a_range_is_found_among_messages_of_other_partitions(client: Client, tubemq: TubeMQ) -> None:
@@ -259,7 +262,7 @@ async def test_a_get_that_comes_late_moves_nothing(client: Client, tubemq: TubeM
         sender.submit(name, body, 0, None, None, done=lambda _: None)
     await sender.flush()
     partitions = HeldPartitions(
-        await member_of(client, group, topic), start=From.EARLIEST, heartbeat_s=60.0, max_gets=1, offsets=None
+        await member_of(client, group, topic), start=From.EARLIEST, heartbeat_s=60.0, budget=ReadBudget(GET_BYTES), offsets=None
     )
     partitions.seen_at = asyncio.get_running_loop().time()
     held = await partitions.take(sender.route.partitions[name])

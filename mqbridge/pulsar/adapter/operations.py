@@ -4,14 +4,16 @@ All of it is the administrators' REST interface, each partition a topic of its o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mqbridge.adapter import Bounds, Member
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Position
+from mqbridge.pulsar.adapter.keeping import group_warnings, keeping_subscriptions, policies_of, target_warnings
 from mqbridge.pulsar.adapter.topics import WHOLE, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
+from mqbridge.pulsar.client.admin_http import EXISTS
 from mqbridge.pulsar.client.subscription import READER_PREFIX
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
@@ -47,6 +49,23 @@ class PulsarOperations:
         await self._topics.existing(topic)
         names = await self._need_admin("listing groups").subscriptions(self._topics.parse(topic))
         return [name for name in names if not name.startswith(READER_PREFIX)]
+
+    async def check_subscription(self, topic: str, group: str) -> None:
+        """Raises ClusterError (FATAL) when it is not there, and brokers make none by themselves."""
+        if group in await self.groups(topic):
+            return
+        admin, full = self._need_admin("making a group"), self._topics.parse(topic)
+        own = (await admin.policies(f"{full.tenant}/{full.namespace}")).get("autoSubscriptionCreationOverride")
+        if own is None:
+            allowed = (await admin.call("GET", "/brokers/configuration/runtime"))["allowAutoSubscriptionCreation"] == "true"
+        else:
+            allowed = bool(own["allowAutoSubscriptionCreation"])
+        if not allowed:
+            raise ClusterError(
+                f"{full} has no subscription {group!r}, and its brokers make none by themselves "
+                "(allowAutoSubscriptionCreation): create it",
+                Failure.FATAL,
+            )
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The position behind everything that the subscription has acknowledged without a gap."""
@@ -114,6 +133,45 @@ class PulsarOperations:
         policies = await self._admin.policies(f"{full.tenant}/{full.namespace}")
         told = {ours: policies.get(theirs) for theirs, ours in _POLICIES.items()}
         return {name: _text(value) for name, value in told.items() if value is not None}
+
+    # --- what becomes of messages -----------------------------------------------------------------------------------
+
+    async def create_group(self, topic: str, group: str) -> None:
+        """Create the subscription at the first message, in each partition where it is missing."""
+        admin = self._need_admin("creating a subscription")
+
+        async def create(concrete: TopicName) -> None:
+            try:
+                await admin.create_subscription(concrete, group, EARLIEST)
+            except ServerRefused as error:
+                if error.code != EXISTS:
+                    raise
+
+        await self._each(topic, create)
+
+    def check_create_group(self) -> None:
+        """Only the REST interface creates subscriptions without consuming."""
+        self._need_admin("creating a subscription")
+
+    async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        """By the subscriptions, and the policies of retention, time to live and backlog."""
+        full = self._topics.parse(topic)
+        if not self._topics.is_kept(topic):
+            return [f"{full} keeps nothing: who is not connected when a message comes never gets it; use a persistent topic"]
+        if self._admin is None:
+            if group is not None:
+                return []
+            what = f"whether {full} keeps what is written there cannot be told without the REST interface"
+            return [f"{what}; set admin_url of cluster {self._cluster!r}"]
+        names = await self._topics.names(topic)
+        policies = await policies_of(self._admin, full, exists=names is not None)
+        if group is not None:
+            return group_warnings(full, policies, group)
+        if names is None or planned:
+            return target_warnings(full, policies, {name: set(planned) for name in names or (WHOLE,)})
+        stats = await self._admin.stats_by_partition(full, len(names) if names != (WHOLE,) else 0)
+        kept_for = {name: keeping_subscriptions(stats.get(str(self._concrete(topic, name)))) for name in names}
+        return target_warnings(full, policies, kept_for)
 
     # --- for all of these -------------------------------------------------------------------------------------------
 

@@ -44,15 +44,26 @@ class Consumer(ConsumerHandler):
                 raise self.ended
             await self._wait()
 
-    def take(self) -> Entry | None:
-        """The next entry if there is one."""
-        entry = self._inbox.take()
+    def take(self, *, lend: bool = False) -> Entry | None:
+        """The next entry if there is one; with `lend` its bytes count as held here until `give_back`."""
+        entry = self._inbox.take(lend=lend)
         if entry is None:
             return None
         self._acks.handed_out(entry.place)
         self._grant()
         entry.unpack()
         return entry
+
+    @property
+    def share(self) -> int:
+        """The bytes that it may hold."""
+        return self._inbox.credit.share
+
+    def give_back(self) -> None:
+        """What was taken to be lent is on the account of somebody else, or gone."""
+        if self._inbox.credit.lent:
+            self._inbox.credit.give_back()
+            self._grant()
 
     async def wait_active(self, active: bool) -> None:
         """Wait until a failover subscription makes this consumer the active one, or no longer does. Raises as `receive`."""
@@ -125,10 +136,20 @@ class Consumer(ConsumerHandler):
 
         What is acknowledged and not yet sent is forgotten: it would move the position again.
         """
+
+        async def ask() -> None:
+            try:
+                await self._requests.seek(entry, publish_time)
+            except ClusterError:
+                if self._connection() is None:
+                    self._reopen()  # the broker had closed the consumer to seek, and then its answer was lost
+                raise
+
         self._state.seeking()
+        self._acks.forget()
         self._inbox.drop()
         try:
-            await retrying(lambda: self._requests.seek(entry, publish_time), self._request_timeout_s)
+            await retrying(ask, self._request_timeout_s)
         finally:
             self._state.sought(entry)
             self._subscribe_anew(self._forget)

@@ -2,7 +2,7 @@
 
 One pull of a run is on its way at a time; the next one leaves when its answer is there and the budget has room. A pull waits at
 the broker only when the queue is known to be read to its end, so `at_end` is known at once and only idle queues wait there. An
-answer that moves nothing is followed by a pause: a broker that holds no pulls, or a slave that is behind, would be asked without end.
+answer that moves nothing is followed by a pause: a broker that holds no pulls, or a slave that is behind, would be asked for ever.
 
 Brokers tell of a reset once, in the answer to whichever pull they have: so one that was overtaken by a new run is still heard.
 """
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, ProtocolError, RemoteProtocolError, ServerRefused
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client import pulling
 from mqbridge.rocketmq.client.budget import Account, Budget, Charge
@@ -297,7 +298,7 @@ class PullLoop:
 
     async def _pause(self, error: MqbridgeError) -> None:
         delay = self._errors.delay()
-        log.warning("%s: pulling goes on in %.1f s: %s", self._name, delay, error)
+        log.log(level_of(error, logging.WARNING), "%s: pulling goes on in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
             self._context.look_again()
         await asyncio.sleep(delay)

@@ -1,13 +1,13 @@
 """The configuration of a TubeMQ cluster."""
 
 from typing import Any, Self
-from urllib.parse import parse_qs
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from mqbridge.adapter import ClusterModel
 from mqbridge.config.units import Duration
+from mqbridge.config.urls import ADMIN, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.tubemq.client.master import DEFAULT_PORT
 
@@ -41,15 +41,19 @@ class TubeMQCluster(ClusterModel):
         "reacts; a Master takes a consumer for dead after 30 s without one.",
     )
     request_timeout: Duration = Field(
-        default=10.0, ge=1.0, le=600.0, description="How long to wait for an answer; servers drop requests that waited longer."
+        default=10.0,
+        ge=1.0,
+        le=600.0,
+        description="How long a server may be silent before its answers count as lost; bytes that move, either way, count as "
+        "life. Servers drop requests that waited longer.",
     )
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`tubemq://host:8715[,host:8715][?admin=http://host:8080]`; a short heartbeat, because a person waits."""
-        masters, _, query = url.removeprefix("tubemq://").partition("?")
-        given = parse_qs(query).get("admin")
-        return cls(masters=tuple(masters.split(",")), admin_url=given[0] if given else None, heartbeat=URL_HEARTBEAT)
+        """`tubemq://host:8715[,host:8715][?admin=http://host:8080&admin_token=…]`; a short heartbeat, because a person waits."""
+        masters, settings = split_url(url, cls, without={"masters"}, short=ADMIN)
+        addresses = masters.removeprefix("tubemq://").rstrip("/")
+        return cls.model_validate({"heartbeat": URL_HEARTBEAT} | settings | {"masters": addresses})
 
     @field_validator("masters", mode="before")
     @classmethod

@@ -14,13 +14,12 @@ from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
+from mqbridge.tubemq.client.range_reader import left_out
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
 FORMAT = "tubemq.pack"
 """`Batch.data` is the sequence of the pack's messages as the Broker sent them."""
-HELD_PER_MESSAGE = 64
-"""Memory that a parsed message takes beyond its bytes in the answer: 40 to 67 were measured, for bodies of 10 B to 1 kB."""
 
 IndexOf = Callable[[str, str], Awaitable[int]]
 """The index of a partition of a topic, by its name."""
@@ -57,10 +56,7 @@ class TubeMQLane:
         self.revoked = held.revoked
         self._held, self._zone = held, zone
         self._skip: tuple[int, int] | None = None
-        """After a seek: the offset of a pack, and how many of its messages are left out. A Broker begins with whole packs.
-
-        It says nothing of a pack that begins elsewhere, which is what a Broker gives that no longer knows that offset.
-        """
+        """After a seek: the offset of a pack, and how many messages behind it are left out. Brokers begin with whole packs."""
 
     @property
     def caught_up(self) -> bool:
@@ -70,6 +66,7 @@ class TubeMQLane:
     async def receive(self) -> Batch:
         """The next pack, after the one before was acknowledged or rejected."""
         held = self._held
+        held.pack_taken()
         await held.settled()
         while True:
             pack = await held.fetch()
@@ -77,6 +74,7 @@ class TubeMQLane:
             if skip < len(pack.messages):
                 # Only a commit tells where a pack ends, and the next pack's first position is greater than this one in any case.
                 return batch_of(pack, skip, len(pack.messages), (pack.offset, len(pack.messages)), self.partition, self._zone)
+            held.pack_taken()
             await self._leave_out(pack, skip)
 
     def _left_out(self, pack: Pack) -> int:
@@ -94,18 +92,20 @@ class TubeMQLane:
         """Confirm the pack."""
         if self._is_out(batch):
             self._skip = None
+            self._held.pack_taken()
             self._held.confirm()
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Have the pack read again."""
         if self._is_out(batch):
+            self._held.pack_taken()
             self._held.reject(delay_s)
 
     async def seek(self, position: Position) -> None:
         """Register anew at the position's offset. Messages of its pack that lie before it are left out."""
         offset, skip = position
-        await self._held.seek(offset)
-        self._skip = (offset, skip)
+        begin = await self._held.seek(offset)
+        self._skip = left_out(offset, skip, begin, self._held.max_offset)
 
     async def release(self, deadline: float | None = None) -> None:
         """Give the partition back."""
@@ -126,7 +126,7 @@ def batch_of(pack: Pack, first: int, last: int, behind: Position, partition: Par
         partial(_decode, pack, first, last, zone),
         count=count,
         size=size,
-        held_bytes=pack.size + HELD_PER_MESSAGE * len(pack.messages),
+        held_bytes=pack.held_bytes,
         mentions=partial(_mentions, messages),
         first=(pack.offset, first),
         next=behind,

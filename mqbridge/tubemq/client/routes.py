@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
@@ -72,9 +73,8 @@ class Routes:
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicRoute] = {}
         self._task: asyncio.Task[None] | None = None
-        self._refreshing = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
-        self._refreshed = 0
 
     async def start(self) -> None:
         """Register with the Master. Raises ClusterError after five tries."""
@@ -85,12 +85,12 @@ class Routes:
 
     async def close(self) -> None:
         """Tell the Master that this producer goes."""
-        await cancel(self._task)
+        await cancel(self._task, self._refreshing)
         try:
             request = CloseRequestP2M(clientId=self.client_id, authInfo=self.masters.certificate())
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
         except (ClusterError, ProtocolError) as error:
-            log.info("the Master was not told that producer %s is gone: %s", self.client_id, error)
+            log.log(level_of(error, logging.INFO), "the Master was not told that producer %s is gone: %s", self.client_id, error)
 
     async def topic(self, topic: str) -> TopicRoute:
         """The route of a topic, from now on kept current. Raises ServerRefused (FATAL) when the Master knows no such topic.
@@ -115,14 +115,25 @@ class Routes:
         return known if known.partitions else None
 
     async def refresh(self) -> None:
-        """Bring all routes up to date now; all who ask at once share one answer. Raises ClusterError."""
-        known = self._refreshed
-        async with self._refreshing:
-            if self._topics and self._refreshed == known:
-                for info in await self._ask(sorted(self._topics)):
-                    if info.topic in self._topics:
-                        self._topics[info.topic].learn(info, self._brokers)
-                self._refreshed += 1
+        """Bring all routes up to date now; all who ask at once share one question, its answer or its error.
+
+        It goes on when whoever asked gives up waiting. Raises ClusterError.
+        """
+        if self._refreshing is None:
+            self._refreshing = spawn(self._refresh(), f"tubemq routes of {self.client_id}", quiet=True)
+            self._refreshing.add_done_callback(self._refreshed)
+        await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> None:
+        if self._topics:
+            for info in await self._ask(sorted(self._topics)):
+                if info.topic in self._topics:
+                    self._topics[info.topic].learn(info, self._brokers)
+
+    def _refreshed(self, task: "asyncio.Task[None]") -> None:
+        self._refreshing = None
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may be left who does
 
     async def _heartbeats(self) -> None:
         while True:
@@ -130,7 +141,12 @@ class Routes:
             try:
                 await self.refresh()
             except (ClusterError, ProtocolError) as error:
-                log.warning("a producer heartbeat failed, trying again in %g s: %s", self._heartbeat_s, error)
+                log.log(
+                    level_of(error, logging.WARNING),
+                    "a producer heartbeat failed, trying again in %g s: %s",
+                    self._heartbeat_s,
+                    error,
+                )
 
     async def _register(self) -> None:
         request = RegisterRequestP2M(

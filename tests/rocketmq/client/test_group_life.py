@@ -27,7 +27,7 @@ from mqbridge.rocketmq.wire.bodies.locks import LockRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
-from tests.kit.virtual import VirtualLoop
+from tests.kit.virtual_time import VirtualTimeLoop
 from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
 from tests.rocketmq.client.groups import Groups
 
@@ -46,7 +46,7 @@ MOMENTS = st.sampled_from([0.0, 0.0, 0.01, 0.5, 3.0])
 class World:
     """The brokers, and what the applications of all members have done."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
+    def __init__(self, loop: VirtualTimeLoop) -> None:
         self.loop = loop
         self.cluster = Cluster()
         self.groups = Groups(self.cluster)
@@ -245,7 +245,7 @@ class GroupLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.loop = VirtualLoop()
+        self.loop = VirtualTimeLoop()
         self.world = World(self.loop)
         self.patch.setattr(connection, "dial", self.world.cluster.dial)
         self.world.holders = self.holds

@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from mqbridge.errors import ConnectionLost, RequestTimeout
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.payload import checksum
@@ -242,6 +243,7 @@ class Model:
         self.broker, self.master, self.faults = ModelBroker(), ModelMaster(topics), Faults()
         self.sessions: dict[tuple[str, int], ModelSession] = {}
         self.away: set[tuple[str, int]] = set()
+        self.connectivity = Connectivity("model")
         broker, master = self.broker, self.master
         self.handlers: dict[int, tuple[type[Message], Callable[[Any], Message]]] = {
             rpc.PRODUCER_REGISTER: (m.RegisterRequestP2M, master.producer_register),
@@ -317,6 +319,7 @@ class ModelSession:
     """What a client sees of one server."""
 
     local_host = "10.0.0.9"
+    is_writable = True
 
     def __init__(self, model: Model, host: str, port: int) -> None:
         self.model, self.host, self.port, self.address = model, host, port, f"{host}:{port}"
