@@ -2,7 +2,7 @@
 
 One pull of a run is on its way at a time; the next one leaves when its answer is there and the budget has room. A pull waits at
 the broker only when the queue is known to be read to its end, so `at_end` is known at once and only idle queues wait there. An
-answer that moves nothing is followed by a pause: a broker that holds no pulls, or a slave that is behind, would be asked for ever.
+answer that moves nothing is followed by a pause, as a broker may hold no pulls, and a slave may be behind.
 
 Brokers tell of a reset once, in the answer to whichever pull they have: so one that was overtaken by a new run is still heard.
 """
