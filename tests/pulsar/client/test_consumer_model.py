@@ -196,6 +196,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         if self.kind == "single acks":
             if self.run_of_last == self.consumer.run:
                 self.do(self.consumer.acknowledge, place)
+                self.taken.remove(place)  # an application says it once for each time that it was handed out
         else:
             self.do(self.consumer.acknowledge_up_to, place)
 
