@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from mqbridge.adapter import Adapter, Cluster, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
+from mqbridge.gateway.closing import close_by
 from mqbridge.net.tasks import cancel, spawn
 
 
@@ -27,7 +28,8 @@ async def connect(configs: Mapping[str, ClusterConfig], adapters: Mapping[str, A
 
 async def close(clusters: Iterable[Cluster], deadline: float | None = None) -> None:
     """Close them; one that fails to is no reason to leave the others."""
-    await asyncio.gather(*(cluster.close(deadline) for cluster in clusters), return_exceptions=True)
+    closing = (close_by(deadline, f"closing cluster {cluster.name}", cluster.close(deadline)) for cluster in clusters)
+    await asyncio.gather(*closing, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

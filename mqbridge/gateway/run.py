@@ -18,6 +18,7 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.gateway.change import Change, compare
+from mqbridge.gateway.closing import GRACE_S, settle_by
 from mqbridge.gateway.clusters import close, connect
 from mqbridge.gateway.http import StatusServer
 from mqbridge.gateway.outcome import Outcome, outcome_of
@@ -77,7 +78,7 @@ class Gateway:
                 await cancel(*helpers)
                 for route in self.routes:
                     route.stop(self._deadline)
-                await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+                await settle_by(self._deadline + 2 * GRACE_S, "a route", *self._tasks.values())
         return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began)
 
     async def apply(self, config: Config) -> Change:
@@ -85,11 +86,11 @@ class Gateway:
         change = compare(self.config, config, self.routes)
         async with contextlib.AsyncExitStack() as undo:
             reached = await connect(change.clusters, self.adapters)
-            undo.push_async_callback(close, reached.values())
+            undo.push_async_callback(lambda: close(reached.values(), self._deadline))
             kept = {name: cluster for name, cluster in self.clusters.items() if name not in change.unused}
             begin = {route.name: self._route(route, kept | reached, config.shutdown_timeout) for route in change.begin}
             for route in begin.values():
-                undo.push_async_callback(route.close)
+                undo.push_async_callback(self._close_route, route)
                 await route.prepare()
             self._applying = True
             try:
@@ -123,7 +124,7 @@ class Gateway:
         stack.push_async_callback(self._close_all)
         if config.state is not None:
             self._checkpoints = Checkpoints(config.state)
-            stack.callback(self._checkpoints.close)
+            stack.push_async_callback(self._close_checkpoints, self._checkpoints)
             writer = spawn(self._checkpoints.run(), "checkpoints")
             stack.push_async_callback(cancel, writer)
         self.routes = [self._route(route, self.clusters, config.shutdown_timeout) for route in config.routes]
@@ -149,7 +150,13 @@ class Gateway:
         await route.close()
 
     async def _close_routes(self) -> None:
-        await asyncio.gather(*(route.close(self._deadline) for route in self.routes), return_exceptions=True)
+        await asyncio.gather(*map(self._close_route, self.routes), return_exceptions=True)
+
+    async def _close_route(self, route: Route) -> None:
+        await route.close(self._deadline)
+
+    async def _close_checkpoints(self, checkpoints: Checkpoints) -> None:
+        await checkpoints.close(self._deadline)
 
     async def _close_unused(self) -> None:
         while self._unused:

@@ -309,7 +309,7 @@ class FilesOutbound:
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """Every send is done when it returns: there is nothing to take back."""
 
     def partition_of(self, key: bytes) -> int:
         """CRC32 of the key modulo the partitions."""

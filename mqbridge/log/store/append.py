@@ -8,7 +8,7 @@ tried again as it is, before anything that came later.
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from mqbridge.adapter import MessageFailure, Receipt
@@ -93,6 +93,17 @@ class Appender:
         for future in futures:
             if not future.done():
                 future.set_exception(error)
+
+    def withdraw(self, futures: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Fail those of these that are in no running transaction."""
+        waiting = [*self._group, *self._queue] if self._scheduled is not None else list(self._queue)
+        taken_back = [append for append in waiting if append.future in futures]
+        if taken_back:
+            gone = set(taken_back)
+            self._queue = deque(append for append in self._queue if append not in gone)
+            self._group = [append for append in self._group if append not in gone]
+        for append in taken_back:
+            append.failed("it was taken back")
 
     def _commit(self) -> None:
         self._scheduled = None
