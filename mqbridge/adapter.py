@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -330,6 +330,25 @@ class Operations(Protocol):
     async def settings(self, topic: str) -> Mapping[str, str]:
         """How the topic is set up, in the system's own words, for people; empty where there is nothing to say."""
 
+    async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        """What deletes messages of the topic before they are consumed: a sentence each, which ends with what to do about it.
+
+        With a `group`, of a source: what threatens messages that this group has still to read. Without, of a target: what
+        threatens messages that are written there; the topic may be missing yet, and `planned` are the groups that are made with
+        it. Only looks. A sentence stays the same as long as nothing changes: it is logged when it is new.
+        """
+
+
+@runtime_checkable
+class GroupMaker(Protocol):
+    """Operations of a system in which a topic keeps messages for the groups that it has, and may delete them without any.
+
+    Only there a target's `create` may name subscriptions.
+    """
+
+    async def create_group(self, topic: str, group: str) -> None:
+        """Make the group, at the first message, in each partition where it is missing; elsewhere it stays where it is."""
+
 
 class Cluster(Protocol):
     """A configured cluster, the owner of its connections."""
@@ -436,6 +455,8 @@ class Adapter:
     table: FieldTable
     """What becomes of every field of its messages."""
     preview: Preview
+    uniform_groups: bool = False
+    """The members of a group must all subscribe to the same: they are refused otherwise, or take messages from each other."""
 
 
 GROUP = "mqbridge.adapters"

@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "adapter": MODEL | {"mapping"},
     "receipts": CONTRACT,
     "ranges": CONTRACT,
+    "retention": CONTRACT,
     "mapping": {"errors", "message", "wire"},
     "routing": CONTRACT | {"config"},
     "delivery": CONTRACT | {"net", "routing"},
@@ -38,7 +39,7 @@ for system in SYSTEMS:
         inner["client"]: {"errors", "wire", "net", inner["wire"]},
         inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
-        inner["adapter"]: CONTRACT | {"config", "net", "ranges", "receipts", "wire", system, *inner.values()},
+        inner["adapter"]: CONTRACT | {"config", "net", "ranges", "receipts", "retention", "wire", system, *inner.values()},
         system: CONTRACT | {"net"},
     }
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}

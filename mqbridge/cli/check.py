@@ -65,6 +65,7 @@ def _plan(route: Route) -> dict[str, Any]:
         "to": [{"cluster": target.cluster, "topic": target.topic} for target in route.targets],
         "topics": [],
         "notes": [],
+        "warnings": [],
         "error": None,
     }
 
@@ -93,6 +94,7 @@ def _seen(found: Survey) -> dict[str, Any]:
     return {
         "topics": [{"topic": one.topic, "partitions": one.partitions, "targets": one.targets} for one in found.topics],
         "notes": [note for one in found.topics for note in one.notes],
+        "warnings": found.warnings,
         "error": "; ".join(found.problems) or None,
     }
 
@@ -105,6 +107,8 @@ def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: li
     for route in routes:
         for note in route["notes"]:
             say(f"route {route['name']}: {note}")
+        for warning in route["warnings"]:
+            say(f"WARNING: route {route['name']}: {warning}")
     if not any(row["error"] for row in [*clusters, *routes]):
         say(f"{file}: no problems ({_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')})")
 

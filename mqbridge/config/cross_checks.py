@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mqbridge.adapter import Adapter
 from mqbridge.config.document import Document, Path
 from mqbridge.config.options.edit import templates_in
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
@@ -19,13 +20,15 @@ Section = tuple[Path, Mapping[str, Any]]
 """A mapping of the file and its path."""
 
 
-def cross_check(document: Document) -> list[ConfigError]:
+def cross_check(document: Document, adapters: Mapping[str, Adapter]) -> list[ConfigError]:
     """Every problem between the parts of a configuration."""
     data = document.data
     routes = list(_sections(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
     clusters = data.get("clusters") if isinstance(data, dict) else None
     known = set(clusters) if isinstance(clusters, dict) else set()
     errors = list(_unique_names(document, routes))
+    if isinstance(clusters, dict):
+        errors += _uniform_groups(document, routes, clusters, adapters)
     for path, route in routes:
         for end_path, end in _ends(path, route):
             errors.extend(_cluster_exists(document, end_path, end, known))
@@ -70,6 +73,37 @@ def _unique_names(document: Document, routes: list[Section]) -> Iterator[ConfigE
                 (*path, "name"), f"the route name {name!r} is already used ({document.location(seen[name])})", "Choose another"
             )
         seen.setdefault(name, (*path, "name"))
+
+
+def _uniform_groups(
+    document: Document, routes: list[Section], clusters: Mapping[str, Any], adapters: Mapping[str, Adapter]
+) -> Iterator[ConfigError]:
+    """Routes of one group are its members, also under two names of one cluster: where systems need it, all subscribe alike."""
+    seen: dict[tuple[str, str], tuple[Path, str]] = {}
+    for path, route in routes:
+        for source_path, source in _section(route, "from", path):
+            name, group = source.get("cluster"), source.get("group")
+            cluster = clusters.get(name) if isinstance(name, str) else None
+            if not isinstance(cluster, dict) or not isinstance(group, str):
+                continue
+            adapter = adapters.get(str(cluster.get("system")))
+            if adapter is None or not adapter.uniform_groups:
+                continue
+            where, wanted = seen.setdefault((repr(cluster), group), (source_path, _subscription(source)))
+            if wanted != _subscription(source):
+                yield document.error(
+                    (*source_path, "group"),
+                    f"the group {group!r} is also that of the route in {document.location(where)}, which subscribes to something "
+                    f"else; all members of a {adapter.system} group must subscribe to the same",
+                    "Give this route a group of its own, or make one route of both",
+                )
+
+
+def _subscription(source: Mapping[str, Any]) -> str:
+    """What a group would subscribe to: the topics as they are written, and what its system filters by."""
+    types = source.get("msg_types")
+    wanted = sorted(set(_source_topics(source))), sorted(map(str, types)) if isinstance(types, list) else types
+    return repr((*wanted, source.get("options")))
 
 
 def _cluster_exists(document: Document, path: Path, end: Mapping[str, Any], known: set[str]) -> Iterator[ConfigError]:

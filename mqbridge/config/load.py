@@ -54,9 +54,10 @@ def from_dict(data: Mapping[str, Any], *, adapters: Mapping[str, Adapter] | None
 
 
 def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Config:
-    systems = SystemOptions(document, load_adapters() if adapters is None else adapters)
+    adapters = load_adapters() if adapters is None else adapters
+    systems = SystemOptions(document, adapters)
     data = systems.filled()
-    errors = document.errors + systems.errors + cross_check(document)
+    errors = document.errors + systems.errors + cross_check(document, adapters)
     try:
         config = Config.model_validate(data)
     except ValidationError as error:

@@ -61,7 +61,7 @@ clusters:
   archive: {system: log, path: archive.db}
 routes:
   - name: orders
-    from: {cluster: old, topic: "~orders_(?P<region>.+)", group: mqbridge, refresh: 30s}
+    from: {cluster: old, topic: "~orders_(?P<region>.+)", group: regions, refresh: 30s}
     filter:
       include:                                        # one of these
         - msg_type: {one_of: [created, paid]}
@@ -90,6 +90,7 @@ GROUPS = (
     ("routes[].filter.include, exclude", "FilterRule"),
     ("routes[].filter.include, exclude: msg_type, key, properties.NAME", "Condition"),
     ("routes[].to", "Target"),
+    ("routes[].to.create", "CreateRule"),
     ("routes[].to.partitions", "PartitionRule"),
     ("routes[].to.edit", "EditRules"),
     ("routes[].delivery", "Delivery"),

@@ -6,7 +6,7 @@ compares them with what the clusters have later on: it grows targets, and says w
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from pydantic import BaseModel
 
@@ -17,11 +17,12 @@ from mqbridge.config.patterns import is_pattern
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.gateway.cautions import TopicUse, group_maker, warnings_about
 from mqbridge.gateway.topic_selection import select_from
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
-from mqbridge.routing.partitions import Partitioner, advice, misplaced, partitions_needed, unplaced
+from mqbridge.routing.partitions import Partitioner, advice, misplaced, partitions_made, partitions_needed, unplaced
 from mqbridge.routing.topics import Selected, render
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,15 @@ class Ends:
                 return f"{opened.target.label} has no place for {partition}: {why}"
         return None
 
+    async def warnings(self) -> list[str]:
+        """What deletes messages of the source before the group reads them, or of the targets before anybody does."""
+        group, letters = self._config.source.group, self._config.delivery.dead_letter
+        uses = [TopicUse(self._source.name, topic, group) for topic in self._opened]
+        uses += [TopicUse(one.config.cluster, one.topic) for opened in self._opened.values() for one in opened]
+        if letters is not None:
+            uses.append(TopicUse(letters.cluster, letters.topic))
+        return await warnings_about(uses, self._clusters)
+
     async def look(self) -> bool:
         """Grow targets whose source grew; whether the route has to begin anew to use what there is now. Raises ClusterError."""
         anew = False
@@ -119,7 +129,7 @@ class Ends:
         name, rule = render(config.topic, selected), config.partitions
         needed = partitions_needed(rule, len(topic.partitions))
         if config.create:
-            await self._create(config.cluster, name, needed)
+            await self._create(config.cluster, name, partitions_made(config, len(topic.partitions)), config.subscriptions)
         outbound = await self._outbound(config.cluster, name, config.options)
         label = f"{config.cluster}/{name}"
         if missing := misplaced(rule, topic, outbound.partitions):
@@ -146,9 +156,14 @@ class Ends:
         spellings = [topic] if described is None else [topic, described.name, *described.aliases]
         return LoopGuard(cluster, spellings, delivery.max_hops, self._looped)
 
-    async def _create(self, cluster: str, topic: str, partitions: int) -> None:
+    async def _create(self, cluster: str, topic: str, partitions: int, groups: Collection[str] = ()) -> None:
+        """Create or grow a topic, and make its groups before anything is written there."""
+        maker = group_maker(self._clusters[cluster], groups)
         if self._clusters[cluster].capabilities.create_topics:
             await self._clusters[cluster].create(topic, partitions)
+        if maker is not None:
+            for group in groups:
+                await maker.create_group(topic, group)
 
     async def _outbound(self, cluster: str, topic: str, options: BaseModel | None) -> Outbound:
         """The outbound into a topic: one for all source topics that go there, so that its options can name a producer."""
@@ -173,9 +188,9 @@ class Ends:
     async def _grown(self, opened: Opened, source_partitions: int) -> bool:
         """Grow a target that has become too small; whether its outbound has to be opened anew to see what there is."""
         config, cluster = opened.config, self._clusters[opened.config.cluster]
-        needed = partitions_needed(config.partitions, source_partitions)
+        needed = partitions_made(config, source_partitions)
         if config.create and opened.target.outbound.partitions < needed:
-            await self._create(config.cluster, opened.topic, needed)
+            await self._create(config.cluster, opened.topic, needed, config.subscriptions)
         if cluster.capabilities.growing_outbound:
             return False
         described = await cluster.describe(opened.topic)

@@ -18,6 +18,7 @@ from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.gateway.cautions import Cautions
 from mqbridge.gateway.closing import close_by
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
@@ -75,6 +76,8 @@ class Route:
         self._deadline: float | None = None
         self._rejoin = Backoff(REJOIN_FIRST_S, REJOIN_MOST_S)
         self._loop_logged_at = float("-inf")
+        self.cautions = Cautions(self.name, self._warnings)
+        """What deletes messages of its topics before they are consumed."""
 
     # --- state, for health, metrics and --until-idle ------------------------------------------------------------------
 
@@ -127,6 +130,7 @@ class Route:
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or an error, which is kept in `error`; then drain and leave the group."""
+        looking = spawn(self.cautions.run(), f"cautions of {self.name}")
         try:
             while not self._ended.is_set():
                 try:
@@ -144,6 +148,8 @@ class Route:
                     await self._pause(self.trouble)
         except Exception as error:  # noqa: BLE001 - even a bug stops this route alone
             self._fail(error)
+        finally:
+            await cancel(looking)
 
     def stop(self, deadline: float | None = None) -> None:
         """Take no more; `run` then drains and returns, by this loop time or within what `drain_within` says."""
@@ -225,6 +231,9 @@ class Route:
             expected = isinstance(error, MqbridgeError)
             log.error("route %s stopped: %s", self.name, error if expected else repr(error), exc_info=None if expected else error)
         self._ended.set()
+
+    async def _warnings(self) -> list[str]:
+        return await self._ends.warnings()  # of the topics that there are by now
 
     def _make_ends(self) -> Ends:
         return Ends(self.config, self._clusters, self._looped)

@@ -7,8 +7,9 @@ from mqbridge.adapter import Cluster, Topic
 from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target
 from mqbridge.errors import MqbridgeError
+from mqbridge.gateway.cautions import TopicUse, group_maker, warnings_about
 from mqbridge.gateway.topic_selection import select_from
-from mqbridge.routing.partitions import advice, misplaced, partitions_needed
+from mqbridge.routing.partitions import advice, misplaced, partitions_made, partitions_needed
 from mqbridge.routing.topics import Selected, render
 
 
@@ -28,6 +29,8 @@ class Survey:
 
     topics: list[Found] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What deletes messages before they are consumed."""
 
 
 async def survey(route: Route, clusters: Mapping[str, Cluster]) -> Survey:
@@ -53,6 +56,7 @@ async def _look(route: Route, source: Cluster, clusters: Mapping[str, Cluster], 
             continue
         found = Found(selected.topic, len(topic.partitions), [render(target.topic, selected) for target in route.targets])
         result.topics.append(found)
+        result.warnings += await warnings_about([TopicUse(source.name, selected.topic, route.source.group)], clusters)
         for target in route.targets:
             if (cluster := clusters.get(target.cluster)) is not None:
                 await _look_at_target(target, selected, topic, cluster, found, result)
@@ -68,7 +72,10 @@ async def _look_at_target(
     have = 0 if described is None else len(described.partitions)
     needed = partitions_needed(rule, len(topic.partitions))
     will_create = target.create and cluster.capabilities.create_topics
-    count = max(have, needed) if will_create else have
+    count = max(have, partitions_made(target, len(topic.partitions))) if will_create else have
+    group_maker(cluster, target.subscriptions)
+    use = TopicUse(cluster.name, name, None, target.subscriptions)
+    result.warnings += await warnings_about([use], {cluster.name: cluster})
     if not count:
         why = "cannot create it" if target.create else "`create` is off"
         result.problems.append(f"cluster {cluster.name!r} has no topic {name!r}, and {why}")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import cast
 
 from mqbridge.errors import ConnectionLost, ProtocolError
+from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
 from mqbridge.wire.cutter import FrameCutter, Measure
 
 FLUSH_BYTES = 256 << 10
@@ -41,6 +42,9 @@ class Endpoint(asyncio.Protocol):
         """Whether sending makes sense: it is connected, and nobody has ended it."""
         self.received_at = 0.0
         """Loop time of the last bytes, for keep-alive."""
+        self.is_writable = True
+        """Whether the peer keeps up with what is sent."""
+        self._written = 0
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
 
@@ -74,12 +78,26 @@ class Endpoint(asyncio.Protocol):
         self._closed.set()
         self._on_lost(error)
 
+    def limit_queue(self, size: int, unsent: int) -> None:
+        """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=size, low=size // 4)
+            limit_unsent(self._transport, unsent)
+
+    @property
+    def delivered(self) -> int:
+        """Bytes that have left us, as far as the platform tells: a number that grows while the peer takes any."""
+        transport = self._transport
+        return self._written if transport is None else self._written - transport.get_write_buffer_size() - undelivered(transport)
+
     def pause_writing(self) -> None:
         """The peer is slower than we are."""
+        self.is_writable = False
         self._writable.clear()
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
+        self.is_writable = True
         self._writable.set()
 
     # --- sending ----------------------------------------------------------------------------------------------------
@@ -102,6 +120,7 @@ class Endpoint(asyncio.Protocol):
         if not outbox or self._transport is None:
             return
         self._outbox, self._outbox_bytes = [], 0
+        self._written += size
         if size < len(outbox) * JOIN_BELOW_BYTES:
             self._transport.write(b"".join(outbox))
         else:
@@ -114,12 +133,14 @@ class Endpoint(asyncio.Protocol):
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def abort(self, error: Exception) -> None:
-        """End at once for this reason."""
+    def abort(self, error: Exception, *, discard: bool = False) -> None:
+        """End at once for this reason. With `discard` nothing of what is still under way arrives after that."""
         self.alive = False
         if self._error is None:
             self._error = error
         if self._transport is not None:
+            if discard:
+                discard_when_closed(self._transport)
             self._transport.abort()
 
     async def close(self, timeout: float = 2.0) -> None:

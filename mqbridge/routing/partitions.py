@@ -14,7 +14,9 @@ batch: a target that grows is used at once.
 from collections.abc import Callable, Iterable, Mapping
 
 from mqbridge.adapter import Outbound, Topic
+from mqbridge.config.options.create_rule import CreateRule
 from mqbridge.config.options.partition_rule import By, PartitionRule
+from mqbridge.config.options.target import Target
 from mqbridge.message import Share
 from mqbridge.routing.keys import picker
 
@@ -23,8 +25,14 @@ Placed = tuple[int, Share]
 
 
 def partitions_needed(rule: PartitionRule, source_partitions: int) -> int:
-    """How many partitions a target is made with, or grown to."""
+    """How many partitions a target is made with, or grown to, unless its `create` says it."""
     return max([source_partitions, *(place + 1 for place in rule.table.values())])
+
+
+def partitions_made(target: Target, source_partitions: int) -> int:
+    """How many partitions a target is made with, or grown to."""
+    said = target.create.partitions if isinstance(target.create, CreateRule) else None
+    return partitions_needed(target.partitions, source_partitions) if said is None else said
 
 
 def unplaced(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
@@ -46,7 +54,7 @@ def misplaced(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
     return {name: why for name, why in found if why is not None}
 
 
-def advice(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool) -> str:
+def advice(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool | CreateRule) -> str:
     """What to do about partitions without a place."""
     if rule.by == "table" and (missing := [name for name in names if name not in rule.table]):
         return f"Add {', '.join(map(repr, missing))} to the table, or use `by: modulo`"

@@ -86,6 +86,14 @@ def test_check_looks_at_the_clusters(invoke: Invoke, config: Path, orders: list[
     assert "3 partitions" in invoke("check", config, "--connect").out
 
 
+def test_check_warns_of_what_deletes_messages(invoke: Invoke, config: Path, orders: list[Any]) -> None:
+    config.write_text(config.read_text().replace("target.db'", "target.db', retention: 2h"))
+    (warning,) = invoke("check", config, "--connect", "--json").json["routes"][0]["warnings"]
+    assert warning.startswith("cluster target: orders-copy keeps messages for 2 hours only (retention=2h)")
+    answer = invoke("check", config, "--connect")
+    assert (answer.code, f"WARNING: route copy: {warning}" in answer.err) == (0, True)
+
+
 def test_check_misses_a_topic(invoke: Invoke, config: Path) -> None:
     answer = invoke("check", config, "--connect")
     assert answer.code == 3

@@ -225,7 +225,7 @@ def test_the_schema_takes_one_value_for_a_list_of_one_wherever_the_models_do() -
         for key, value in body.get("properties", {}).items()
         if any(choice.get("items") in value["anyOf"] for choice in value.get("anyOf", ()) if "items" in choice)
     }
-    assert single == {"Route.to", "FilterRules.include", "FilterRules.exclude", "PartitionRule.key"}
+    assert single == {"Route.to", "FilterRules.include", "FilterRules.exclude", "PartitionRule.key", "CreateRule.subscriptions"}
     assert ONE_OR_MORE not in json.dumps(schema)
 
 

@@ -1,6 +1,7 @@
 """Every way to be wrong, with the exact line, path, problem and hint that a person gets."""
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,53 @@ def test_every_problem_is_named_at_once_and_in_the_order_of_lines() -> None:
         ["f.yaml:9", "routes[1].from.group"],
         ["f.yaml:11", "shutdown"],
     ]
+
+
+# --- groups whose members must all subscribe to the same ------------------------------------------------------------------
+
+UNIFORM = {"fake": replace(ADAPTERS["fake"], uniform_groups=True)}
+
+
+def two_routes(source: str, cluster: str = "{system: fake, masters: [x]}") -> str:
+    return GOOD.replace("b: {system: fake, masters: [x]}", f"b: {cluster}") + (
+        f"  - name: s\n    from: {{{source}}}\n    to: {{cluster: b, topic: copy}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "cluster: a, topic: bills, group: g",
+        "cluster: a, topics: [orders, bills], group: g",
+        "cluster: a, topic: orders, group: g, msg_types: [x]",
+        "cluster: a, topic: orders, group: g, options: {pull_bytes: 7}",
+        "cluster: b, topic: bills, group: g",  # the same cluster by another name
+    ],
+)
+def test_two_routes_of_one_group_that_subscribe_to_different_things_are_refused(source: str) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        parse(two_routes(source), "f.yaml", environ={}, adapters=UNIFORM)
+    (error,) = caught.value.errors
+    assert str(error) == (
+        "f.yaml:9: routes[1].from.group: the group 'g' is also that of the route in f.yaml:6, which subscribes to something "
+        "else; all members of a fake group must subscribe to the same. Give this route a group of its own, or make one "
+        "route of both"
+    )
+    assert parse(two_routes(source), "f.yaml", environ={}, adapters=ADAPTERS).routes[1].name == "s", "where groups may differ"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "cluster: a, topic: orders, group: g",  # they share the work
+        "cluster: a, topics: [orders], group: g, start: latest",
+        "cluster: a, topic: bills, group: h",
+    ],
+)
+def test_two_routes_of_one_group_may_subscribe_to_the_same(source: str) -> None:
+    assert len(parse(two_routes(source), "f.yaml", environ={}, adapters=UNIFORM).routes) == 2
+
+
+def test_groups_of_one_name_in_two_clusters_are_two() -> None:
+    text = two_routes("cluster: b, topic: bills, group: g", "{system: fake, masters: [y]}")
+    assert len(parse(text, "f.yaml", environ={}, adapters=UNIFORM).routes) == 2

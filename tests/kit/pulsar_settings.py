@@ -67,7 +67,11 @@ SETTINGS: dict[str, object] = {
 
 def standalone_conf(port: int, web_port: int, changes: Mapping[str, object]) -> str:
     """The text of standalone.conf."""
-    settings = {**SETTINGS, "brokerServicePort": port, "webServicePort": web_port, **changes}
+    return properties_text({**SETTINGS, "brokerServicePort": port, "webServicePort": web_port, **changes})
+
+
+def properties_text(settings: Mapping[str, object]) -> str:
+    """Settings as the servers' files have them."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 

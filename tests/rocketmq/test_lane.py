@@ -36,6 +36,10 @@ class Stream:
         self.state = SimpleNamespace(run=1)
         self.over = asyncio.Event()
         self.committed: list[int] = []
+        self.lends = False
+
+    def give_back(self, size: int) -> None:
+        pass
 
     def take(self) -> Pulled | None:
         return self.waiting.popleft() if self.waiting else None

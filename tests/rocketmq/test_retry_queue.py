@@ -146,3 +146,24 @@ async def test_what_ends_a_retry_queue_for_good_is_told_without_a_lane(scene: Sc
     await until(lambda: one.found)
     assert isinstance(one.found[0], ServerRefused)
     await one.queue.release()
+
+
+async def test_what_waits_for_a_lane_counts_until_it_is_on_another_account(scene: Scene) -> None:
+    store(scene, ("orders", bytes(500)), ("others", b"-"), ("orders", bytes(700)))
+
+    async def send_back(_: Record) -> None:
+        pass
+
+    consumer = await scene.join()
+    one = Retries(scene, consumer.held[QUEUE], send_back)
+    lane = await one.lane()
+    await until(lambda: one.queue.stream.position == 3 and not one.queue.stream.state.waiting)
+    everything = sum(map(len, scene.groups.log().records))
+    assert consumer.budget.held == everything
+    first, second = await lane.receive(), await lane.receive()
+    lane.acknowledge(first)
+    lane.reject(second)
+    again = await lane.receive()
+    lane.acknowledge(again)
+    assert consumer.budget.held == 0
+    await one.queue.release()

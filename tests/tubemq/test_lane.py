@@ -34,6 +34,8 @@ class Held:
 
     async def settled(self) -> None: ...
 
+    def pack_taken(self) -> None: ...
+
     async def fetch(self) -> Pack:
         self.pack = self.packs[0]
         return self.pack

@@ -21,6 +21,7 @@ from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.range_reader import held_range, read_range
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.routes import TopicRoute
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
@@ -259,7 +260,7 @@ async def test_a_get_that_comes_late_moves_nothing(client: Client, tubemq: TubeM
         sender.submit(name, body, 0, None, None, done=lambda _: None)
     await sender.flush()
     partitions = HeldPartitions(
-        await member_of(client, group, topic), start=From.EARLIEST, heartbeat_s=60.0, max_gets=1, offsets=None
+        await member_of(client, group, topic), start=From.EARLIEST, heartbeat_s=60.0, budget=ReadBudget(GET_BYTES), offsets=None
     )
     partitions.seen_at = asyncio.get_running_loop().time()
     held = await partitions.take(sender.route.partitions[name])

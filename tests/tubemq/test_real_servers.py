@@ -14,6 +14,7 @@ from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.client.spread import open_spread
@@ -333,7 +334,7 @@ async def test_a_partition_that_comes_back_is_safe_from_a_get_of_its_first_time(
     cut = await proxied(cutter, client, tubemq, open_client)
     member = Member(cut.masters, fresh_group(), [topic], {}, priority=303)
     await member.identify()
-    partitions = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=60.0, max_gets=1, offsets=None)
+    partitions = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=60.0, budget=ReadBudget(GET_BYTES), offsets=None)
     partitions.seen_at = asyncio.get_running_loop().time()
     got: list[bytes] = []
     async with asyncio.timeout(PATIENCE_S):

@@ -1,10 +1,11 @@
 """Options of a route's targets."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, SerializeAsAny
+from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 
-from mqbridge.config.base import Name, Options, checked_by
+from mqbridge.config.base import Name, Options, checked_by, invalid
+from mqbridge.config.options.create_rule import Create, CreateRule
 from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.templates import topic_template_words
@@ -23,11 +24,26 @@ class Target(Options):
         examples=["orders-copy", "persistent://public/default/{topic}"],
     )
     partitions: PartitionRule = Field(default=PartitionRule(), description="Which target partition a message goes to.")
-    create: bool = Field(
+    create: Create = Field(
         default=True,
-        description="Create a missing target topic with as many partitions as its source topic has; grow it when that has more.",
+        description="Create a missing target topic with as many partitions as its source topic has; grow it when that has more. "
+        "`{partitions: N, subscriptions: [NAME]}` says with how many, and which subscriptions are made with it.",
     )
     edit: EditRules | None = Field(default=None, description="What is changed in messages on their way to this target.")
     options: SerializeAsAny[BaseModel] | None = Field(
         default=None, description="The system's own settings for producing; see the outbound options below."
     )
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """Subscriptions that are made with the topic."""
+        return self.create.subscriptions if isinstance(self.create, CreateRule) else ()
+
+    @model_validator(mode="after")
+    def _table_fits(self) -> Self:
+        made = self.create.partitions if isinstance(self.create, CreateRule) else None
+        largest = max(self.partitions.table.values(), default=0)
+        if made is not None and made <= largest:
+            problem = f"`create.partitions: {made}` is too few for the table, which names partition {largest}"
+            raise invalid("create", problem, f"Write partitions: {largest + 1} or more")
+        return self

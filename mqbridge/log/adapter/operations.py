@@ -1,16 +1,18 @@
 """What people ask of a log's groups and topics: who is a member, moving a group, finding a time."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
+from mqbridge.config.units import format_duration
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import groups, topics
 from mqbridge.log.store.database import Store, clock_ms
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.message import Position
+from mqbridge.retention import LATE, group_warnings, target_warnings
 
 
 class Topics(Protocol):
@@ -68,6 +70,18 @@ class LogOperations:
         """The limits of the log, which hold for every topic of it."""
         await self._topics.existing(topic)
         return limits(self._store.config)
+
+    async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        """Batches older than `retention` are dropped, read or not."""
+        kept_s = self._store.config.retention
+        if kept_s is None:
+            return []
+        kept = f"retention={format_duration(kept_s)}"
+        if group is None:
+            return target_warnings(topic, kept, kept_s)
+        late = await self.position_at(topic, now_ms() - round(kept_s * LATE * 1000))
+        committed, bounds = await self._topics.committed(topic, group), await self._topics.bounds(topic)
+        return group_warnings(topic, group, kept, committed, bounds, late)
 
 
 def find_members(connection: sqlite3.Connection, topic: str, group: str, now_ms: int) -> list[Member]:

@@ -1,6 +1,6 @@
 """What people ask of a memory cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
@@ -73,3 +73,7 @@ class MemoryOperations:
         """Nothing can be set."""
         self._cluster.existing(topic)
         return {}
+
+    async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        """Nothing is deleted."""
+        return []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mqbridge.message import Batch, Message, Partition, Position
+from mqbridge.pulsar.client.credit import ENTRY_BYTES, PROPERTY_BYTES
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
@@ -15,8 +16,6 @@ FORMAT = "pulsar.entries"
 """`Batch.data` is a sequence of `Entry`, unpacked."""
 MAX_ENTRIES = 5000
 """Most entries of a batch."""
-ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
-"""What an entry holds besides its payload, and each property of its own metadata; measured as resident memory."""
 
 
 def size_of(entry: Entry) -> int:

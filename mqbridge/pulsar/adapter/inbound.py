@@ -20,6 +20,7 @@ from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.credit import CreditPool
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire.codes import is_missing
 
@@ -31,8 +32,6 @@ SUBSCRIPTION_TYPES = {
     "shared": Types.Shared,
     "key_shared": Types.Key_Shared,
 }
-MIN_CONSUMER_BYTES = 1 << 20
-"""What one consumer may hold when a budget is divided among many; an entry must fit in any case."""
 
 
 class PulsarInbound:
@@ -45,6 +44,7 @@ class PulsarInbound:
         self._type = SUBSCRIPTION_TYPES[self._options.subscription_type]
         self.individual_ack = self._type in (Types.Shared, Types.Key_Shared)
         self._consumer_name = self._options.consumer_name or f"mqbridge-{uuid.uuid4().hex[:12]}"
+        self._pool = CreditPool(spec.max_bytes)
         self._consumers: dict[Partition, Consumer] = {}
         self._held: dict[Partition, PulsarLane] = {}
         self._new: asyncio.Queue[PulsarLane | Exception | None] = asyncio.Queue()
@@ -82,24 +82,23 @@ class PulsarInbound:
 
     async def _subscribe_all(self, *, first: bool) -> None:
         found = [await self._topics.partitions(topic, missing=not first) for topic in self._spec.topics]
-        share = max(MIN_CONSUMER_BYTES, self._spec.max_bytes // max(1, sum(map(len, found))))
+        self._pool.consumers = sum(map(len, found))
         for partition in itertools.chain(*found):
             if partition not in self._consumers:
-                await self._subscribe(partition, share, first=first)
+                await self._subscribe(partition, first=first)
 
-    async def _subscribe(self, partition: Partition, max_bytes: int, *, first: bool) -> None:
+    async def _subscribe(self, partition: Partition, *, first: bool) -> None:
         earliest = self._spec.start is Start.EARLIEST or not first
         subscription = Subscription(
             self._spec.group,
             self._type,
             earliest=earliest,
             consumer_name=self._consumer_name,
-            max_bytes=max_bytes,
             batch_index_ack=self.individual_ack,  # a broker that is not configured for it waits for the whole entry
             create_topic=not self._topics.is_kept(partition.topic),
         )
         try:
-            consumer = await self._client.consumer(self._topics.concrete(partition), subscription)
+            consumer = await self._client.consumer(self._topics.concrete(partition), subscription, self._pool)
         except ClusterError as error:
             if not is_missing(error):
                 raise

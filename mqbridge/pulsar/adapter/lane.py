@@ -46,6 +46,8 @@ class PulsarLane:
         self.revoked = asyncio.Event()
         self._consumer = consumer
         self._batch_bytes = batch_bytes
+        self._lent: Batch | None = None
+        """The last batch, while its bytes count as held by the consumer."""
         self._ordered = consumer.subscription.ordered
         self._caught_up = False
         self._not_before = 0.0
@@ -63,15 +65,18 @@ class PulsarLane:
     async def receive(self) -> Batch:
         """The next batch."""
         loop = asyncio.get_running_loop()
+        self._give_back()
         while True:
             if self.revoked.is_set() or is_missing(self._consumer.ended):
                 raise LaneRevoked(f"{self.partition} was taken away, released or deleted")
             if loop.time() < self._not_before:
                 await self._consumer.changed_within(min(IDLE_CHECK_S, self._not_before - loop.time()))
-            elif (entry := self._consumer.take()) is not None:
+            elif (entry := self._consumer.take(lend=True)) is not None:
                 entries = self._gather(entry)
                 if entries:
-                    return self._batch_of(entries)
+                    self._lent = batch = self._batch_of(entries)
+                    return batch
+                self._consumer.give_back()
             else:
                 await self._idle()
 
@@ -81,6 +86,12 @@ class PulsarLane:
             return make_batch(self.partition, entries, Delivery(self._consumer.run, entries[-1].place, entries))
         ledger, entry = end = self._consumer.handed_out
         return make_batch(self.partition, entries, Delivery(self._consumer.run, end, ()), (ledger, entry + 1, 0))
+
+    def _give_back(self, batch: Batch | None = None) -> None:
+        """The last batch counts somewhere else from now on, if it is this one (None: whichever it is)."""
+        if self._lent is not None and (batch is None or batch is self._lent):
+            self._lent = None
+            self._consumer.give_back()
 
     async def _idle(self) -> None:
         """Wait for something to come; meanwhile find out whether there is anything."""
@@ -94,11 +105,12 @@ class PulsarLane:
         await self._consumer.changed(IDLE_CHECK_S)
 
     def _gather(self, entry: Entry) -> list[Entry]:
-        """This entry and those that wait behind it, within the limits."""
+        """This entry and those that wait behind it, within the limits; the next ones can come while this batch counts."""
         self._caught_up = False
         entries, size = [entry], size_of(entry)
-        while size < self._batch_bytes and len(entries) < MAX_ENTRIES:
-            follower = self._consumer.take()
+        most = min(self._batch_bytes, self._consumer.share // 2)
+        while size < most and len(entries) < MAX_ENTRIES:
+            follower = self._consumer.take(lend=True)
             if follower is None:
                 break
             entries.append(follower)
@@ -113,6 +125,7 @@ class PulsarLane:
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Stored."""
+        self._give_back(batch)
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.run != self._consumer.run:
             return
@@ -140,6 +153,7 @@ class PulsarLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Again: what is not acknowledged of it, in order also all that was handed out after it."""
+        self._give_back(batch)
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.run != self._consumer.run:
             return
@@ -168,6 +182,7 @@ class PulsarLane:
     def revoke(self) -> None:
         """Ours no more."""
         self.revoked.set()
+        self._give_back()
         self._consumer.wake()
 
     async def release(self, deadline: float | None = None) -> None:

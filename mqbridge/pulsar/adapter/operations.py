@@ -4,14 +4,16 @@ All of it is the administrators' REST interface, each partition a topic of its o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mqbridge.adapter import Bounds, Member
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Position
+from mqbridge.pulsar.adapter.keeping import group_warnings, keeping_subscriptions, policies_of, target_warnings
 from mqbridge.pulsar.adapter.topics import WHOLE, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
+from mqbridge.pulsar.client.admin_http import EXISTS
 from mqbridge.pulsar.client.subscription import READER_PREFIX
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
@@ -114,6 +116,41 @@ class PulsarOperations:
         policies = await self._admin.policies(f"{full.tenant}/{full.namespace}")
         told = {ours: policies.get(theirs) for theirs, ours in _POLICIES.items()}
         return {name: _text(value) for name, value in told.items() if value is not None}
+
+    # --- what becomes of messages -----------------------------------------------------------------------------------
+
+    async def create_group(self, topic: str, group: str) -> None:
+        """Create the subscription at the first message, in each partition where it is missing."""
+        admin = self._need_admin("creating a subscription")
+
+        async def create(concrete: TopicName) -> None:
+            try:
+                await admin.create_subscription(concrete, group, EARLIEST)
+            except ServerRefused as error:
+                if error.code != EXISTS:
+                    raise
+
+        await self._each(topic, create)
+
+    async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        """By the subscriptions, and the policies of retention, time to live and backlog."""
+        full = self._topics.parse(topic)
+        if not self._topics.is_kept(topic):
+            return [f"{full} keeps nothing: who is not connected when a message comes never gets it; use a persistent topic"]
+        if self._admin is None:
+            if group is not None:
+                return []
+            what = f"whether {full} keeps what is written there cannot be told without the REST interface"
+            return [f"{what}; set admin_url of cluster {self._cluster!r}"]
+        names = await self._topics.names(topic)
+        policies = await policies_of(self._admin, full, exists=names is not None)
+        if group is not None:
+            return group_warnings(full, policies, group)
+        kept_for = {name: set(planned) for name in names or (WHOLE,)}
+        if names is not None and not planned:
+            stats = await self._each(topic, self._admin.stats)
+            kept_for = {name: keeping_subscriptions(one.raw) for name, one in stats.items()}
+        return target_warnings(full, policies, kept_for)
 
     # --- for all of these -------------------------------------------------------------------------------------------
 

@@ -69,11 +69,15 @@ class PulsarOutbound:
         producer = self._producers.get(partition) or self._open(partition)
         receipt = ReceiptAggregator(share.count, failures)
         for out in entries:
-            receipt.wait_for(producer.send(out.metadata, out.payload, out.count), out.indexes, partial(_positions, out))
+            sent = producer.send(out.metadata, out.payload, out.count, owner=receipt.future)
+            receipt.wait_for(sent, out.indexes, partial(_positions, out))
         return receipt.sent()
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """Entries are on their way while the broker has them and has not answered."""
+        owners = frozenset(sends)
+        for producer in self._producers.values():
+            producer.withdraw(owners)
 
     def partition_of(self, key: bytes) -> int:
         """By the hash of the options; a key that is no text counts as its base64 form, as it does for Java producers."""

@@ -133,6 +133,10 @@ class Admin(AdminSubscriptions):
         """Set one of a topic's own policies by the name of its path, such as `deduplicationEnabled` (true)."""
         await self.call("POST", f"{path_of(topic)}/{policy}", value)
 
+    async def applied_policy(self, topic: TopicName, policy: str) -> Any:
+        """The policy that holds for an existing topic, whether it is its own, its namespace's or the broker's."""
+        return await self.call("GET", f"{path_of(topic)}/{policy}?applied=true")
+
     async def stats(self, topic: TopicName, partitions: int = 0) -> TopicStats:
         """Counts of a topic; `partitions` is how many it has, 0 for one without, or for a single partition."""
         path = f"{path_of(topic)}/{'partitioned-stats?perPartition=false' if partitions else 'stats'}"

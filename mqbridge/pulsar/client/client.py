@@ -13,6 +13,7 @@ from mqbridge.pulsar.client import schemas
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
 from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.credit import CreditPool
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
 from mqbridge.pulsar.client.pool import Address, Pool
 from mqbridge.pulsar.client.producer import OPEN_TIMEOUT_S, Producer
@@ -115,9 +116,12 @@ class PulsarClient:
             request_timeout_s=self._timing.request,
         )
 
-    async def consumer(self, topic: str, subscription: Subscription) -> Consumer:
-        """A subscribed consumer of a concrete topic. Raises ClusterError."""
-        consumer = Consumer(self._lookup, next(self._ids), topic, subscription, request_timeout_s=self._timing.request)
+    async def consumer(self, topic: str, subscription: Subscription, pool: CreditPool | None = None) -> Consumer:
+        """A subscribed consumer of a concrete topic. Raises ClusterError.
+
+        Consumers of one pool have its bytes together; without one it is the subscription's `max_bytes`.
+        """
+        consumer = Consumer(self._lookup, next(self._ids), topic, subscription, pool=pool, request_timeout_s=self._timing.request)
         try:
             await consumer.open(self._timing.operation)
         except BaseException:

@@ -44,15 +44,26 @@ class Consumer(ConsumerHandler):
                 raise self.ended
             await self._wait()
 
-    def take(self) -> Entry | None:
-        """The next entry if there is one."""
-        entry = self._inbox.take()
+    def take(self, *, lend: bool = False) -> Entry | None:
+        """The next entry if there is one; with `lend` its bytes count as held here until `give_back`."""
+        entry = self._inbox.take(lend=lend)
         if entry is None:
             return None
         self._acks.handed_out(entry.place)
         self._grant()
         entry.unpack()
         return entry
+
+    @property
+    def share(self) -> int:
+        """The bytes that it may hold."""
+        return self._inbox.credit.share
+
+    def give_back(self) -> None:
+        """What was taken to be lent is on the account of somebody else, or gone."""
+        if self._inbox.credit.lent:
+            self._inbox.credit.give_back()
+            self._grant()
 
     async def wait_active(self, active: bool) -> None:
         """Wait until a failover subscription makes this consumer the active one, or no longer does. Raises as `receive`."""

@@ -20,6 +20,7 @@ from mqbridge.pulsar.client.attachment import Attachment
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.consumer_requests import ConsumerRequests
 from mqbridge.pulsar.client.consumer_state import ConsumerState, State
+from mqbridge.pulsar.client.credit import CreditPool
 from mqbridge.pulsar.client.inbox import Inbox
 from mqbridge.pulsar.client.intake import EntryIntake
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
@@ -44,6 +45,7 @@ class ConsumerHandler:
         topic: str,
         subscription: Subscription,
         *,
+        pool: CreditPool | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self.topic = topic
@@ -68,7 +70,8 @@ class ConsumerHandler:
         self._cursor: EntryId | None = None
         """What the broker said of its cursor while this consumer subscribed."""
         self._reads = subscription.reader_from is not None
-        self._inbox = Inbox(state, not self._reads, subscription.max_bytes, subscription.chunk_limits)
+        pool = pool or CreditPool(subscription.max_bytes)
+        self._inbox = Inbox(state, not self._reads, pool, subscription.chunk_limits)
         self._changed = asyncio.Event()
         self._attachment = Attachment(
             lookup, self, "consumer", topic, consumer_id, lambda at: at.consumers, commands.close_consumer, request_timeout_s
@@ -95,7 +98,7 @@ class ConsumerHandler:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the entries that wait, and of chunks that wait for the rest of their message."""
+        """Bytes of the entries that wait or are lent, and of chunks that wait for the rest of their message."""
         return self._inbox.credit.held + self._inbox.chunks.held_bytes
 
     def wake(self) -> None:
@@ -153,9 +156,7 @@ class ConsumerHandler:
 
     def _shed(self) -> None:
         """Give everything that waits back to the broker, and begin again with the credit for what fits."""
-        log.warning(
-            "%s: %d bytes wait where %d are allowed, subscribing anew", self.topic, self.held_bytes, self.subscription.max_bytes
-        )
+        log.warning("%s: %d bytes wait, which is more than is allowed: subscribing anew", self.topic, self.held_bytes)
         self._subscribe_anew()
 
     def _on_active(self, active: bool) -> None:
@@ -263,9 +264,9 @@ class ConsumerHandler:
         self.wake()
 
     def gives_up(self, error: ClusterError, delay: float) -> bool:  # noqa: ARG002 - every role gets it
-        """Another consumer may hold an exclusive subscription for as long as our old connection is not given up."""
-        busy = isinstance(error, ServerRefused) and error.code == codes.CONSUMER_BUSY
-        return error.failure is Failure.FATAL and not busy
+        """Our consumer of an old connection may occupy the subscription, or its keys, while the broker believes in it."""
+        failure = codes.of(error.code).subscribing if isinstance(error, ServerRefused) else error.failure
+        return failure in (Failure.FATAL, Failure.REFUSED)
 
     def _live_connection(self) -> Connection:
         if self.ended is not None:
@@ -291,6 +292,7 @@ class ConsumerHandler:
         self._silence.end()
         self._attachment.ended = True
         self._leave()
+        self._inbox.credit.close()
         self._state.ended()
         self.wake()
 

@@ -1,61 +1,135 @@
 """How many messages a consumer may ask for, so that what it holds stays within a number of bytes.
 
-Pulsar's credit (FLOW) counts messages and knows nothing of their size, and it cannot be taken back. So the size of a message is
-estimated: the largest possible one until the first has been seen, from then on upwards at once and downwards slowly. The broker
-sends whole entries while the credit is above 0, hence it may end up negative by almost a batch.
+Pulsar's credit (FLOW) counts messages and knows nothing of their size, and it cannot be taken back. A broker that has credit of n
+messages reads n whole entries at a time, however many messages are in each, and sends them all. So n is the room divided by what
+an entry costs, which is estimated: the largest possible one until the first has been seen, from then on upwards at once and
+downwards slowly. After such a read the credit is mostly negative; the next grant makes up for that.
+
+Consumers of one application share a pool. Each may hold and ask for its share, and all together no more than there is; but
+whoever holds nothing may always ask for one message, or it would never hear of any. That is not counted.
 """
+
+from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES
+from mqbridge.pulsar.wire.entry import Entry
 
 MAX_OUTSTANDING = 100_000
 """Messages asked for and not received; even empty messages cost something."""
 MAX_GRANT = 0x7FFFFFFF
+ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
+"""What an entry holds besides its payload, and each property of its own metadata; measured as resident memory."""
 _FORGET = 0.05
-"""How much of the distance the estimate goes towards a smaller message."""
+"""How much of the distance the estimate goes towards a smaller entry."""
+
+
+def memory_of(entry: Entry, size: int) -> int:
+    """What an entry that came in `size` bytes takes once it is unpacked, which is what it takes at most."""
+    metadata = entry.metadata
+    unpacked = min(metadata.uncompressed_size, MAX_UNCOMPRESSED_BYTES)
+    return max(size, unpacked) + ENTRY_BYTES + PROPERTY_BYTES * len(metadata.properties)
+
+
+class CreditPool:
+    """The bytes that some consumers may hold together. `consumers` is how many there will be at least."""
+
+    __slots__ = ("committed", "consumers", "held", "max_bytes", "members")
+
+    def __init__(self, max_bytes: int, consumers: int = 1) -> None:
+        self.max_bytes, self.consumers = max_bytes, consumers
+        self.members: set[Credit] = set()
+        self.held = 0
+        """Bytes received and not yet handed over."""
+        self.committed = 0.0
+        """These, and what is on its way by the estimates."""
+
+    @property
+    def share(self) -> int:
+        """What one of them may have."""
+        return self.max_bytes // max(1, self.consumers, len(self.members))
 
 
 class Credit:
     """The books of one consumer's credit with the broker."""
 
-    __slots__ = ("_estimate", "_largest", "_max_bytes", "held", "outstanding")
+    __slots__ = ("_committed", "_estimate", "_exempt", "_largest", "_newest", "_pool", "held", "lent", "outstanding")
 
-    def __init__(self, max_bytes: int, max_message_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, pool: CreditPool, max_message_bytes: int) -> None:
+        self._pool = pool
+        pool.members.add(self)
         self._largest = max_message_bytes
-        self._estimate = 0.0
+        self._estimate = self._committed = 0.0
+        self._newest = self._exempt = 0
         self.held = 0
-        """Bytes received and not yet handed over."""
+        """Bytes received and not yet handed over, those lent among them."""
+        self.lent = 0
+        """Bytes that were taken and count until they are given back."""
         self.outstanding = 0
         """Messages granted minus messages received."""
 
     @property
+    def share(self) -> int:
+        """Bytes that may be held."""
+        return self._pool.share
+
+    @property
     def overflowed(self) -> bool:
-        """Messages became so much larger that what is held is out of all proportion."""
-        return self.held > 4 * self._max_bytes + self._largest
+        """Entries became so much larger that more is held than may be, without the one that came last."""
+        return self._pool.held - max(self._newest, self._exempt) > self._pool.max_bytes
 
     def reset(self) -> None:
         """A new session: the broker has forgotten what it was granted."""
         self.outstanding = 0
+        self._commit(0)
+
+    def close(self) -> None:
+        """Nothing more will come: leave the pool."""
+        self.outstanding = 0
+        self._commit(-self.held)
+        self.lent = 0
+        self._pool.members.discard(self)
 
     def received(self, messages: int, size: int) -> None:
         """An entry came that is charged with so many messages."""
-        self.held += size
         self.outstanding -= messages
-        each = size / max(1, messages)
+        self._newest = size
         known = self._estimate
-        self._estimate = each if each > known else known + (each - known) * _FORGET
+        self._estimate = size if size > known else known + (size - known) * _FORGET
+        self._commit(size)
 
     def hold(self, size: int) -> None:
         """A message was joined from chunks that were let go before; one of this size is no sign that too much is held."""
-        self.held += size
-        self._largest = max(self._largest, size)
+        self._exempt = max(self._exempt, size)
+        self._commit(size)
 
     def handed_over(self, size: int) -> None:
         """An entry was taken, or dropped."""
-        self.held -= size
+        self._commit(-size)
+
+    def lend(self, size: int) -> None:
+        """An entry was taken by somebody who keeps its bytes on this account."""
+        self.lent += size
+
+    def give_back(self) -> None:
+        """Somebody else counts what was lent."""
+        lent, self.lent = self.lent, 0
+        self._commit(-lent)
+
+    def _commit(self, size: int) -> None:
+        """So many bytes more are held; and what is on its way may have changed."""
+        pool, before = self._pool, self._committed
+        self.held += size
+        self._committed = self.held + max(0, self.outstanding - 1) * (self._estimate or self._largest)
+        pool.held += size
+        pool.committed += self._committed - before
 
     def grant(self) -> int:
-        """How many messages to ask for now; 0 while it is not worth a command or there is no room."""
-        room = self._max_bytes - self.held
-        if room <= 0:
+        """How many messages to ask for now; 0 while it is not worth a command or there is no room.
+
+        With nothing on its way it is worth one when half of what may be held is free, so that brokers read some entries at once.
+        """
+        pool, held = self._pool, self.held
+        most = min(float(pool.share), pool.max_bytes - pool.committed + self._committed)
+        room = most - held
+        if held and room < (most / 2 if self.outstanding <= 0 else 1):
             return 0
         target = max(1, min(MAX_OUTSTANDING, int(room / (self._estimate or self._largest))))
         wanted = target - self.outstanding
@@ -63,4 +137,5 @@ class Credit:
             return 0
         granted = min(wanted, MAX_GRANT)
         self.outstanding += granted
+        self._commit(0)
         return granted

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from mqbridge.pulsar.client.consumer_state import ConsumerState
-from mqbridge.pulsar.client.credit import Credit
+from mqbridge.pulsar.client.credit import Credit, CreditPool, memory_of
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits, Joined
 from mqbridge.pulsar.wire.chunks import is_chunk
@@ -25,8 +25,8 @@ from mqbridge.pulsar.wire.ids import EntryId
 class Inbox:
     """Of one consumer, whose `state` says what is new. `keeps_spans` is False for readers, which acknowledge nothing."""
 
-    def __init__(self, state: ConsumerState, keeps_spans: bool, max_bytes: int, chunk_limits: ChunkLimits) -> None:
-        self.credit = Credit(max_bytes, DEFAULT_MAX_MESSAGE_SIZE)
+    def __init__(self, state: ConsumerState, keeps_spans: bool, pool: CreditPool, chunk_limits: ChunkLimits) -> None:
+        self.credit = Credit(pool, DEFAULT_MAX_MESSAGE_SIZE)
         self.chunks = ChunkJoiner(chunk_limits)
         self._state, self._keeps_spans = state, keeps_spans
         self._queue: deque[tuple[Entry, int]] = deque()
@@ -67,18 +67,22 @@ class Inbox:
                 self._spans[entry.place] = chunks
                 if given_up:
                     self._late[entry.place] = ids.LATEST
-                self.credit.hold(len(entry.payload))
-                self._queue.append((entry, len(entry.payload)))
+                size = memory_of(entry, len(entry.payload))
+                self.credit.hold(size)
+                self._queue.append((entry, size))
             elif self._keeps_spans and entry.place not in self._spans:
                 unseen += chunks  # acknowledged before; the connection that was to tell it was lost
         return unseen
 
-    def take(self) -> Entry | None:
-        """The next entry, not unpacked, if there is one."""
+    def take(self, *, lend: bool = False) -> Entry | None:
+        """The next entry, not unpacked, if there is one; with `lend` its bytes are counted until the credit has them back."""
         if not self._queue:
             return None
         entry, size = self._queue.popleft()
-        self.credit.handed_over(size)
+        if lend:
+            self.credit.lend(size)
+        else:
+            self.credit.handed_over(size)
         self._state.handed_out(entry.place, entry.first_chunk)
         if self._spans:
             if not self._keeps_spans:

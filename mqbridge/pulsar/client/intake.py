@@ -9,6 +9,7 @@ from collections.abc import Callable
 from mqbridge.pulsar.client.acknowledger import Acknowledger
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.consumer_state import ConsumerState
+from mqbridge.pulsar.client.credit import memory_of
 from mqbridge.pulsar.client.inbox import Inbox
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
@@ -42,7 +43,7 @@ class EntryIntake:
         entry.ledger, entry.entry = ids.entry_id(message.message_id)
         entry.partition, entry.redelivery_count = self._partition, message.redelivery_count
         mask = ids.from_words(message.ack_set) if message.ack_set else None
-        size = len(frame.data)
+        size = memory_of(entry, len(frame.data))
         inbox.credit.received(mask.bit_count() if mask else entry.count, size)
         if not self._state.is_current(message.consumer_epoch if message.HasField("consumer_epoch") else None):
             inbox.credit.handed_over(size)

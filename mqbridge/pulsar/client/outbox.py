@@ -2,19 +2,29 @@
 
 The order never changes: what waits in `_queue` moves to `_flight`, receipts come in the order of sending, and when a session ends
 what was in flight goes back to the front of the queue, with the same bytes under the same sequence ids.
+
+An entry that is given up leaves the queue and is never sent. When it is on the wire, nobody knows what becomes of it: it waits in
+`_abandoned`, which is all older than the flight, where it counts against the window until the broker has answered, or the session
+ends. It is not sent again.
 """
 
 import asyncio
 import math
 from collections import deque
+from collections.abc import Collection
 
-from mqbridge.errors import ClusterError, RemoteProtocolError
+from google.protobuf.message import EncodeError
+
+from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import Sending
 from mqbridge.pulsar.wire.entry import SendEncoder
 from mqbridge.pulsar.wire.ids import UNSIGNED_NONE
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+
+MAX_SEQUENCE = (1 << 63) - 1
+"""Brokers compare sequence ids as signed numbers: a larger one would be below all others."""
 
 
 class Outbox:
@@ -31,7 +41,9 @@ class Outbox:
         self._encoder = SendEncoder(producer_id)
         self._queue: deque[Sending] = deque()
         self._flight: deque[Sending] = deque()
+        self._abandoned: deque[Sending] = deque()
         self._flight_bytes = 0
+        """Of both."""
         self._session: Connection | None = None
 
     def __len__(self) -> int:
@@ -50,14 +62,19 @@ class Outbox:
         self.pump()
 
     def detach(self) -> None:
-        """The session is over: what was in flight comes first in the next one."""
+        """The session is over: what was in flight comes first in the next one, unless it is withdrawn."""
         session, self._session = self._session, None
         if session is not None:
-            sends, size = len(self._flight), self._flight_bytes
-            self._queue.extendleft(reversed(self._flight))
+            sends, size = len(self._flight) + len(self._abandoned), self._flight_bytes
+            for sending in self._flight:
+                if sending.withdrawn:
+                    sending.fail(_withdrawn())
+            self._queue.extendleft(sending for sending in reversed(self._flight) if not sending.withdrawn)
             self._flight.clear()
+            self._abandoned.clear()
             self._flight_bytes = 0
             session.window.give(size, sends)
+            self._settle()
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -95,6 +112,9 @@ class Outbox:
         except ClusterError as error:
             self._queue.popleft().fail(error)
             return False
+        except (EncodeError, ValueError) as error:
+            self._queue.popleft().fail(ClusterError(f"an entry cannot be encoded: {error}", Failure.REFUSED))
+            return False
         self.next_sequence = sending.highest + 1
         return True
 
@@ -103,6 +123,10 @@ class Outbox:
         if sending.sequence < 0:
             sending.sequence = self.next_sequence
         sending.highest = sending.sequence + sending.count - 1
+        if sending.highest > MAX_SEQUENCE:
+            raise ClusterError(
+                f"{self.name!r} has used up its sequence ids on {self._topic}: take another producer name", Failure.FATAL
+            )
         metadata = sending.metadata
         metadata.producer_name = self.name
         metadata.sequence_id = sending.sequence
@@ -118,12 +142,14 @@ class Outbox:
 
         Raises RemoteProtocolError for one out of turn.
         """
-        flight = self._flight
-        if not flight or receipt.sequence_id < flight[0].sequence:
+        sequence, flight = receipt.sequence_id, self._flight
+        if self._abandoned:
+            self._answered_up_to(sequence)
+        if not flight or sequence < flight[0].sequence:
             return False  # of something that was given up, or that was sent twice
-        if receipt.sequence_id != flight[0].sequence:
+        if sequence != flight[0].sequence:
             expected = flight[0].sequence
-            raise RemoteProtocolError(f"a receipt for sequence id {receipt.sequence_id} of {self._topic} where {expected} is due")
+            raise RemoteProtocolError(f"a receipt for sequence id {sequence} of {self._topic} where {expected} is due")
         ledger, entry = receipt.message_id.ledgerId, receipt.message_id.entryId
         if ledger == entry == UNSIGNED_NONE:
             self.duplicates += 1
@@ -132,15 +158,26 @@ class Outbox:
         self._settle()
         return True
 
+    def _answered_up_to(self, sequence: int) -> None:
+        """The broker answers in order: it is done with what was abandoned before this."""
+        while self._abandoned and self._abandoned[0].sequence <= sequence:
+            self._release(self._abandoned.popleft())
+
     def refuse(self, sequence: int, error: ClusterError) -> None:
-        """One entry will never be stored. The broker names it by its highest sequence id."""
-        for sending in self._flight:
-            if sequence in (sending.sequence, sending.highest):
-                self._flight.remove(sending)
-                self._release(sending)
-                sending.fail(error)
-                break
-        self._settle()
+        """One entry will never be stored. The broker names it by its highest sequence id.
+
+        Raises RemoteProtocolError for one that is yet to come: for the one that is meant there would be no receipt.
+        """
+        for entries in (self._abandoned, self._flight):
+            for sending in entries:
+                if sequence in (sending.sequence, sending.highest):
+                    entries.remove(sending)
+                    self._release(sending)
+                    sending.fail(error)
+                    self._settle()
+                    return
+        if self._flight and sequence > self._flight[-1].highest:
+            raise RemoteProtocolError(f"an error for sequence id {sequence} of {self._topic}, which was not sent")
 
     def _land(self) -> Sending:
         """Take the oldest one out of the flight."""
@@ -165,11 +202,27 @@ class Outbox:
         if self._publication.fails_in_order and oldest is not None and oldest.since <= deadline:
             deadline = math.inf
         while self._flight and self._flight[0].since <= deadline:
-            self._land().fail(error)
-        while not self._flight and self._queue and self._queue[0].since <= deadline:
+            sending = self._flight.popleft()
+            self._abandoned.append(sending)
+            sending.fail(error)
+        while self._queue and self._queue[0].since <= deadline:
             self._queue.popleft().fail(error)
         self._settle()
         return len(self) < before
+
+    def withdraw(self, owners: Collection[object]) -> None:
+        """What these have sent is not sent any more: it fails as soon as it is not on the wire."""
+        kept: deque[Sending] = deque()
+        for sending in self._queue:
+            if sending.owner in owners:
+                sending.fail(_withdrawn())
+            else:
+                kept.append(sending)
+        self._queue = kept
+        for sending in self._flight:
+            if sending.owner in owners:
+                sending.withdrawn = True
+        self._settle()
 
     def fail_all(self, error: ClusterError) -> None:
         """Nothing will be sent any more; after `detach`."""
@@ -180,3 +233,7 @@ class Outbox:
     def _settle(self) -> None:
         if not self._queue and not self._flight:
             self.idle.set()
+
+
+def _withdrawn() -> ClusterError:
+    return ClusterError("it was withdrawn before it was stored", Failure.RETRY)

@@ -9,13 +9,14 @@ that deduplicates drops what it has already, and one that does not may store it 
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.net.backoff import Backoff
 from mqbridge.pulsar.client.attachment import Attachment
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, REQUEST_TIMEOUT_S, Lookup
-from mqbridge.pulsar.client.outbox import Outbox
+from mqbridge.pulsar.client.outbox import MAX_SEQUENCE, Outbox
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import Sending, SendReceipt
 from mqbridge.pulsar.wire import codes, commands
@@ -100,27 +101,40 @@ class Producer:
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def send(
-        self, metadata: MessageMetadata, payload: bytes, count: int = 1, sequence_id: int | None = None
+        self,
+        metadata: MessageMetadata,
+        payload: bytes,
+        count: int = 1,
+        sequence_id: int | None = None,
+        *,
+        owner: object = None,
     ) -> "asyncio.Future[SendReceipt]":
         """Send an entry of `count` messages after all before it; the receipt comes when it is stored.
 
         Fills producer name, sequence ids, compression, schema version, and the publish time when it is unset. A `sequence_id` of
         the caller's must be above all that were used. The future fails with ClusterError: REFUSED for what the broker does not
-        take, RETRY after `max_elapsed_s`, FATAL when the producer cannot go on.
+        take, RETRY after `max_elapsed_s` or when its `owner` withdraws it, FATAL when the producer cannot go on.
         """
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
-        if (error := self._ended or self._failing) is not None:
+        error = self._ended or self._failing
+        if sequence_id is not None and not 0 <= sequence_id <= MAX_SEQUENCE + 1 - count:
+            error = ClusterError(f"the sequence id {sequence_id} is not within 0 to {MAX_SEQUENCE}", Failure.REFUSED)
+        if error is not None:
             future.set_exception(error)
             return future
         if not metadata.publish_time:
             metadata.publish_time = time.time_ns() // 1_000_000
-        sending = Sending(metadata, payload, count, sequence_id, future)
+        sending = Sending(metadata, payload, count, sequence_id, future, owner)
         if self.publication.max_elapsed_s is not None:
             sending.since = self._loop.time()
             if self._expiry is None:
                 self._expiry = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
         self._outbox.add(sending)
         return future
+
+    def withdraw(self, owners: Collection[object]) -> None:
+        """Send nothing more of these owners: what is on the wire stays there, and is not sent again when its session ends."""
+        self._outbox.withdraw(owners)
 
     async def flush(self) -> None:
         """Wait until everything sent so far and since then has its receipt, or has failed."""
@@ -171,9 +185,9 @@ class Producer:
         self._attachment.reopen()
 
     def _on_send_error(self, said: pb.CommandSendError) -> None:
-        failure = codes.SEND_FAILURES.get(said.error)
+        failure = codes.of(said.error).sending
         error = codes.refused(said.error, said.message, f"sending to {self.topic}")
-        if failure is None:
+        if failure is Failure.RETRY:
             log.warning("%s: opening the producer again and repeating what has no receipt, of %d entries", error, self.pending)
             self._attachment.close_first()
             self._leave()
@@ -207,7 +221,8 @@ class Producer:
         if not self._opened.done():
             self.name = self._outbox.name = answer.producer_name
             self.last_sequence_id = answer.last_sequence_id
-            self._outbox.next_sequence = answer.last_sequence_id + 1
+        # Somebody else may have used the name meanwhile: what is at or below this is a repetition to a broker that deduplicates.
+        self._outbox.next_sequence = max(self._outbox.next_sequence, answer.last_sequence_id + 1)
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
         log.info("%s: another producer has exclusive access, waiting", self.topic)

@@ -34,10 +34,29 @@ class Sending:
     sequence id and its future.
     """
 
-    __slots__ = ("chunked", "count", "future", "head", "highest", "metadata", "payload", "sequence", "since", "size")
+    __slots__ = (
+        "chunked",
+        "count",
+        "future",
+        "head",
+        "highest",
+        "metadata",
+        "owner",
+        "payload",
+        "sequence",
+        "since",
+        "size",
+        "withdrawn",
+    )
 
     def __init__(
-        self, metadata: MessageMetadata, payload: bytes, count: int, sequence: int | None, future: "asyncio.Future[SendReceipt]"
+        self,
+        metadata: MessageMetadata,
+        payload: bytes,
+        count: int,
+        sequence: int | None,
+        future: "asyncio.Future[SendReceipt]",
+        owner: object = None,
     ) -> None:
         self.metadata, self.payload, self.count = metadata, payload, count
         self.sequence = -1 if sequence is None else sequence
@@ -46,6 +65,10 @@ class Sending:
         self.size = len(payload)
         self.since = 0.0
         self.future = future
+        self.owner = owner
+        """Who may withdraw it."""
+        self.withdrawn = False
+        """When its session ends without an answer it is not sent again."""
         self.chunked: Chunked | None = None
 
     def compress(self, codec: int) -> None:
@@ -76,7 +99,7 @@ class Sending:
         shared = Chunked()
         parts = []
         for metadata, piece in cut(self.metadata, self.payload, room):
-            part = Sending(metadata, piece, 1, self.sequence, self.future)
+            part = Sending(metadata, piece, 1, self.sequence, self.future, self.owner)
             part.highest, part.since, part.chunked = self.highest, self.since, shared
             parts.append(part)
         shared.left = len(parts)

@@ -15,6 +15,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.client import REFRESH_S, PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.credit import CreditPool
 from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.client.topic_watch import TopicWatch
 from mqbridge.pulsar.wire import codes
@@ -22,9 +23,6 @@ from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.names import parse_topic
 
 log = logging.getLogger(__name__)
-
-MIN_CONSUMER_BYTES = 1 << 20
-"""What one consumer may hold when `Subscription.max_bytes` is divided among many; an entry must fit in any case."""
 
 
 class TopicConsumer:
@@ -42,6 +40,7 @@ class TopicConsumer:
         """By concrete topic."""
         self._client, self._watch, self._subscription, self._refresh_s = client, watch, subscription, refresh_s
         self._topics = set(topics)
+        self._pool = CreditPool(subscription.max_bytes)
         self._order: list[Consumer] = []
         self._turn = 0
         self._changed = asyncio.Event()
@@ -53,6 +52,7 @@ class TopicConsumer:
         try:
             if self._watch is not None:
                 self._topics |= (await self._watch.changes()).added
+            self._pool.consumers = len(self._topics)
             for topic in sorted(self._topics):
                 await self._subscribe(topic, missing_is_fatal=self._watch is None)
         except BaseException:
@@ -99,16 +99,16 @@ class TopicConsumer:
                 raise ClusterError(f"there is no topic {topic}: create it", Failure.FATAL)
             return
         concrete = [str(name.partition(index)) for index in range(count)] or [topic]
-        share = max(MIN_CONSUMER_BYTES, self._subscription.max_bytes // max(1, len(concrete), len(self.consumers)))
+        self._pool.consumers = max(self._pool.consumers, len(concrete))
         for each in concrete:
             if each in self.consumers and self._is_gone(self.consumers[each].ended):
                 await self._drop(each)
             if each not in self.consumers:
-                await self._consume(each, share)
+                await self._consume(each)
 
-    async def _consume(self, topic: str, max_bytes: int) -> None:
+    async def _consume(self, topic: str) -> None:
         try:
-            consumer = await self._client.consumer(topic, replace(self._subscription, max_bytes=max_bytes))
+            consumer = await self._client.consumer(topic, self._subscription, self._pool)
         except ClusterError as error:
             if not self._is_gone(error):
                 raise

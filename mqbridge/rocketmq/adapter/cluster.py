@@ -214,4 +214,5 @@ ADAPTER = Adapter(
     make_cluster=RocketMQ,
     table=TABLE,
     preview=preview,
+    uniform_groups=True,
 )

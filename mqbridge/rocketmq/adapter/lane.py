@@ -30,6 +30,9 @@ class RocketMQLane:
         self.partition = partition
         self.revoked = stream.over
         self._stream = stream
+        stream.lends = True
+        self._counted: tuple[Batch | None, int] = None, 0
+        """The last batch, and the bytes of pulls that count until it is on the core's account; with what a filter left out."""
         self._run = -1
         self._out = 0
         """Batches of this run that are handed out and not yet acknowledged."""
@@ -42,10 +45,12 @@ class RocketMQLane:
     async def receive(self) -> Batch:
         """The next batch."""
         while True:
+            self._give_back()
             pulls = gather(self._stream, await self._stream.receive())
             if (run := self._stream.state.run) != self._run:  # begun by us, or by an administrator
                 self._run, self._out = run, 0
             batch = make_batch(self.partition, pulls, run)
+            self._counted = batch, sum(pulled.size for pulled in pulls)
             if batch is not None:
                 self._out += 1
                 return batch
@@ -59,16 +64,25 @@ class RocketMQLane:
         receipt: Receipt | None = None,
     ) -> None:
         """Everything before the end of this batch is stored."""
+        self._give_back(batch)
         if batch.handle == self._run:
             self._out = max(0, self._out - 1)
         self._stream.commit(batch.next[0], batch.handle)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Read again from the beginning of this batch, after the delay."""
+        self._give_back(batch)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
         else:
             self._stream.rewind(batch.first[0], batch.handle)
+
+    def _give_back(self, batch: Batch | None = None) -> None:
+        """The bytes of the last batch (None), or of this one if it is the last, are not ours to count any more."""
+        last, size = self._counted
+        if size and (batch is None or batch is last):
+            self._counted = None, 0
+            self._stream.give_back(size)
 
     async def seek(self, position: Position) -> None:
         """Continue with this offset; the group's offset moves there too."""

@@ -4,12 +4,14 @@ A Broker knows a group's members, and each member knows its queues: it is asked 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
+from mqbridge.retention import LATE, group_warnings, target_warnings
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import Connection
@@ -106,6 +108,21 @@ class RocketMQOperations:
             for name, value in _said(config).items():
                 found.setdefault(name, {})[broker] = value
         return {name: _joined(values) for name, values in found.items()}
+
+    async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        """Brokers delete what was stored more than `fileReservedTime` hours ago, read or not."""
+        hours = min((await self._admin.at_masters(self._reserved_hours)).values())
+        kept = f"fileReservedTime={hours}"
+        if group is None:
+            return target_warnings(topic, kept, hours * 3600.0)
+        late = round((time.time() - hours * 3600 * LATE) * 1000)
+        of_group, bounds, younger = await asyncio.gather(
+            self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late)
+        )
+        return group_warnings(topic, group, kept, of_group, bounds, younger)
+
+    async def _reserved_hours(self, address: str) -> int:
+        return int((await self._admin.broker_config(address))["fileReservedTime"])
 
 
 def _said(config: TopicConfig) -> dict[str, str]:

@@ -53,6 +53,8 @@ class RocketMQOutbound:
             levels=delay_levels,
         )
         self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
+        self._undecided: dict[asyncio.Future[Receipt], tuple[Queue, list[asyncio.Future[SendResult]]]] = {}
+        """The queue and the requests of each send that has no receipt yet."""
         self._origin_of = spec.origin_of
         self._closed = False
         self._ends: list[Callable[[], None]] = []
@@ -89,9 +91,14 @@ class RocketMQOutbound:
         )
         receipt = ReceiptAggregator(share.count, failures)
         queue = self._queue_of(partition, receipt.future)
-        for out in outgoing:
-            receipt.wait_for(self._hand_over(queue, out), out.indexes, partial(_positions, out))
-        return receipt.sent()
+        requests = [self._hand_over(queue, out) for out in outgoing]
+        for out, request in zip(outgoing, requests, strict=True):
+            receipt.wait_for(request, out.indexes, partial(_positions, out))
+        future = receipt.sent()
+        if not future.done():
+            self._undecided[future] = queue, requests
+            future.add_done_callback(self._undecided.pop)
+        return future
 
     def _queue_of(self, partition: int, receipt: "asyncio.Future[Receipt]") -> Queue:
         """Where a send goes: with those before it as long as these have no receipts, or it could overtake them."""
@@ -107,7 +114,14 @@ class RocketMQOutbound:
         return self._producer.send_single(queue, out.body, out.properties, out.flag, out.sys_flag, out.born)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """Take back what waits in the queues; what a Broker may have, waits for its answer."""
+        by_queue: dict[Queue, set[asyncio.Future[SendResult]]] = {}
+        for send in sends:
+            if (undecided := self._undecided.get(send)) is not None:
+                queue, requests = undecided
+                by_queue.setdefault(queue, set()).update(requests)
+        for queue, found in by_queue.items():
+            self._producer.withdraw(queue, found)
 
     def partition_of(self, key: bytes) -> int:
         """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""

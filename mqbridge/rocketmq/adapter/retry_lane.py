@@ -15,13 +15,18 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class Portion:
-    """Messages in a row of one topic, out of one retry queue."""
+    """Messages in a row of one topic, out of one retry queue; `counted` bytes of their pull are on the queue's account."""
 
-    __slots__ = ("done", "next", "records", "size")
+    __slots__ = ("counted", "done", "next", "records", "size")
 
-    def __init__(self, records: Sequence[Record], next_: int, size: int) -> None:
-        self.records, self.next, self.size = records, next_, size
+    def __init__(self, records: Sequence[Record], next_: int, size: int, counted: int) -> None:
+        self.records, self.next, self.size, self.counted = records, next_, size, counted
         self.done = False
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory."""
+        return self.size + RECORD_BYTES * len(self.records)
 
 
 class RetrySource(Protocol):
@@ -39,6 +44,9 @@ class RetrySource(Protocol):
 
     def taken(self, portion: Portion) -> None:
         """A lane handed it out."""
+
+    def give_back(self, portion: Portion) -> None:
+        """It is on somebody else's account, or nobody's."""
 
     def put_back(self, portion: Portion) -> None:
         """A lane will hand it out again."""
@@ -58,6 +66,8 @@ class RetryLane:
         self._queue = queue
         self._waiting: deque[Portion] = deque()
         self._out: deque[Portion] = deque()
+        self._last: Portion | None = None
+        """Handed out last, and perhaps on nobody's account yet."""
         self._changed = asyncio.Event()
         self.revoked = queue.over
 
@@ -77,6 +87,9 @@ class RetryLane:
 
     async def receive(self) -> Batch:
         """The next messages of this topic. Raises what ended the queue."""
+        if self._last is not None:
+            self._queue.give_back(self._last)
+            self._last = None
         while not self._waiting or self.revoked.is_set():
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} was taken away or given back")
@@ -84,7 +97,7 @@ class RetryLane:
                 raise self._queue.ended
             self._changed.clear()
             await self._changed.wait()
-        portion = self._waiting.popleft()
+        portion = self._last = self._waiting.popleft()
         self._out.append(portion)
         self._queue.taken(portion)
         records = portion.records
@@ -96,7 +109,7 @@ class RetryLane:
             first=(records[0].queue_offset,),
             next=(portion.next,),
             handle=portion,
-            held_bytes=portion.size + RECORD_BYTES * len(records),
+            held_bytes=portion.held_bytes,
         )
 
     def acknowledge(
@@ -107,12 +120,14 @@ class RetryLane:
     ) -> None:
         """Stored."""
         portion: Portion = batch.handle
+        self._queue.give_back(portion)
         if portion in self._out:
             self._out.remove(portion)
             self._queue.done(portion)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Again, with all that was handed out after it."""
+        self._queue.give_back(batch.handle)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
             return

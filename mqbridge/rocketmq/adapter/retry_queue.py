@@ -52,6 +52,7 @@ class RetryQueue:
         send_back: SendBack,
     ) -> None:
         self.stream = stream
+        stream.lends = True
         self._cluster, self._topics, self._found, self._send_back = cluster, frozenset(topics), found, send_back
         self._lanes: dict[str, RetryLane] = {}
         self._portions: deque[Portion] = deque()
@@ -116,18 +117,23 @@ class RetryQueue:
     async def _divide(self, pulled: Pulled) -> None:
         records = pulled.records
         end = {record.queue_offset: after.queue_offset for record, after in pairwise(records)}
+        counted = pulled.size
         for topic, group in groupby(records, topic_of):
             run = list(group)
-            portion = Portion(run, end.get(run[-1].queue_offset, pulled.next), sum(len(record.body) for record in run))
+            size = sum(len(record.body) for record in run)
+            portion = Portion(run, end.get(run[-1].queue_offset, pulled.next), size, counted)
+            counted = 0
             self._portions.append(portion)
             if topic is not None and topic in self._topics:
-                self._waiting_bytes += portion.size
+                self._waiting_bytes += portion.held_bytes
                 self._lane(topic).put(portion)
             else:
                 for record in run:
                     await self._give_away(record)
+                self.give_back(portion)
                 self.done(portion)
         if not records:
+            self.stream.give_back(counted)
             self._commit(pulled.next)
 
     async def _give_away(self, record: Record) -> None:
@@ -154,12 +160,18 @@ class RetryQueue:
 
     def taken(self, portion: Portion) -> None:
         """A lane handed it out."""
-        self._waiting_bytes -= portion.size
+        self._waiting_bytes -= portion.held_bytes
         self._room.set()
+
+    def give_back(self, portion: Portion) -> None:
+        """It is on somebody else's account, or nobody's."""
+        if portion.counted:
+            self.stream.give_back(portion.counted)
+            portion.counted = 0
 
     def put_back(self, portion: Portion) -> None:
         """A lane will hand it out again."""
-        self._waiting_bytes += portion.size
+        self._waiting_bytes += portion.held_bytes
 
     def done(self, portion: Portion) -> None:
         """All of it is stored."""

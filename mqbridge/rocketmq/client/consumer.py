@@ -17,6 +17,7 @@ from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.budget import Budget
+from mqbridge.rocketmq.client.group_agreement import GroupAgreement
 from mqbridge.rocketmq.client.held_queues import HeldQueues
 from mqbridge.rocketmq.client.locks import Locks
 from mqbridge.rocketmq.client.membership import Membership
@@ -38,7 +39,11 @@ HANDOVER_S = 0.5
 
 
 async def join(client: BaseClient, spec: GroupSpec) -> "GroupConsumer":
-    """Make a consumer and start it. Raises ClusterError: FATAL for a topic or a group that does not exist, or a bad filter."""
+    """Make a consumer and start it.
+
+    Raises ClusterError: FATAL for a topic or a group that does not exist, or a bad filter; RETRY while the group has members that
+    subscribe to something else.
+    """
     consumer = GroupConsumer(client, spec)
     try:
         await consumer.start()
@@ -62,21 +67,25 @@ class GroupConsumer:
         self.membership = Membership(self._brokers, spec)
         self.store = offset_store(spec, self._brokers)
         self.policies = TopicPolicies(self._brokers)
+        self._agreement = GroupAgreement(self._brokers, spec.group, self.membership.data())
         self._assignment = QueueAssignment(client, spec, self.membership, self.store)
         self.held = HeldQueues(self.store, Locks(self._brokers, spec.group) if spec.orderly else None)
-        self._new: asyncio.Queue[QueueStream | None] = asyncio.Queue()
+        self._new: asyncio.Queue[QueueStream | ClusterError | None] = asyncio.Queue()
         self._wake = asyncio.Event()
         self._unwatch: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
+        self._disagreement = ""
+        """What was told last of members that subscribe to something else."""
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
         """Find the topics, join, take queues, and keep doing so. Raises ClusterError."""
         await self._assignment.find_topics(self.name)
         self._unwatch = [self._client.routes.watch(topic, self._route_changed) for topic in self.membership.topics]
-        if self.spec.model is not Model.ASSIGNED:
+        if self._is_member:
             BrokerRequestHandler.of(self._client).admit(self.spec.group, self)
+            await self._agreement.check()  # before the first heartbeat, which would replace what the others said
             await self.membership.join()
         self._assignment.joined()
         balanced = await self._rebalance()
@@ -84,8 +93,10 @@ class GroupConsumer:
         self._tasks += self.held.keep(self.name)
 
     async def streams(self) -> AsyncIterator[QueueStream]:
-        """Queues as they become ours; ends with `close`."""
+        """Queues as they become ours; ends with `close`. Raises ClusterError (RETRY) when another member differs: close it."""
         while (stream := await self._new.get()) is not None:
+            if isinstance(stream, ClusterError):
+                raise stream
             if not stream.revoked:
                 yield stream
         self._new.put_nowait(None)  # for whoever else asks
@@ -105,7 +116,7 @@ class GroupConsumer:
         await cancel(*self._tasks)
         # Queues that are being given away are waited for like the others: theirs is the same task.
         await asyncio.gather(*(stream.release(deadline) for stream in list(self.held.values())))
-        member = self.spec.model is not Model.ASSIGNED and BrokerRequestHandler.of(self._client).dismiss(self.spec.group, self)
+        member = self._is_member and BrokerRequestHandler.of(self._client).dismiss(self.spec.group, self)
         try:
             async with asyncio.timeout_at(deadline):
                 await self.held.unlock_unused(self.held.unused)
@@ -114,6 +125,11 @@ class GroupConsumer:
         except TimeoutError:
             log.warning("%s was left without telling every broker: the deadline has passed", self.name)
         self._new.put_nowait(None)
+
+    @property
+    def _is_member(self) -> bool:
+        """Whether brokers count us in."""
+        return self.spec.model is not Model.ASSIGNED
 
     # --- what streams need ------------------------------------------------------------------------------------------
 
@@ -171,8 +187,22 @@ class GroupConsumer:
     async def _rebalance(self) -> bool:
         """One round over all topics; whether we hold now what is ours."""
         self._wake.clear()
-        results = await asyncio.gather(*(self._divide(topic) for topic in self.membership.topics))
+        results = await asyncio.gather(self._look_at_others(), *(self._divide(topic) for topic in self.membership.topics))
         return all(results)
+
+    async def _look_at_others(self) -> bool:
+        """Tell who takes our streams, once for each difference, that the group cannot be read like this."""
+        try:
+            if self._is_member:
+                await self._agreement.check()
+        except ClusterError as error:
+            if str(error) != self._disagreement:
+                self._disagreement = str(error)
+                log.warning("%s", error)
+                self._new.put_nowait(error)
+        else:
+            self._disagreement = ""
+        return True
 
     async def _divide(self, topic: str) -> bool:
         try:

@@ -7,7 +7,7 @@ half (`post`, `send`, `send_all`, `send_oneway`) takes messages and chooses queu
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
@@ -130,6 +130,14 @@ class Producer:
             problem = f"a message for {self.topic} with more than {props.MAX_BYTES} bytes of properties"
             return ClusterError(problem, Failure.REFUSED)
         return None
+
+    def withdraw(self, queue: Queue, sends: Collection["asyncio.Future[SendResult]"]) -> None:
+        """Take back what is not on its way of these sends to a queue: they fail with RETRY, those behind them go on.
+
+        What is on its way is decided by its answer, and not sent again: without one it fails with RETRY.
+        """
+        if (send_queue := self._send_queues.get(queue)) is not None:
+            send_queue.withdraw(sends)
 
     # --- messages ---------------------------------------------------------------------------------------------------
 

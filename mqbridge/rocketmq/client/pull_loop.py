@@ -15,7 +15,7 @@ from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, Prot
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client import pulling
-from mqbridge.rocketmq.client.budget import Account, Budget
+from mqbridge.rocketmq.client.budget import Account, Budget, Charge
 from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.pulling import PullAnswer, Puller
@@ -92,6 +92,7 @@ class PullLoop:
         self._unfiltered = subscription.kind == TAG and not subscription.tags
         self._changed, self._ended, self._reset = changed, ended, reset
         self._account = Account()
+        self._lent = 0
         self._nulls = 0
         self._errors = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
         self._idle = Backoff(HELD_S, MOST_IDLE_S)
@@ -100,7 +101,7 @@ class PullLoop:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that wait to be taken."""
+        """Bytes that wait to be taken, or are lent."""
         return self._account.held
 
     def restart(self) -> None:
@@ -117,9 +118,18 @@ class PullLoop:
             self.commits.end(task)
 
     def settle_budget(self) -> None:
-        """Give back what was taken or forgotten."""
-        if (gone := self._account.held - self._state.waiting_bytes) > 0:
+        """Give back what was taken or forgotten, but for what is lent."""
+        if (gone := self._account.held - self._state.waiting_bytes - self._lent) > 0:
             self._context.budget.taken(self._account, gone)
+
+    def lend(self, size: int) -> None:
+        """So many bytes were taken, and count until they are given back."""
+        self._lent += size
+
+    def give_back(self, size: int | None = None) -> None:
+        """Bytes that were lent count no longer; None: all."""
+        self._lent -= self._lent if size is None else min(size, self._lent)
+        self.settle_budget()
 
     async def _run(self, run: int) -> None:
         while self._state.reads(run):
@@ -133,36 +143,41 @@ class PullLoop:
 
     async def _round(self) -> None:
         """One pull and what follows from its answer. Raises what is wrong with it."""
-        asked_at, pull, answer = await self._ask()
-        if self._state.is_current(pull):
-            self.first_offset, self.end_offset = answer.first, answer.end
-            if await self._judge(pull, answer):
-                self._idle.reset()
-            elif self._loop.time() - asked_at < HELD_S:
-                await asyncio.sleep(self._idle.delay())
+        budget = self._context.budget
+        charge = await budget.reserve(self._account, idle=self._state.at_end)
+        moved = True
+        try:
+            asked_at, pull, answer = await self._ask(charge)
+            if self._state.is_current(pull):
+                self.first_offset, self.end_offset = answer.first, answer.end
+                moved = await self._judge(pull, answer, charge)
+                if moved:
+                    self._idle.reset()
+        finally:
+            budget.settle(charge)
+        if not moved and (not pull.hold or self._loop.time() - asked_at < HELD_S):
+            await asyncio.sleep(self._idle.delay())
 
-    async def _ask(self) -> tuple[float, Pull, PullAnswer]:
-        budget, state = self._context.budget, self._state
-        reserved = await budget.reserve(self._account, idle=state.at_end)
+    async def _ask(self, charge: Charge) -> tuple[float, Pull, PullAnswer]:
+        state = self._state
         try:
             asked_at = self._loop.time()
-            pull = state.pull(asked_at, with_commit=self._context.commits_with_pulls)
+            pull = state.pull(asked_at, with_commit=self._context.commits_with_pulls, may_hold=charge.may_wait)
             if pull.commit is not None:
                 self.commits.started(hold=pull.hold)
             try:
-                answer = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold)
+                answer = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold, messages=charge.messages)
             except BaseException:
                 state.asked_in_vain(pull, failed=True)
                 raise
         finally:
             self.commits.answered()
-            budget.settle(reserved)
         self.answered_ms = time.time_ns() // 1_000_000
         return asked_at, pull, answer
 
     # --- what an answer means -----------------------------------------------------------------------------------------
 
-    async def _judge(self, pull: Pull, answer: PullAnswer) -> bool:
+    async def _judge(self, pull: Pull, answer: PullAnswer, charge: Charge) -> bool:
         """Tell the state; whether anything moved, or was waited for. Raises what is wrong with the answer."""
         try:
             if answer.kind == pulling.MOVED:
@@ -172,18 +187,18 @@ class PullLoop:
             if pulled is None and not self._plausible(answer):
                 await asyncio.sleep(self._errors.delay())
                 return True
-            return self._believe(pull, answer, pulled)
+            return self._believe(pull, answer, pulled, charge)
         finally:
             self._state.asked_in_vain(pull, failed=False)
 
-    def _believe(self, pull: Pull, answer: PullAnswer, pulled: Pulled | None) -> bool:
+    def _believe(self, pull: Pull, answer: PullAnswer, pulled: Pulled | None, charge: Charge) -> bool:
         if not self._state.is_current(pull):
             return False
         self._nulls = 0
         self._errors.reset()
         moved = self._state.answered(pull, answer.next, answer.end, pulled)
         if pulled is not None:
-            self._context.budget.received(self._account, pulled.size)
+            self._context.budget.answered(self._account, charge, pulled.size, pulled.stored)
         self._changed()
         return moved
 

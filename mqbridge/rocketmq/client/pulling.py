@@ -44,7 +44,7 @@ class Puller:
     """Pulls one queue for one consumer. The filter is that of the group's heartbeats; without membership pulls bring it."""
 
     def __init__(self, brokers: Brokers, spec: GroupSpec, queue: Queue, subscription: Subscription, version: int) -> None:
-        self._brokers, self._queue = brokers, queue
+        self._brokers, self._queue, self._most_messages = brokers, queue, spec.max_msgs
         lite = spec.model is Model.ASSIGNED
         self._code = Code.LITE_PULL_MESSAGE if lite else Code.PULL_MESSAGE
         self._flags = PullFlag.SUBSCRIPTION | PullFlag.LITE if lite else 0
@@ -62,8 +62,10 @@ class Puller:
             expression_type=subscription.kind,
         ).encode()
 
-    async def pull(self, offset: int, commit: int | None, *, hold: bool) -> PullAnswer:
-        """Ask for what is at `offset`, storing `commit` as the group's offset on the way; `hold`: wait when there is nothing.
+    async def pull(self, offset: int, commit: int | None, *, hold: bool, messages: int) -> PullAnswer:
+        """Ask for so many messages at `offset`, storing `commit` as the group's offset on the way.
+
+        `hold`: the broker may wait when there is nothing.
 
         Raises ServerRefused, ClusterError, RemoteProtocolError for an answer without its four numbers.
         """
@@ -73,7 +75,12 @@ class Puller:
             flags |= PullFlag.SUSPEND
         if commit is not None and is_master:
             flags |= PullFlag.COMMIT_OFFSET
-        ext = self._ext | {"queueOffset": str(offset), "sysFlag": str(flags), "commitOffset": str(commit or 0)}
+        ext = self._ext | {
+            "queueOffset": str(offset),
+            "sysFlag": str(flags),
+            "commitOffset": str(commit or 0),
+            "maxMsgNums": str(min(messages, self._most_messages)),
+        }
         return PullAnswer(await self._ask(address, ext))
 
     async def _ask(self, address: str, ext: dict[str, str]) -> Command:

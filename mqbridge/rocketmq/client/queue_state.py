@@ -81,14 +81,14 @@ class QueueState:
         """Whether pulls of this run are to be asked."""
         return self.state is State.READING and run == self.run
 
-    def pull(self, now: float, *, with_commit: bool) -> Pull:
-        """The next pull; one is on its way at a time."""
+    def pull(self, now: float, *, with_commit: bool, may_hold: bool = True) -> Pull:
+        """The next pull; one is on its way at a time. `may_hold`: it may wait at the broker, if nothing is there."""
         if self.state is not State.READING or self._pull is not None:
             raise LocalProtocolError(f"a queue that is {self.state.value} cannot be pulled, or is being pulled already")
         commit = self.acknowledged if with_commit and self.lock_holds(now) else None
         if commit is not None:
             self._told = commit
-        self._pull = Pull(self.run, self.position, self.at_end, commit)
+        self._pull = Pull(self.run, self.position, self.at_end and may_hold, commit)
         return self._pull
 
     def is_current(self, pull: Pull) -> bool:

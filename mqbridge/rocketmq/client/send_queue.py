@@ -8,6 +8,7 @@ The queues run on callbacks: a send costs one request and two futures, no task a
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 
 from mqbridge.errors import (
@@ -67,6 +68,20 @@ class PartitionSendQueue:
             return
         self._waiting.append(request)
         self.pump()
+
+    def withdraw(self, futures: Collection["asyncio.Future[SendResult]"]) -> None:
+        """Never send what waits here of these requests, nor again what is on its way. Others keep their order, and go on."""
+        for request in self._in_flight:
+            request.withdrawn = request.withdrawn or request.future in futures
+        gone = {request for request in self._waiting if request.future in futures}
+        self._waiting = deque(request for request in self._waiting if request not in gone)
+        self._doubted = [doubt for doubt in self._doubted if doubt[0] not in gone]
+        for request in gone:
+            self._take_back(request)
+        self.pump()
+
+    def _take_back(self, request: SendRequest) -> None:
+        request.fail(ClusterError(f"a send to {shown(self.queue)} was withdrawn"))
 
     def on_route(self, route: TopicRoute) -> None:
         """The master may have moved, the queue may be gone: then `locate` says so."""
@@ -138,9 +153,12 @@ class PartitionSendQueue:
         if self._context.closing or (failure in (Failure.REFUSED, Failure.FATAL) and not doubtful):
             self._give_up(request, error, failure)
             return
-        self._waiting.appendleft(request)
-        if isinstance(error, ServerRefused) and doubtful:
-            self._doubted.append((request, error))
+        if request.withdrawn:
+            self._take_back(request)
+        else:
+            self._waiting.appendleft(request)
+            if isinstance(error, ServerRefused) and doubtful:
+                self._doubted.append((request, error))
         if self._outage.failed():
             self._fail_all(error)
             return

@@ -32,15 +32,19 @@ class SendResult(NamedTuple):
 
 
 class SendRequest:
-    """A request on its way, with the same bytes each time. One that is `movable` may go to any queue."""
+    """A request on its way, with the same bytes each time. One that is `movable` may go to any queue.
 
-    __slots__ = ("body", "code", "future", "header", "movable", "size")
+    What is `withdrawn` is not sent again: it fails with the answer that it is waiting for, unless that says it is stored.
+    """
+
+    __slots__ = ("body", "code", "future", "header", "movable", "size", "withdrawn")
 
     def __init__(
         self, code: int, header: SendHeader, body: bytes, future: "asyncio.Future[SendResult]", *, movable: bool = False
     ) -> None:
         self.code, self.header, self.body, self.future, self.movable = code, header, body, future, movable
         self.size = len(body) + len(header.properties)
+        self.withdrawn = False
 
     def fail(self, error: Exception) -> None:
         """It will not be stored."""

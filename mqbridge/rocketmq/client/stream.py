@@ -46,6 +46,8 @@ class QueueStream:
         self.state = QueueState()
         self.over = asyncio.Event()
         """Set at once when the queue is taken away, lost or given back."""
+        self.lends = False
+        """Whether what is taken counts against the budget of all queues until `give_back`."""
         self._owner = owner
         self._error: MqbridgeError | None = None
         """What `receive` raises once nothing waits."""
@@ -119,8 +121,14 @@ class QueueStream:
     def take(self) -> Pulled | None:
         """What one pull brought, if something waits."""
         pulled = self.state.take(self._loop.time())
+        if pulled is not None and self.lends:
+            self._pulls.lend(pulled.size)
         self._pulls.settle_budget()
         return pulled
+
+    def give_back(self, size: int) -> None:
+        """So many bytes of what was taken are somebody else's account now, or nobody's; see `lends`."""
+        self._pulls.give_back(size)
 
     async def receive(self) -> Pulled:
         """What the next pull brought; waits. Raises LaneRevoked, GapError, or the ClusterError that ended the queue."""
@@ -235,6 +243,7 @@ class QueueStream:
             self._error = LaneRevoked(why)
             self._owner.budget.queues -= 1
         self._pulls.stop()
+        self._pulls.give_back()
         self.over.set()
         self._changed.set()
         self._release.all_acknowledged()  # nothing is waited for any more; SETTLING takes it back

@@ -37,14 +37,12 @@ from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.held_partitions import From
 from mqbridge.tubemq.client.master import DEFAULT_PORT, MAX_TOPICS, Masters
 from mqbridge.tubemq.client.producer import Producer
+from mqbridge.tubemq.client.read_budget import ReadBudget
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.mapping.preview import preview
 from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.wire.text import PartitionRef
-
-PACK_BYTES = 1 << 20
-"""A get returns half a MiB, or one message that may have a little over 1 MiB."""
 
 
 class TubeMQ:
@@ -159,7 +157,7 @@ class TubeMQ:
             start=From.EARLIEST if spec.start is Start.EARLIEST else From.LATEST,
             filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
             heartbeat_s=self._config.heartbeat,
-            max_gets=_gets(spec),
+            budget=ReadBudget(spec.max_bytes, counts_packs=True),
             priority=_priority(spec),
         )
 
@@ -206,10 +204,6 @@ class TubeMQ:
         return names.index(name)
 
 
-def _gets(spec: InboundSpec) -> int:
-    return max(1, spec.max_bytes // PACK_BYTES)
-
-
 def _priority(spec: InboundSpec) -> int | None:
     return spec.options.query_priority if isinstance(spec.options, TubeMQInboundOptions) else None
 
@@ -226,4 +220,5 @@ ADAPTER = Adapter(
     make_cluster=_make,
     table=TABLE,
     preview=preview,
+    uniform_groups=True,  # the Master refuses a member that differs
 )

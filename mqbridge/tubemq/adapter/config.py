@@ -41,7 +41,11 @@ class TubeMQCluster(ClusterModel):
         "reacts; a Master takes a consumer for dead after 30 s without one.",
     )
     request_timeout: Duration = Field(
-        default=10.0, ge=1.0, le=600.0, description="How long to wait for an answer; servers drop requests that waited longer."
+        default=10.0,
+        ge=1.0,
+        le=600.0,
+        description="How long a server may be silent before its answers count as lost; bytes that move, either way, count as "
+        "life. Servers drop requests that waited longer.",
     )
 
     @classmethod

@@ -4,11 +4,12 @@ The Brokers list a group some 5 s after it was made or moved, when they write th
 cannot be removed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-from mqbridge.adapter import Member
+from mqbridge.adapter import Bounds, Member
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.message import Position
+from mqbridge.retention import LATE, group_warnings, target_warnings
 from mqbridge.tubemq.client.admin import USER, Admin, Node, StoredRange
 from mqbridge.tubemq.client.member import FRESH_ID
 from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
@@ -16,6 +17,9 @@ from mqbridge.tubemq.wire.text import STORE_STEP
 
 _SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish", "acceptSubscribe", "unflushThreshold")
 
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""Of the time in a `deletePolicy`, in seconds."""
 
 READERS = "mqbridge_reader_"
 """What the groups of those that read without a group of their own begin with."""
@@ -58,6 +62,29 @@ class TubeMQOperations:
         """As the Master has it."""
         return await self._operator.settings(topic)
 
+    async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        """Brokers delete what is older than `deletePolicy` says, read or not.
+
+        They do not tell when a message was stored. Once something was deleted, a store's range is what came in that time: its
+        first half is taken for the older half of the time.
+        """
+        policies = await self._operator.policies(topic)
+        if not policies:
+            return []
+        kept_s, policy = min(policies)
+        kept = f"deletePolicy={policy}"
+        if group is None:
+            return target_warnings(topic, kept, kept_s)
+        committed, stored = await self._operator.committed(topic, group), await self._operator.stored(topic)
+        return group_warnings(
+            topic,
+            group,
+            kept,
+            {name: (offset,) for name, offset in committed.items()},
+            {name: Bounds((one.first,), (one.next,)) for name, one in stored.items()},
+            {name: (_late_offset(one),) for name, one in stored.items()},
+        )
+
 
 class Operator(Admin):
     """The administrators' API with what changes and shows groups."""
@@ -95,6 +122,11 @@ class Operator(Admin):
             for store in range(entry["numTopicStores"])
             for number in range(entry["numPartitions"])
         }
+
+    async def policies(self, topic: str) -> list[tuple[float, str]]:
+        """For how many seconds each Broker keeps the topic's messages, and its words for it; what cannot be read is left out."""
+        found = [str(entry.get("deletePolicy")) for entry in (await self._deployed(topic)).values()]
+        return [(kept_s, policy) for policy in found if (kept_s := _kept_s(policy)) is not None]
 
     async def settings(self, topic: str) -> dict[str, str]:
         """As the Master has it; what differs between Brokers stands there once for each."""
@@ -137,6 +169,18 @@ def _joined(values: Mapping[int, str]) -> str:
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return ", ".join(f"{value} at {broker}" for broker, value in values.items())
+
+
+def _kept_s(policy: str) -> float | None:
+    """The time of a policy such as `delete,168h`; without a unit it counts hours."""
+    method, _, time = policy.partition(",")
+    number, unit = (time[:-1], time[-1:]) if time[-1:] in _UNITS else (time, "h")
+    return int(number) * _UNITS[unit] if method == "delete" and number.isdecimal() else None
+
+
+def _late_offset(stored: StoredRange) -> int:
+    """The first offset of the younger half; the first of all as long as nothing was deleted."""
+    return stored.first + (int((stored.next - stored.first) * LATE) if stored.first else 0)
 
 
 def entries_between(committed: Mapping[str, int], stored: Mapping[str, StoredRange]) -> dict[str, int]:

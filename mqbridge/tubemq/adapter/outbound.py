@@ -9,7 +9,7 @@ from zlib import crc32
 from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt, seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share, format_position
-from mqbridge.tubemq.client.line import SenderClosed, SendResult, failure_of
+from mqbridge.tubemq.client.line import Done, SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.mapping.request import encode
 
@@ -18,17 +18,20 @@ LastStored = Callable[[str, Mapping[int, str], Partition], Awaitable[Mapping[int
 
 
 class _Delivery:
-    """One `send`: how many of its messages are undecided, and what became of the others."""
+    """One `send`: where it goes, how many of its messages are undecided, and what became of the others."""
 
-    __slots__ = ("failures", "future", "left", "positions")
+    __slots__ = ("ended", "failures", "future", "is_withdrawn", "left", "name", "positions")
 
-    def __init__(self, future: "asyncio.Future[Receipt]", count: int) -> None:
-        self.future, self.left = future, count
+    def __init__(
+        self, name: str, future: "asyncio.Future[Receipt]", count: int, ended: "Callable[[asyncio.Future[Receipt]], object]"
+    ) -> None:
+        self.name, self.future, self.left, self.ended = name, future, count, ended
+        self.is_withdrawn = False
         self.positions: list[Position] = [()] * count
         self.failures: list[MessageFailure] = []
 
     def decided(self, index: int, result: SendResult | MqbridgeError) -> None:
-        """The producer's callback for one message."""
+        """What became of one message."""
         if isinstance(result, SendResult):
             self.positions[index] = (result.offset, 0)
         else:
@@ -44,9 +47,20 @@ class _Delivery:
 
     def finish(self) -> None:
         """Hand the receipt out."""
+        self.ended(self.future)
         if not self.future.done():
             self.failures.sort(key=lambda failure: failure.index)
             self.future.set_result(Receipt(self.positions, self.failures))
+
+
+def _decided(delivery: _Delivery, index: int, result: SendResult | MqbridgeError) -> None:
+    """The producer's callback for one message."""
+    delivery.decided(index, result)
+
+
+def _is_withdrawn(done: Done) -> bool:
+    """By the callback, of which a message has no other trace of its send."""
+    return isinstance(done, partial) and done.args[0].is_withdrawn
 
 
 class TubeMQOutbound:
@@ -59,6 +73,8 @@ class TubeMQOutbound:
         self._names = list(sender.route.partitions)
         self._origin_of = spec.origin_of
         self._closed = False
+        self._open: dict[asyncio.Future[Receipt], _Delivery] = {}
+        sender.is_withdrawn = _is_withdrawn
         self.partitions = len(self._names)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
@@ -70,14 +86,14 @@ class TubeMQOutbound:
             future.set_exception(ClusterError(f"the outbound into {self._spec.topic!r} is closed", Failure.FATAL))
             return future
         messages = share.messages
-        delivery = _Delivery(future, len(messages))
+        name, submit, zone = self._names[partition], self._sender.submit, self._zone
+        delivery = self._open[future] = _Delivery(name, future, len(messages), self._open.pop)
         if not messages:
             delivery.finish()
         prefix = self._origin_of(share.batch.partition)
-        name, submit, zone = self._names[partition], self._sender.submit, self._zone
         for index, message in enumerate(messages):
             stamp = message.origin if prefix is None else prefix + format_position(message.position)
-            done: Callable[[SendResult | MqbridgeError], None] = partial(delivery.decided, index)
+            done: Callable[[SendResult | MqbridgeError], None] = partial(_decided, delivery, index)
             try:
                 encoded = encode(message, stamp, zone)
             except MappingError as error:
@@ -87,7 +103,13 @@ class TubeMQOutbound:
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """What waits in its partition's line is given up; what is on its way is not sent again when its answer is lost."""
+        names = set()
+        for future in sends:
+            if (delivery := self._open.get(future)) is not None:
+                delivery.is_withdrawn = True
+                names.add(delivery.name)
+        self._sender.withdraw(names)
 
     def partition_of(self, key: bytes) -> int:
         """TubeMQ's producers know no keys and take turns; this keeps a key to a partition by its CRC-32."""

@@ -14,6 +14,7 @@ from mqbridge.tubemq.client.group_consumer import GroupConsumer
 from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, From, HeldPartitions, Offsets
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.text import Key, PartitionRef
 
@@ -43,11 +44,13 @@ class BalancedConsumer(GroupConsumer):
         offsets: Offsets | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         max_gets: int = MAX_GETS,
+        budget: ReadBudget | None = None,
         priority: int | None = None,
     ) -> None:
         types = {topic: frozenset(wanted) for topic, wanted in (filters or {}).items()}
         self.membership = BalancedMembership(masters, group, topics, types, node=node, priority=priority)
-        held = HeldPartitions(self.membership, start=start, heartbeat_s=heartbeat_s, max_gets=max_gets, offsets=offsets)
+        budget = budget or ReadBudget(max_gets * GET_BYTES)
+        held = HeldPartitions(self.membership, start=start, heartbeat_s=heartbeat_s, budget=budget, offsets=offsets)
         super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
         self._node = node
         self._looked_at = float("-inf")

@@ -16,6 +16,7 @@ from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, From, 
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.membership import CONNECTS, DISCONNECTS, DONE, STOP, Membership
 from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto
 from mqbridge.tubemq.wire.text import PartitionRef, parse_subscription
 
@@ -48,11 +49,13 @@ class Consumer(GroupConsumer):
         bound: Bound | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         max_gets: int = MAX_GETS,
+        budget: ReadBudget | None = None,
         priority: int | None = None,
     ) -> None:
         types = {topic: frozenset(wanted) for topic, wanted in (filters or {}).items()}
         self.membership = Membership(masters, group, topics, types, priority=priority, bound=bound)
-        held = HeldPartitions(self.membership, start=start, heartbeat_s=heartbeat_s, max_gets=max_gets, offsets=offsets)
+        budget = budget or ReadBudget(max_gets * GET_BYTES)
+        held = HeldPartitions(self.membership, start=start, heartbeat_s=heartbeat_s, budget=budget, offsets=offsets)
         super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
         self._new: asyncio.Queue[HeldPartition | None] = asyncio.Queue()
         self._events: asyncio.Queue[EventProto] = asyncio.Queue()

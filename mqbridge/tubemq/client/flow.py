@@ -10,11 +10,14 @@ Time is an argument throughout.
 """
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from mqbridge.errors import RemoteProtocolError
+
+log = logging.getLogger(__name__)
 
 NOT_FOUND_WAIT_S = 0.4
 """What clients wait after finding nothing when no rule says otherwise."""
@@ -62,11 +65,19 @@ def parse_rules(text: str) -> FlowRules:
     try:
         for item in json.loads(text):
             _add(rules, int(item["type"]), item["rule"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RemoteProtocolError(f"flow control rules that cannot be read: {text[:200]!r}: {error!r}") from error
     rules.limits.sort(key=lambda limit: limit.lag_bytes, reverse=True)
     rules.misses.sort()
     return rules
+
+
+def _readable(text: str, before: FlowRules) -> FlowRules:
+    try:
+        return parse_rules(text)
+    except RemoteProtocolError as error:
+        log.warning("the flow control rules in force stay as they are: %s", error)
+        return before
 
 
 def _add(rules: FlowRules, kind: int, items: Iterable[dict[str, Any]]) -> None:
@@ -129,16 +140,14 @@ class FlowControl:
     def learn(self, default: tuple[int, str], group: tuple[int, str]) -> None:
         """Take in ids and texts of a Master's answer; a text counts when its id is 0 or more and new.
 
-        Raises RemoteProtocolError for a text that cannot be read; the default rules count all the same when it is the group's.
+        A text that cannot be read is logged, once, and the rules before it stay: the rest of the answer (events among it) counts.
         """
-        try:
-            if default[0] >= 0 and default[0] != self.default_id:
-                self.default_id, self._default = default[0], parse_rules(default[1])
-            if group[0] >= 0 and group[0] != self.group_id:
-                self.group_id, self._group = group[0], parse_rules(group[1])
-        finally:
-            self.group_in_force = bool(self._group)
-            self.in_force = bool(self._group or self._default)
+        if default[0] >= 0 and default[0] != self.default_id:
+            self.default_id, self._default = default[0], _readable(default[1], self._default)
+        if group[0] >= 0 and group[0] != self.group_id:
+            self.group_id, self._group = group[0], _readable(group[1], self._group)
+        self.group_in_force = bool(self._group)
+        self.in_force = bool(self._group or self._default)
 
 
 class Meter:

@@ -5,25 +5,26 @@ A Broker that does not answer a heartbeat keeps its partitions here: they are re
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
-from mqbridge.errors import ClusterError, ProtocolError
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.tasks import cancel, is_cancelled, spawn
+from mqbridge.tubemq.client.broker_heartbeats import BrokerHeartbeats
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_commits import COMMIT_AFTER_S
+from mqbridge.tubemq.client.read_budget import ReadBudget
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import total
-from mqbridge.tubemq.wire import rpc
-from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatRequestC2B, HeartBeatResponseB2C
-from mqbridge.tubemq.wire.text import Broker, Key, PartitionRef, parse_failure
+from mqbridge.tubemq.wire.text import Key, PartitionRef
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 13.0
 MAX_GETS = 32
-"""Answers of half a MiB, sometimes one, that may be on their way at once."""
+"""Answers of half a MiB, sometimes one, that may be on their way at once; Brokers have equal shares."""
 
 Offsets = Callable[[PartitionRef], Awaitable[int | None]]
 """Where a partition is to be read from, as whoever keeps the results knows it; None leaves it to the group's own position."""
@@ -43,20 +44,27 @@ class From(IntEnum):
 class HeldPartitions:
     """What `membership` holds. `held` is by key; `seen_at` is when the Master answered last."""
 
-    def __init__(self, membership: Member, *, start: From, heartbeat_s: float, max_gets: int, offsets: Offsets | None) -> None:
+    def __init__(
+        self, membership: Member, *, start: From, heartbeat_s: float, budget: ReadBudget, offsets: Offsets | None
+    ) -> None:
         self.membership = membership
-        self.gets = asyncio.Semaphore(max_gets)
+        self.budget = budget
         self.seen_at = 0.0
         self.held: dict[Key, HeldPartition] = {}
         self.changed = False
         """Something was lost that the Master does not know of yet."""
         self.close_by: float | None = None
         """When everything is to be given back, once the member is closing; a time of the event loop."""
-        self._start, self._heartbeat_s, self._offsets = start, heartbeat_s, offsets
+        self.heartbeats = BrokerHeartbeats(membership, self.held.values, self.session_for, heartbeat_s)
+        self._start, self._offsets = start, offsets
         self._taken: set[Key] = set()
         """Partitions that this consumer has held at some time."""
         self._strayed: set[Key] = set()
         """Those of them that ended with requests given up, which may yet arrive: they need a client id of their own next time."""
+        self._turns: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held while a partition is being taken."""
+        self._taking: set[asyncio.Task[HeldPartition]] = set()
+        self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
 
@@ -64,13 +72,14 @@ class HeldPartitions:
         """Start what keeps partitions."""
         name = self.membership.client_id
         self._tasks = [
-            spawn(self._heartbeats(), f"tubemq broker heartbeats of {name}"),
+            spawn(self.heartbeats.run(), f"tubemq broker heartbeats of {name}"),
             spawn(self._late_commits(), f"tubemq late commits of {name}"),
         ]
 
     async def close(self) -> None:
-        """Give everything back until `close_by`, keeping what was confirmed."""
-        await cancel(*self._tasks)
+        """Give everything back until `close_by`, keeping what was confirmed; what is being taken is given back, too."""
+        self._closed = True
+        await cancel(*self._tasks, *self._taking)
         await asyncio.gather(*(partition.release(self.close_by) for partition in list(self.held.values())))
 
     @property
@@ -87,8 +96,25 @@ class HeldPartitions:
     async def take(self, ref: PartitionRef, offset: int | None = None) -> HeldPartition:
         """Take a partition at its Broker: at `offset`, else where `offsets` says, else where the group stands.
 
-        Raises ClusterError (410: another member has it; also when `offsets` raises).
+        The same object again when it is held already, also when somebody else was just taking it. Raises ClusterError (410:
+        another member has it; also when `offsets` raises, or when this member is closed).
         """
+        async with self._turns[ref.key]:
+            if (held := self.held.get(ref.key)) is not None:
+                return held
+            if self._closed:
+                raise _closed(ref)
+            task: asyncio.Task[HeldPartition] = spawn(self._take(ref, offset), f"tubemq taking {ref}", quiet=True)
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
+            try:
+                return await task
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                raise _closed(ref) from None
+
+    async def _take(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
         partition = HeldPartition(self, ref, fresh_id=ref.key in self._strayed)
         status = 0 if ref.key in self._taken else self._start
         try:
@@ -106,6 +132,7 @@ class HeldPartitions:
             raise
         self._taken.add(ref.key)
         self.held[ref.key] = partition
+        self._share_budget()
         return partition
 
     @staticmethod
@@ -126,46 +153,28 @@ class HeldPartitions:
         if self.held.get(partition.ref.key) is partition:
             del self.held[partition.ref.key]
             self.changed = True
+            self._share_budget()
+
+    def _share_budget(self) -> None:
+        self.budget.share_among({partition.ref.broker for partition in self.held.values()})
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 
     async def _late_commits(self) -> None:
-        while True:
-            await asyncio.sleep(COMMIT_AFTER_S)
-            now = self._loop.time()
-            await asyncio.gather(*(partition.commit_late(now) for partition in list(self.held.values())))
-
-    async def _heartbeats(self) -> None:
-        while True:
-            await asyncio.sleep(self._heartbeat_s)
-            groups: dict[tuple[Broker, str], list[HeldPartition]] = {}
-            for partition in self.held.values():
-                if partition.state.is_registered:
-                    groups.setdefault((partition.ref.broker, partition.client_id), []).append(partition)
-            await asyncio.gather(*(self._heartbeat(*key, partitions) for key, partitions in groups.items()))
-
-    async def _heartbeat(self, broker: Broker, client_id: str, partitions: list[HeldPartition]) -> None:
-        """Keep the lease of what one client id holds at one Broker, and hear what is lost."""
-        member = self.membership
-        request = HeartBeatRequestC2B(
-            clientId=client_id,
-            groupName=member.group,
-            readStatus=0,
-            partitionInfo=[str(partition.ref) for partition in partitions],
-            qryPriorityId=member.priority,
-            authInfo=member.masters.authorized(),
-        )
-        runs = {partition.ref.key: (partition, partition.state.run) for partition in partitions}
-        session = self.session_for(partitions[0].ref)
+        """Each on its own: a Broker that does not answer delays nobody else's."""
+        under_way: set[asyncio.Task[None]] = set()
         try:
-            answer = await session.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)
-            failures = [parse_failure(text) for text in answer.failureInfo]
-        except (ClusterError, ProtocolError) as error:
-            log.warning("a heartbeat to Broker %s failed: %s", broker, error)
-            return
-        if not answer.success:
-            log.warning("a heartbeat to Broker %s was refused with %d: %s", broker, answer.errCode, answer.errMsg)
-        for code, ref in failures:
-            if ref.key in runs:
-                partition, run = runs[ref.key]
-                partition.heartbeat_failed(code, run)
+            while True:
+                await asyncio.sleep(COMMIT_AFTER_S)
+                now = self._loop.time()
+                for partition in self.held.values():
+                    if partition.has_late_commit(now):
+                        task = spawn(partition.commit_late(now), f"tubemq late commit of {partition}")
+                        under_way.add(task)
+                        task.add_done_callback(under_way.discard)
+        finally:
+            await cancel(*under_way)
+
+
+def _closed(ref: PartitionRef) -> ClusterError:
+    return ClusterError(f"{ref} is not taken: the consumer is closed", Failure.FATAL)

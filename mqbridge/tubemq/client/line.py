@@ -19,8 +19,9 @@ from typing import NamedTuple, Protocol
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MappingError, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.connection import Answer
 from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.session import Answer, Session
+from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageResponseB2P
@@ -34,6 +35,8 @@ WINDOW_BYTES = 8 << 20
 FIRST_RETRY_S = 0.02
 MOST_RETRY_S = 5.0
 """A full memory store (419) is on disk within milliseconds; a Broker restarts within seconds."""
+MASTER_PATIENCE_S = 1.0
+"""How long sending waits to hear from a Master where a partition is now, before it goes on where it was."""
 
 
 class SendResult(NamedTuple):
@@ -50,6 +53,10 @@ Done = Callable[[SendResult | MqbridgeError], None]
 
 class SenderClosed(ConnectionLost):
     """The sender was closed before the message was stored."""
+
+
+class Withdrawn(ClusterError):
+    """The message was taken back by whoever submitted it, and was not stored as far as is known."""
 
 
 class Way(Protocol):
@@ -71,6 +78,9 @@ class Way(Protocol):
 
     def session_for(self, name: str) -> Session:
         """The session of the partition's Broker."""
+
+    def is_withdrawn(self, done: Done) -> bool:
+        """Whether the message with this callback is not to be sent (again); asked of those that failed, and by `withdraw`."""
 
     def settled(self, size: int) -> None:
         """A message of so many bytes is decided."""
@@ -123,10 +133,13 @@ class Line:
         self.pump()
 
     def pump(self) -> None:
-        """Send what the window allows."""
+        """Send what the window and the connection allow."""
         way = self._way
         while self._waiting and self._recovery is None and not self._again and self._in_flight < way.window:
             if self._in_flight and self._in_flight_bytes + len(self._waiting[0].data) > WINDOW_BYTES:
+                return
+            if not self._session.is_writable:
+                self._session.when_writable(self.pump)
                 return
             message = self._waiting.popleft()
             try:
@@ -197,11 +210,31 @@ class Line:
         self._way.settled(len(message.data))
 
     def _failed(self, message: _Message, error: MqbridgeError) -> None:
+        if self._way.is_withdrawn(message.done):
+            self._decide(message, self._was_withdrawn())
+            return
         if self._is_over(message) or failure_of(error) in (Failure.REFUSED, Failure.FATAL):
             self._fail(message, error)
             return
         self._again.append(message)
         self._again_for = self._again_for or error
+
+    def withdraw(self) -> None:
+        """Give up what is withdrawn and not on its way: others go on without it. What is on its way is not sent again."""
+        is_withdrawn = self._way.is_withdrawn
+        taken = [message for message in (*self._again, *self._waiting) if is_withdrawn(message.done)]
+        if not taken:
+            return
+        self._again = [message for message in self._again if not is_withdrawn(message.done)]
+        self._waiting = deque(message for message in self._waiting if not is_withdrawn(message.done))
+        if not self._again:
+            self._again_for = None
+        for message in taken:
+            self._decide(message, self._was_withdrawn())
+        self.pump()
+
+    def _was_withdrawn(self) -> Withdrawn:
+        return Withdrawn(f"withdrawn before {self._way.topic} partition {self._name} is known to have stored it")
 
     def _is_over(self, message: _Message) -> bool:
         """Whether a message that failed has been tried for long enough."""
@@ -243,11 +276,20 @@ class Line:
 
     async def _reconnect(self, *, refresh: bool) -> None:
         if refresh:
-            await self._way.routes.refresh()
+            await self._ask_master()
         self._session = self._way.session_for(self._name)
         await self._session.connected()
         if not self._session.alive:
             raise ConnectionLost(f"{self._session.address} closes connections as soon as they are made")
+
+    async def _ask_master(self) -> None:
+        """Look the partition up. Sending needs no Master: while none answers, the last route that was known is good."""
+        try:
+            async with asyncio.timeout(MASTER_PATIENCE_S):
+                await self._way.routes.refresh()
+        except (ClusterError, ProtocolError, TimeoutError) as error:
+            problem = error if str(error) else "no Master has answered yet"
+            log.info("sending to %s partition %s goes on where it was: %s", self._way.topic, self._name, problem)
 
     def _say(self, error: MqbridgeError) -> None:
         """Once per outage; a full memory store is no news."""

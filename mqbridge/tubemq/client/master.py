@@ -5,12 +5,12 @@ may bring a new visit token, which Brokers may ask for.
 """
 
 import asyncio
-import itertools
 import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from itertools import count
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -38,7 +38,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 _ELSEWHERE = (Standby, ConnectionLost, Unreachable, RequestTimeout)
-_clients = itertools.count(1)
+_clients = count(1)
 
 
 class Masters:
@@ -52,11 +52,6 @@ class Masters:
         """What a Master that authenticates clients handed out; blank when it does not."""
         self._current = 0
 
-    @property
-    def session(self) -> Session:
-        """The one that answered last."""
-        return self.sessions.to(*self.addresses[self._current])
-
     async def call(self, method: int, request: Message, answer: type[M]) -> M:
         """Ask the active Master.
 
@@ -64,15 +59,36 @@ class Masters:
         when the active one threw.
         """
         errors: list[ClusterError] = []
-        for _ in self.addresses:
+        for index in self._in_turn():
             try:
-                return await self.session.call(MASTER, method, request, answer)
+                found = await self._session(index).call(MASTER, method, request, answer)
             except _ELSEWHERE as error:
                 errors.append(error)
-                self._current = (self._current + 1) % len(self.addresses)
+                self._leave(index)
+            else:
+                self._current = index
+                return found
         if len(errors) > 1:
             raise Unreachable("no Master is active: " + "; ".join(map(str, errors))) from errors[-1]
         raise errors[0]
+
+    def _session(self, index: int) -> Session:
+        return self.sessions.to(*self.addresses[index])
+
+    def _in_turn(self) -> Iterator[int]:
+        """Each Master once, from the one that answered last; calls that fail side by side do not push each other past one."""
+        tried: set[int] = set()
+        while len(tried) < len(self.addresses):
+            index = self._current
+            while index in tried:
+                index = (index + 1) % len(self.addresses)
+            tried.add(index)
+            yield index
+
+    def _leave(self, index: int) -> None:
+        """This one did not answer: whoever asks next begins with another, unless a call beside this one found one already."""
+        if self._current == index:
+            self._current = (index + 1) % len(self.addresses)
 
     def learn(self, info: MasterAuthorizedInfo) -> None:
         """Keep the tokens of an answer: each replaces the one before."""
@@ -91,14 +107,15 @@ class Masters:
     async def local_host(self) -> str:
         """Our IPv4 address as the Master sees it, or loopback. Raises Unreachable when there is no Master."""
         errors = []
-        for _ in self.addresses:
+        for index in self._in_turn():
+            session = self._session(index)
             try:
-                await self.session.connected()
+                await session.connected()
             except Unreachable as error:
                 errors.append(str(error))
-                self._current = (self._current + 1) % len(self.addresses)
+                self._leave(index)
             else:
-                host = self.session.local_host
+                host = session.local_host
                 return LOOPBACK if ":" in host or not host else host
         raise Unreachable("no Master can be reached: " + "; ".join(errors))
 

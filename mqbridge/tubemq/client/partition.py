@@ -36,6 +36,7 @@ from mqbridge.tubemq.client.partition_release import PartitionRelease
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
 from mqbridge.tubemq.client.partition_table import CONFIRMED, OUT, UNKNOWN, Strays
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.stats import ReadCounters
 from mqbridge.tubemq.wire import codes
@@ -50,8 +51,8 @@ _DOUBT = (ConnectionLost, RequestTimeout, Unreachable, ProtocolError)
 class PartitionContext(RegistrationContext, Protocol):
     """What a partition needs of its consumer."""
 
-    gets: asyncio.Semaphore
-    """Bounds the answers that may arrive at once."""
+    budget: ReadBudget
+    """Bounds the bytes that may arrive, or wait for their reader, at once."""
 
     def session_for(self, ref: PartitionRef) -> Session:
         """The session of the partition's Broker."""
@@ -82,6 +83,8 @@ class HeldPartition:
         self._loop = asyncio.get_running_loop()
         self._one_request = asyncio.Lock()
         """Held by a get, a commit, a registration: they mean something only one after the other."""
+        self._held_bytes = 0
+        """What of the budget the last pack takes, while it counts."""
         self._release = PartitionRelease(self._calls, self.state, self._signals, self._dropped)
 
     def __str__(self) -> str:
@@ -154,9 +157,25 @@ class HeldPartition:
                 return None
             if self.state.pack is CONFIRMED and self._reader.end_matters:
                 await self._commits.commit(consumed=True)
-            # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed.
-            async with self._context.gets:
-                return await self._reader.get() if self.state.may_ask() else None
+        # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed. While it
+        # waits for room other requests may go out, a late commit or a seek.
+        budget, broker = self._context.budget, self.ref.broker
+        await budget.take(broker)
+        pack: Pack | None = None
+        try:
+            async with self._one_request:
+                pack = await self._reader.get() if self.state.may_ask() else None
+        finally:
+            held = pack.held_bytes if pack is not None and budget.counts_packs else 0
+            self._held_bytes += held
+            budget.give(broker, GET_BYTES - held)
+        return pack
+
+    def pack_taken(self) -> None:
+        """The last pack counts on another account now, or nobody wants it: its bytes make room for other gets."""
+        if self._held_bytes:
+            self._context.budget.give(self.ref.broker, self._held_bytes)
+            self._held_bytes = 0
 
     async def settled(self) -> None:
         """Wait until the pack that is out is confirmed or rejected. Raises like `fetch` when reading ended meanwhile."""
@@ -168,11 +187,13 @@ class HeldPartition:
         """The pack that is out is consumed. The Broker hears of it with the next get, or soon after."""
         if self.state.pack is OUT:
             self._commits.confirm()
+            self._reader.let_go()
 
     def reject(self, delay_s: float = 0.0) -> None:
         """The pack that is out is not consumed: `fetch` returns it again, not before `delay_s` seconds."""
         if self.state.pack is OUT:
             self.state.reject()
+            self._reader.let_go()
             self._pacing.rejected(delay_s)
             self._signals.update()
 
@@ -204,9 +225,13 @@ class HeldPartition:
             known = self.state.pack is not UNKNOWN
             return await self._commits.commit(consumed=consumed and known)
 
+    def has_late_commit(self, now: float) -> bool:
+        """Whether a pack was confirmed a while ago and no request is under way that would say so."""
+        return self._commits.is_late(now) and not self._one_request.locked()
+
     async def commit_late(self, now: float) -> None:
         """Tell the Broker of a pack that was confirmed a while ago and is followed by no get."""
-        if not self._commits.is_late(now) or self._one_request.locked():
+        if not self.has_late_commit(now):
             return
         try:
             await self.commit(consumed=True)
@@ -265,4 +290,6 @@ class HeldPartition:
         await self._release.revoke()
 
     def _dropped(self) -> None:
+        self.pack_taken()
+        self._reader.let_go()
         self._context.dropped(self)

@@ -5,6 +5,7 @@ Sending to whichever partition takes a message, without order, is in `spread`.
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 
 from mqbridge.errors import LocalProtocolError, MqbridgeError
@@ -36,6 +37,8 @@ class Sender:
         self.window, self.ordered = window, ordered
         self.max_elapsed_s = max_elapsed_s
         self.closing = False
+        self.is_withdrawn: Callable[[Done], bool] = _never
+        """Whether a message, known by its callback, is not to be sent (again); `withdraw` has it asked of those that wait."""
         self.counters = SendCounters()
         self.queued = self.queued_bytes = 0
         self.loop = asyncio.get_running_loop()
@@ -59,6 +62,12 @@ class Sender:
         self.queued += 1
         self.queued_bytes += len(data)
         line.add(data, flag, (msg_type, msg_time), done)
+
+    def withdraw(self, partitions: Iterable[str]) -> None:
+        """Give up what `is_withdrawn` of what waits for these partitions: it fails with Withdrawn (RETRY), and others go on."""
+        for name in partitions:
+            if name in self._lines:
+                self._lines[name].withdraw()
 
     def _unsendable(self, size: int) -> MqbridgeError:
         if self.closing:
@@ -136,6 +145,10 @@ class Sender:
         """The session of the Broker that has the partition."""
         ref = self.route.partitions[name]
         return self._sessions.to(ref.broker.host, ref.broker.port, str(ref.key))
+
+
+def _never(_: Done) -> bool:
+    return False
 
 
 def settle(future: "asyncio.Future[SendResult]", result: SendResult | MqbridgeError) -> None:

@@ -15,6 +15,7 @@ from mqbridge.tubemq.client.master import Masters, client_id
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire.text import PartitionRef
 
@@ -43,7 +44,7 @@ class _Context:
     def __init__(self, masters: Masters, topic: str, group: str, host: str) -> None:
         self.membership = Member(masters, group, [topic], {}, priority=ALL_STORES)
         self.membership.client_id = client_id(host, group)
-        self.gets = asyncio.Semaphore(1)
+        self.budget = ReadBudget(GET_BYTES)
         self._loop = asyncio.get_running_loop()
 
     @property

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, Protocol
 
-from mqbridge.errors import LaneRevoked, MqbridgeError
+from mqbridge.errors import ClusterError, Failure, LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
@@ -54,18 +54,22 @@ class Puller:
         self._consumer, self._settle_s = consumer, settle_s
         self._ready: asyncio.Queue[Delivery | MqbridgeError] = asyncio.Queue()
         self._readers: set[asyncio.Task[None]] = set()
+        self._end: MqbridgeError = ClusterError("the consumer was closed: there is nothing more to pull", Failure.FATAL)
+        """Why there are no more assignments, once there are none."""
         self._assigning = spawn(self._assign(), "tubemq pull: assignments")
 
     async def pull(self, timeout: float | None = None) -> Delivery | None:
         """The next pack; None when there is none for `timeout` seconds. A pack that is settled twice counts once.
 
         Raises GapError once for a partition that lost data and is no longer read (`seek` it and it is not: see `Consumer`), and
-        ClusterError when the group does not want us any more.
+        ClusterError when the group does not want us any more, or the consumer or this puller was closed.
         """
         try:
             async with asyncio.timeout(timeout):
                 while True:
                     found = await self._ready.get()
+                    if found is self._end:
+                        self._ready.put_nowait(found)  # for whoever asks again, or waits beside us
                     if isinstance(found, MqbridgeError):
                         raise found
                     if found.partition.pack is found.pack:  # else its partition was taken away meanwhile
@@ -76,6 +80,7 @@ class Puller:
     async def close(self) -> None:
         """Stop reading; what is not confirmed will come again."""
         await cancel(self._assigning, *self._readers)
+        self._ready.put_nowait(self._end)
 
     async def _assign(self) -> None:
         try:
@@ -84,7 +89,9 @@ class Puller:
                 self._readers.add(reader)
                 reader.add_done_callback(self._readers.discard)
         except MqbridgeError as error:
-            self._ready.put_nowait(error)
+            self._end = error
+        finally:
+            self._ready.put_nowait(self._end)
 
     async def _read(self, partition: HeldPartition) -> None:
         try:

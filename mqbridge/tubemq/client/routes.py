@@ -72,9 +72,8 @@ class Routes:
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicRoute] = {}
         self._task: asyncio.Task[None] | None = None
-        self._refreshing = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
-        self._refreshed = 0
 
     async def start(self) -> None:
         """Register with the Master. Raises ClusterError after five tries."""
@@ -85,7 +84,7 @@ class Routes:
 
     async def close(self) -> None:
         """Tell the Master that this producer goes."""
-        await cancel(self._task)
+        await cancel(self._task, self._refreshing)
         try:
             request = CloseRequestP2M(clientId=self.client_id, authInfo=self.masters.certificate())
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
@@ -115,14 +114,25 @@ class Routes:
         return known if known.partitions else None
 
     async def refresh(self) -> None:
-        """Bring all routes up to date now; all who ask at once share one answer. Raises ClusterError."""
-        known = self._refreshed
-        async with self._refreshing:
-            if self._topics and self._refreshed == known:
-                for info in await self._ask(sorted(self._topics)):
-                    if info.topic in self._topics:
-                        self._topics[info.topic].learn(info, self._brokers)
-                self._refreshed += 1
+        """Bring all routes up to date now; all who ask at once share one question, its answer or its error.
+
+        It goes on when whoever asked gives up waiting. Raises ClusterError.
+        """
+        if self._refreshing is None:
+            self._refreshing = spawn(self._refresh(), f"tubemq routes of {self.client_id}", quiet=True)
+            self._refreshing.add_done_callback(self._refreshed)
+        await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> None:
+        if self._topics:
+            for info in await self._ask(sorted(self._topics)):
+                if info.topic in self._topics:
+                    self._topics[info.topic].learn(info, self._brokers)
+
+    def _refreshed(self, task: "asyncio.Task[None]") -> None:
+        self._refreshing = None
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may be left who does
 
     async def _heartbeats(self) -> None:
         while True:

@@ -12,28 +12,22 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from google.protobuf.message import Message
 
-from mqbridge.errors import ConnectionLost, RequestTimeout, ServerRefused
+from mqbridge.errors import ConnectionLost
 from mqbridge.net.dial import dial
-from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import spawn
+from mqbridge.tubemq.client.connection import Answer, Connection, OnAnswer
 from mqbridge.tubemq.client.stats import CallCounters
-from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
-from mqbridge.tubemq.wire.rpc import METHOD_NAMES, decode_response, encode_request, parse
+from mqbridge.tubemq.wire.frame import encode_frame
+from mqbridge.tubemq.wire.rpc import encode_request, parse
 
 REQUEST_TIMEOUT_S = 10.0
-"""The Java clients' default; it also travels, and a server drops a request that waited longer."""
+"""How long a server may be silent: the Java clients' default. It also travels: a server drops a request that waited longer."""
 CONNECT_TIMEOUT_S = 3.0
-SWEEP_S = 0.25
-"""How often deadlines are looked at, by one timer per connection."""
 
-Answer = bytes | Exception
-OnAnswer = Callable[[Answer], None]
-Waiting = dict[int, tuple[OnAnswer, float, int]]
-"""What becomes of an answer, its deadline and its method, by serial number."""
 M = TypeVar("M", bound=Message)
 
 
@@ -47,21 +41,27 @@ class Session:
         """Our own address on this connection."""
         self._timeout_s, self._tls = timeout_s, tls
         self._timeout_ms = max(1, round(timeout_s * 1000))
-        self._endpoint: Endpoint | None = None
+        self._connection: Connection | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._serials = count(1)
-        self._waiting: Waiting = {}
-        """Of the connection that is up; a lost one fails its own."""
-        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._used_at = self._loop.time()
         self.counters = CallCounters()
 
     @property
     def alive(self) -> bool:
         """Whether `post` may be called."""
-        return self._endpoint is not None and self._endpoint.alive
+        return self._connection is not None and self._connection.alive
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether more is to be posted: what is queued for a connection is bounded."""
+        return self._connection is None or self._connection.is_writable
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call it once, when there is room again or the connection is lost; not to be asked while `is_writable`."""
+        if self._connection is not None:
+            self._connection.when_writable(callback)
 
     async def connected(self) -> None:
         """Make the connection if there is none; all who ask at once share one attempt and its error. Raises Unreachable."""
@@ -75,16 +75,18 @@ class Session:
     async def _dial(self) -> None:
         if self._closed:
             raise ConnectionLost(f"the session to {self.address} is closed")
-        waiting: Waiting = {}
-        make = partial(_Connection, measure, partial(self._on_frames, waiting), partial(self._on_lost, waiting))
-        endpoint = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S)
+        make = partial(Connection, self.address, self._timeout_s, self.counters, self._on_lost)
+        connection = cast(Connection, await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S))
         if self._closed:
-            await endpoint.close()
+            await connection.close()
             raise ConnectionLost(f"the session to {self.address} was closed")
-        self.local_host = endpoint.local_host if isinstance(endpoint, _Connection) else ""
-        self._endpoint, self._waiting = endpoint, waiting
-        self._used_at = self._loop.time()
+        self.local_host = connection.local_host
+        self._connection = connection
         self.counters.connections += 1
+
+    def _on_lost(self, connection: Connection) -> None:
+        if connection is self._connection:
+            self._connection = None
 
     def _dialled(self, task: "asyncio.Task[None]") -> None:
         self._dialling = None
@@ -96,16 +98,12 @@ class Session:
 
         Raises ConnectionLost when the connection is not up. `on_answer` must not raise.
         """
-        endpoint = self._endpoint
-        if endpoint is None:
+        connection = self._connection
+        if connection is None:
             raise ConnectionLost(f"there is no connection to {self.address}")
         serial = next(self._serials) & 0xFFFFFFFF
-        endpoint.send(encode_frame(serial, encode_request(service, method, self._timeout_ms, body)))
-        self._used_at = now = self._loop.time()
-        self._waiting[serial] = (on_answer, now + self._timeout_s, method)
+        connection.post(serial, encode_frame(serial, encode_request(service, method, self._timeout_ms, body)), on_answer, method)
         self.counters.requests += 1
-        if self._timer is None:
-            self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 
     async def call(self, service: int, method: int, body: Message, answer: type[M]) -> M:
         """Send a request and wait for its answer.
@@ -124,78 +122,22 @@ class Session:
 
     async def drained(self) -> None:
         """Wait while the server takes our bytes more slowly than we make them; the caller brings the deadline."""
-        if self._endpoint is not None:
-            await self._endpoint.drained()
+        if self._connection is not None:
+            await self._connection.drained()
 
     async def reclaim(self, idle_s: float) -> None:
         """Close a connection that nothing was sent over for `idle_s` seconds; the next call makes another."""
-        endpoint = self._endpoint
-        if endpoint is not None and not self._waiting and self._loop.time() - self._used_at >= idle_s:
-            self._endpoint = None
+        connection = self._connection
+        if connection is not None and not connection.waiting and self._loop.time() - connection.used_at >= idle_s:
+            self._connection = None
             self.counters.reclaimed += 1
-            await endpoint.close()
+            await connection.close()
 
     async def close(self) -> None:
         """Close the connection; calls that wait fail."""
         self._closed = True
-        if self._endpoint is not None:
-            await self._endpoint.close()
-
-    def _on_frames(self, waiting: Waiting, frames: list[bytes]) -> None:
-        for frame in frames:
-            serial, payload = split_frame(frame)
-            entry = waiting.pop(serial, None)
-            if entry is None:  # it came after its deadline
-                continue
-            self.counters.answers += 1
-            try:
-                answer: Answer = decode_response(payload)[1]
-            except ServerRefused as error:
-                answer = error
-            except Exception as error:
-                entry[0](error)
-                raise
-            entry[0](answer)
-
-    def _on_lost(self, waiting: Waiting, error: Exception) -> None:
-        if waiting is self._waiting:
-            self._endpoint = None
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-        self.counters.lost += len(waiting)
-        late = list(waiting.values())
-        waiting.clear()
-        for on_answer, _, method in late:
-            on_answer(ConnectionLost(f"{METHOD_NAMES[method]} at {self.address} has no answer: {error}"))
-
-    def _sweep(self) -> None:
-        """Fail what is late. Deadlines come in the order of the requests: all have the same timeout."""
-        self._timer = None
-        now = self._loop.time()
-        late = []
-        for serial, (_, deadline, _) in self._waiting.items():
-            if deadline > now:
-                break
-            late.append(serial)
-        for serial in late:
-            on_answer, _, method = self._waiting.pop(serial)
-            self.counters.late += 1
-            on_answer(RequestTimeout(f"{self.address} did not answer {METHOD_NAMES[method]} within {self._timeout_s:g} s"))
-        if late and self._endpoint is not None and self._endpoint.received_at <= now - self._timeout_s:
-            self._endpoint.abort(ConnectionLost(f"{self.address} has been silent for {self._timeout_s:g} s"))
-        if self._waiting and self._timer is None:
-            self._timer = self._loop.call_later(SWEEP_S, self._sweep)
-
-
-class _Connection(Endpoint):
-    """Also knows our own end's address, which clients report."""
-
-    local_host = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.local_host = (transport.get_extra_info("sockname") or ("",))[0]
+        if self._connection is not None:
+            await self._connection.close()
 
 
 def _settle(future: "asyncio.Future[bytes]", answer: Answer) -> None:

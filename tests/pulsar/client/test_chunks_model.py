@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mqbridge.pulsar.client.acknowledger import Acknowledger
 from mqbridge.pulsar.client.consumer_state import ConsumerState
+from mqbridge.pulsar.client.credit import CreditPool
 from mqbridge.pulsar.client.inbox import Inbox
 from mqbridge.pulsar.client.intake import EntryIntake
 from mqbridge.pulsar.client.subscription import Subscription, Types
@@ -63,7 +64,7 @@ class Life:
         self.stored: set[int] = set()
         limits = ChunkLimits(messages=random.choice([1, 2, 10]), expiry_s=3600.0)
         self.state = ConsumerState(tracks=True, failover=False, start=None)
-        self.inbox = Inbox(self.state, True, 1 << 20, limits)
+        self.inbox = Inbox(self.state, True, CreditPool(1 << 20), limits)
         link = lambda: self.connected  # noqa: E731 - given to two
         subscription = Subscription("s", Types.Exclusive, chunk_limits=limits)
         self.acks = Acknowledger(0, "t", subscription, self.state, self.inbox, link, lambda _: None, 1.0)  # type: ignore[arg-type]

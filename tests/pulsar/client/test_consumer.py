@@ -3,12 +3,9 @@
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.pulsar.client.acks import IDS_PER_COMMAND, Acks
-from mqbridge.pulsar.client.credit import MAX_OUTSTANDING, Credit
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
@@ -236,50 +233,6 @@ async def test_the_end_of_a_terminated_topic_is_not_an_error(broker: Broker, cli
     broker.link.send(reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=0))
     assert broker.link.open
     await consumer.close()
-
-
-async def test_too_much_at_once_is_given_back(broker: Broker, client):
-    consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1000))
-    for entry in range(12):
-        broker.link.message(0, 1, entry, bytes(600_000))
-        if consumer.sessions > 1 or consumer.held_bytes == 0:
-            break
-    await until(lambda: consumer.sessions == 2)
-    assert consumer.held_bytes == 0
-    assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
-    await consumer.close()
-
-
-# --- credit -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_grant_expects_the_largest_messages():
-    assert Credit(16 << 20, 5 << 20).grant() == 3
-    assert Credit(1, 5 << 20).grant() == 1
-
-
-@given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 2000)), max_size=60), st.integers(1, 1 << 20))
-def test_credit_never_stalls_and_never_promises_more_than_fits(entries, max_bytes):
-    credit = Credit(max_bytes, 5 << 20)
-    credit.grant()
-    for count, each in entries:
-        credit.received(count, count * each + 50)
-        grant = credit.grant()
-        assert grant == 0 or credit.held < max_bytes
-        credit.handed_over(count * each + 50)
-        credit.grant()
-        assert credit.held == 0
-        assert credit.outstanding >= 1, "with nothing held the broker must have something to go on"
-        assert credit.outstanding <= MAX_OUTSTANDING
-
-
-def test_no_credit_while_full():
-    credit = Credit(1000, 500)
-    assert credit.grant() == 2
-    credit.received(2, 1000)
-    assert credit.grant() == 0
-    credit.handed_over(600)
-    assert credit.grant() == 1
 
 
 # --- acknowledgements -------------------------------------------------------------------------------------------------

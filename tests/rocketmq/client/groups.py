@@ -17,7 +17,8 @@ from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
-from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat
+from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -49,7 +50,7 @@ class QueueLog:
             record = Record(self.queue.topic, body, stored, queue_id=self.queue.id, queue_offset=self.end)
             self.records.append(encode_record(record))
 
-    def read(self, offset: int) -> tuple[int, int, bytes]:
+    def read(self, offset: int, most: int = 32) -> tuple[int, int, bytes]:
         """Answer code, next offset and body of a pull."""
         if self.end == 0:
             return (Status.PULL_NOT_FOUND if offset == 0 else Status.PULL_OFFSET_MOVED), 0, b""
@@ -57,7 +58,7 @@ class QueueLog:
             return Status.PULL_OFFSET_MOVED, self.first if offset < self.first else self.end, b""
         if offset == self.end:
             return Status.PULL_NOT_FOUND, offset, b""
-        stop = min(offset + self.limit, self.end)
+        stop = min(offset + min(self.limit, most), self.end)
         kept = [self.records[at] for at in range(offset, stop) if at not in self.compacted]
         return Status.SUCCESS, stop, b"".join(kept)
 
@@ -70,6 +71,8 @@ class Groups:
         self.logs: dict[Queue, QueueLog] = {}
         self.offsets: dict[tuple[str, Queue], int] = {}
         self.members: defaultdict[str, dict[str, Link]] = defaultdict(dict)
+        self.subscriptions: dict[str, tuple[SubscriptionData, ...]] = {}
+        """Those of each group's last heartbeat."""
         self.locks: dict[tuple[str, Queue], str] = {}
         self.resets: dict[tuple[str, Queue], int] = {}
         self.held: list[tuple[Link, Command]] = []
@@ -80,6 +83,7 @@ class Groups:
             Code.HEART_BEAT: self.heartbeat,
             Code.UNREGISTER_CLIENT: self.unregister,
             Code.GET_CONSUMER_LIST_BY_GROUP: self.list_members,
+            Code.GET_CONSUMER_CONNECTION_LIST: self.list_connections,
             Code.QUERY_CONSUMER_OFFSET: self.query_offset,
             Code.UPDATE_CONSUMER_OFFSET: self.update_offset,
             Code.GET_MIN_OFFSET: lambda link, request: self.bound(link, request, lambda log: log.first),
@@ -136,8 +140,9 @@ class Groups:
         beat = Heartbeat.decode(request.body)
         for consumer in beat.consumers:
             group = self.members[consumer.group]
-            known = beat.client_id in group
+            known = beat.client_id in group and _topics(self.subscriptions[consumer.group]) == _topics(consumer.subscriptions)
             group[beat.client_id] = link
+            self.subscriptions[consumer.group] = consumer.subscriptions
             if self.make_retry_topics:
                 self.cluster.topics.setdefault(f"%RETRY%{consumer.group}", {"broker-a": 1})
             if not known:
@@ -160,6 +165,14 @@ class Groups:
             link.answer(request, body=ConsumerList(tuple(members)).encode())
         else:
             link.answer(request, Status.SYSTEM_ERROR, remark="no consumer for this group")
+
+    def list_connections(self, link: Link, request: Command) -> None:
+        group = request.ext["consumerGroup"]
+        if not self.members[group]:
+            link.answer(request, Status.CONSUMER_NOT_ONLINE, remark="not online")
+            return
+        connections = tuple(Connection(client_id, "10.0.0.9:1") for client_id in self.members[group])
+        link.answer(request, body=ConsumerConnections(connections, self.subscriptions[group]).encode())
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
@@ -216,7 +229,7 @@ class Groups:
 
     def answer_pull(self, link: Link, request: Command) -> None:
         log = self.log(*self._queue(link, request))
-        code, after, body = log.read(int(request.ext["queueOffset"]))
+        code, after, body = log.read(int(request.ext["queueOffset"]), int(request.ext["maxMsgNums"]))
         link.answer(request, code, pull_ext(after, log.first, log.end), body)
 
     def release_held(self) -> None:
@@ -224,6 +237,10 @@ class Groups:
         waiting, self.held = self.held, []
         for link, request in waiting:
             self.answer_pull(link, request)
+
+
+def _topics(subscriptions: tuple[SubscriptionData, ...]) -> set[str]:
+    return {one.topic for one in subscriptions}
 
 
 def pull_ext(after: int, first: int, end: int) -> dict[str, str]:

@@ -7,6 +7,7 @@ import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client import pulling
+from mqbridge.rocketmq.client.budget import WAITING_MESSAGES
 from mqbridge.rocketmq.client.pull_loop import NULL_TRIES
 from mqbridge.rocketmq.client.pulled import Pulled, tag_of
 from mqbridge.rocketmq.client.spec import Model, StartOffset
@@ -74,7 +75,8 @@ async def test_what_is_pulled_names_limit_hold_and_version(scene: Scene) -> None
     await scene.stream(max_msgs=777)
     await until(lambda: scene.groups.held)
     header = scene.groups.pulls()[-1]
-    assert (header.max_msg_nums, header.suspend_timeout_millis, header.consumer_group) == (777, pulling.SUSPEND_MS, "G")
+    assert (header.suspend_timeout_millis, header.consumer_group) == (pulling.SUSPEND_MS, "G")
+    assert [one.max_msg_nums for one in scene.groups.pulls()] == [777, WAITING_MESSAGES], "little where the pull waits"
     beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
     assert header.sub_version == beat.consumers[0].subscriptions[0].version
 
@@ -430,8 +432,9 @@ async def test_memory_is_bounded_over_all_queues_and_reading_goes_on(scene: Scen
             for stream in consumer.held.values():
                 if (pulled := stream.take()) is not None:
                     read += pulled.count
-    assert most <= 100_000 + 4 * answer
-    assert (consumer.budget.held, consumer.budget.expected) == (0, 0)
+    assert most <= 100_000
+    assert consumer.budget.held == 0
+    assert consumer.budget.expected <= 100_000 // 4, "pulls that wait for messages leave room"
 
 
 async def test_a_queue_that_nobody_reads_does_not_starve_the_others(scene: Scene) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.errors import ClusterError, GapError, ServerRefused
+from mqbridge.errors import ClusterError, Failure, GapError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.broadcast import MemoryOffsets
 from mqbridge.rocketmq.client.pop import Popped, Popper
@@ -17,6 +17,7 @@ from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.spec import Model, StartOffset
 from mqbridge.rocketmq.client.subscription import everything, sql92, tagged
 from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.groups import GroupHeader, ResetOffsetHeader
@@ -82,6 +83,31 @@ async def test_a_member_that_dies_is_replaced_from_its_last_commit(places: Place
     await dying._client.close()
     heir = await place.join()
     assert bodies_of(await receive(await stream_of(heir, place.queue()))) == [b"later"]
+
+
+async def test_a_member_in_another_process_that_subscribes_to_something_else_is_named(places: Places) -> None:
+    place, other = places(2), places()
+    ours = await place.join()
+    foreign = await other.client()
+    await foreign.routes.get(other.topic)
+    foreign.add_consumer(ConsumerData(place.group, (SubscriptionData(other.topic),)))
+    await foreign.heartbeat()
+    named = f"different things: {place.topic} here, {other.topic} at .*{foreign.client_id}"
+
+    async def all_streams() -> None:
+        async for _ in ours.streams():
+            pass
+
+    with pytest.raises(ClusterError, match=named) as caught:
+        await asyncio.wait_for(all_streams(), PATIENCE_S)
+    assert caught.value.failure is Failure.RETRY
+    await ours.close()
+    with pytest.raises(ClusterError, match=named):
+        await place.join()
+    await foreign.remove_consumer(place.group)
+    await place.send(b"1", queue=1)
+    again = await place.join()
+    assert bodies_of(await receive(await stream_of(again, place.queue(1)))) == [b"1"]
 
 
 async def test_restarts_go_on_where_the_group_stood(places: Places) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as broker
 from mqbridge.tubemq.wire.pb import master_pb2 as master
@@ -86,7 +87,7 @@ class Context:
         self.script = script
         self.membership = Member(MasterScript(), "g1", ["demo"], {})  # type: ignore[arg-type]
         self.membership.client_id = "c1"
-        self.gets = asyncio.Semaphore(4)
+        self.budget = ReadBudget(4 * GET_BYTES)
         self.seen_at = asyncio.get_running_loop().time()
         self.lost: list[HeldPartition] = []
 

@@ -317,6 +317,7 @@ class ModelSession:
     """What a client sees of one server."""
 
     local_host = "10.0.0.9"
+    is_writable = True
 
     def __init__(self, model: Model, host: str, port: int) -> None:
         self.model, self.host, self.port, self.address = model, host, port, f"{host}:{port}"

@@ -44,7 +44,7 @@ class Scene:
         self.master, self.broker = MasterScript(), Script()
         self.master.sessions = self.broker
         self.consumer = Consumer(self.master, "g1", ["demo"], heartbeat_s=0.01, **settings)  # type: ignore[arg-type]
-        self.consumer.held_partitions._heartbeat_s = broker_heartbeat_s
+        self.consumer.held_partitions.heartbeats.interval_s = broker_heartbeat_s
 
     async def play(self, *answers: Any) -> None:
         """Let the Master give these answers, and wait until it is asked once more than that."""
@@ -169,6 +169,18 @@ async def test_a_partition_that_was_fenced_comes_back_under_a_fresh_id(scenes: A
         again.client_id,
     ]
     assert again.client_id not in (own, f"{own}-run1")
+
+
+async def test_an_event_counts_although_the_rules_beside_it_cannot_be_read(scenes: Any) -> None:
+    """The Master hands an event out once; and it repeats rules only until their id is known."""
+    scene = scenes()
+    scene.broker.then(registered())
+    answer = beat(event(10, 0))
+    answer.defFlowCheckId, answer.defFlowControlInfo = 5, '[{"type":0,"rule":[{"start":"08:00","freqInMs":"soon"}]}]'
+    await scene.play(joined(), answer, beat())
+    assert scene.reports()[0] == ["0"]
+    assert scene.master.asked[-1].defFlowCheckId == 5
+    assert len(scene.consumer.held_partitions.held) == 1
 
 
 @pytest.mark.parametrize("kind", [2, 20])

@@ -7,7 +7,15 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ClusterError, Failure, LaneRevoked, MqbridgeError, ServerRefused
+from mqbridge.errors import (
+    ClusterError,
+    ConnectionLost,
+    Failure,
+    LaneRevoked,
+    MqbridgeError,
+    RequestTimeout,
+    ServerRefused,
+)
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -15,7 +23,7 @@ from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.rpc import Standby
-from tests.tubemq.client.model import EVERY_CODE, TOKEN, Model
+from tests.tubemq.client.model import EVERY_CODE, MASTER_ADDRESS, TOKEN, Model
 from tests.tubemq.client.quick import hurry
 
 PATIENCE_S = 20.0
@@ -247,3 +255,41 @@ async def test_a_cluster_that_is_away_fails_in_time(play: Play) -> None:
         await play.consume()
     with pytest.raises(MqbridgeError):
         await play.produce()
+
+
+@pytest.mark.parametrize("how", ["is away", "is silent"])
+@pytest.mark.parametrize("limit_s", [None, 3.0], ids=["for ever", "limited"])
+async def test_sending_goes_on_without_a_master(
+    play: Play, how: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer of the Broker is lost while no Master can tell where the partition is: it is where it was."""
+    monkeypatch.setattr("mqbridge.tubemq.client.line.MASTER_PATIENCE_S", 0.01)
+    routes = Routes(play.masters, heartbeat_s=100)
+    await routes.start()
+    sender = await Producer(routes, play.model).sender("demo", max_elapsed_s=limit_s)  # type: ignore[arg-type]
+    await sender.send("1:0", b"before")
+    if how == "is away":
+        play.model.away = {MASTER_ADDRESS}
+        play.model.to(*MASTER_ADDRESS).cut(ConnectionLost("the Master is gone"))
+    else:
+        play.model.to(*MASTER_ADDRESS)._broken = True  # what is sent there is never answered
+    play.model.faults.plan[rpc.SEND, 2] = "before"
+    await asyncio.wait_for(sender.send("1:0", b"after"), PATIENCE_S)
+    assert [message.payLoadData for message in play.model.broker.stored["demo", 0]] == [b"before", b"after"]
+    assert play.model.faults.happened == [(rpc.SEND, 2)]
+    await sender.close()
+    await cancel(routes._task, routes._refreshing)
+
+
+async def test_all_who_ask_a_silent_master_for_the_route_share_one_question(play: Play) -> None:
+    """Else each partition's recovery would wait for the time-outs of all before it."""
+    routes = Routes(play.masters, heartbeat_s=100)
+    await routes.start()
+    await routes.topic("demo")
+    before = play.model.faults.counts[rpc.PRODUCER_HEARTBEAT]
+    play.model.faults.plan[rpc.PRODUCER_HEARTBEAT, before + 1] = "silent"
+    results = await asyncio.gather(*(routes.refresh() for _ in range(20)), return_exceptions=True)
+    assert [type(result) for result in results] == [RequestTimeout] * 20
+    assert play.model.faults.counts[rpc.PRODUCER_HEARTBEAT] == before + 1
+    await routes.refresh()
+    await routes.close()

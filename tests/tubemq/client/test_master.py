@@ -55,6 +55,22 @@ async def test_each_is_asked_once_per_call() -> None:
     assert await group.call(CONSUMER_CLOSE, REQUEST, CloseResponseM2C) == GOOD
 
 
+@pytest.mark.parametrize("calls", [2, 3, 4])
+async def test_calls_side_by_side_do_not_pass_the_live_master(calls: int) -> None:
+    """Each of them finds the first one gone; the live one is asked by all."""
+
+    async def gone() -> Exception:
+        await asyncio.sleep(0)  # all of them have asked by now
+        return Unreachable("gone")
+
+    first, second, third = Script(*[gone] * calls), Script(*[GOOD] * 2 * calls), Script(*[Unreachable("gone too")] * calls)
+    group = masters(first, second, third)
+    for _ in range(2):
+        found = await asyncio.gather(*(group.call(CONSUMER_CLOSE, REQUEST, CloseResponseM2C) for _ in range(calls)))
+        assert found == [GOOD] * calls
+    assert [len(script.asked) for script in (first, second, third)] == [calls, 2 * calls, 0]
+
+
 async def test_what_the_active_one_throws_is_raised() -> None:
     second = Script(GOOD)
     group = masters(Script(RemoteError("java.lang.Exception", "broken", 1)), second)

@@ -402,9 +402,8 @@ async def test_a_confirmed_pack_stays_confirmed_when_the_next_get_is_cancelled_i
     session = await opened(script)
     await session.fetch()
     session.confirm()
-    gets = session._context.gets
-    while not gets.locked():
-        await gets.acquire()
+    for _ in range(4):
+        await session._context.budget.take(REF.broker)
     waiting = asyncio.ensure_future(session.fetch())
     await asyncio.sleep(0.01)
     waiting.cancel()

@@ -29,6 +29,7 @@ from mqbridge.tubemq.client.partition_table import (
     Lease,
     PackState,
 )
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.tubemq.client.fakes import REF, MasterScript
@@ -93,7 +94,7 @@ class Context:
         self.wire = wire
         self.membership = Member(MasterScript(), GROUP, ["demo"], {})  # type: ignore[arg-type]
         self.membership.client_id = "c1"
-        self.gets = asyncio.Semaphore(1)
+        self.budget = ReadBudget(1 * GET_BYTES)
         self.strayed = False
 
     @property

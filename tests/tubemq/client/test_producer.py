@@ -26,7 +26,7 @@ class FakeBroker:
         self.held: list[Callable[[], None]] | None = None
         self.unreachable = 0
 
-    alive = True
+    alive = is_writable = True
     address = "10.0.0.5:8123"
 
     async def connected(self) -> None:

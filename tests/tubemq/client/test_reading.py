@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import GapError, LocalProtocolError
+from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.messages import TubeMessage, decode, decode_all, encode
@@ -17,6 +17,7 @@ from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.reading import Puller, push
 from mqbridge.tubemq.wire.payload import checksum, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
+from tests.kit.conversation import until
 from tests.tubemq.client.model import STEP, Model
 from tests.tubemq.client.quick import hurry
 
@@ -63,6 +64,47 @@ async def test_pull_takes_packs_of_all_partitions(member: Consumer) -> None:
     assert list(got.values()) == [BODIES] * 3
     assert await puller.pull(0.01) is None
     await puller.close()
+
+
+@pytest.mark.parametrize("what", ["consumer", "puller"])
+@pytest.mark.parametrize("timeout", [None, 60.0])
+async def test_pull_ends_when_it_is_closed(member: Consumer, what: str, timeout: float | None) -> None:
+    puller = Puller(member)
+
+    async def to_the_end() -> None:
+        while (delivery := await puller.pull(timeout)) is not None:
+            delivery.confirm()
+
+    pulling = [asyncio.ensure_future(to_the_end()) for _ in range(2)]
+    await until(lambda: member.held_partitions.snapshot().get("misses", 0) > 0)
+    await (member.close() if what == "consumer" else puller.close())
+    for task in pulling:
+        with pytest.raises(ClusterError, match="closed"):
+            await asyncio.wait_for(task, 20)
+    with pytest.raises(ClusterError, match="closed"):
+        await asyncio.wait_for(puller.pull(timeout), 20)
+    await puller.close()
+
+
+async def test_a_group_that_does_not_want_us_is_told_to_everybody_who_pulls(member: Consumer) -> None:
+    puller = Puller(member)
+    member._fail(ClusterError("no more", Failure.FATAL))
+
+    async def to_the_end() -> None:
+        while (delivery := await asyncio.wait_for(puller.pull(), 20)) is not None:
+            delivery.confirm()
+
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="no more"):
+            await to_the_end()
+    await puller.close()
+
+
+async def test_a_puller_that_is_closed_before_it_has_begun(member: Consumer) -> None:
+    puller = Puller(member)
+    await puller.close()
+    with pytest.raises(ClusterError, match="closed"):
+        await asyncio.wait_for(puller.pull(), 20)
 
 
 async def test_pull_again_what_was_rejected_or_never_settled(member: Consumer) -> None:

@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from mqbridge.errors import ConnectionLost, RequestTimeout, Unreachable
 from mqbridge.net.endpoint import Endpoint
+from mqbridge.tubemq.client import connection as connection_module
 from mqbridge.tubemq.client import session as module
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.sessions import Sessions
@@ -99,7 +100,7 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_again(server: Serv
 
 
 async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SWEEP_S", 0.01)
+    monkeypatch.setattr(connection_module, "SWEEP_S", 0.01)
     sessions = Sessions(timeout_s=0.5)
     session = sessions.to("127.0.0.1", server.port)
     server.answer = lambda _: None

@@ -128,6 +128,8 @@ def test_at_most_a_share_is_avoided_for_its_quality() -> None:
 class FakeSession:
     """A Broker that stores, or answers with `outcome`; `away` is one that takes no connection."""
 
+    is_writable = True
+
     def __init__(self, broker: Broker) -> None:
         self.broker, self.address = broker, f"{broker.host}:{broker.port}"
         self.outcome: int | Exception = 200

@@ -1,0 +1,50 @@
+"""The kernel's side of a connection: what it has not delivered yet, which our own buffers do not show.
+
+On a slow link the kernel takes megabytes that travel for minutes. Whoever judges by silence has to see them move, and whoever
+sends something again has to know that the first copy is gone. Where the platform does not tell, our own buffers have to do.
+"""
+
+import contextlib
+import socket
+import struct
+import sys
+from typing import Any, Protocol
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
+
+
+class HasExtraInfo(Protocol):
+    """A transport."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """`socket` among others."""
+
+
+def limit_unsent(transport: HasExtraInfo, size: int) -> None:
+    """Let the kernel take no more than so many bytes beyond what is on the wire already."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
+
+
+def undelivered(transport: HasExtraInfo) -> int:
+    """Bytes that the kernel took and that the peer's kernel has not acknowledged; 0 where it does not tell."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sys.platform == "win32":
+        return 0
+    try:
+        (size,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))
+    except OSError:
+        return 0
+    return int(size)
+
+
+def discard_when_closed(transport: HasExtraInfo) -> None:
+    """Have closing throw away what is not delivered; a close alone would go on delivering it in the background."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

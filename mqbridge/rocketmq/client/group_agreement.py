@@ -1,0 +1,84 @@
+"""Whether all members of a group subscribe to the same topics with the same filters; a group that does not loses messages.
+
+A broker keeps one set of subscriptions per group, that of the last heartbeat, and every member divides the queues of its topics
+among all members. So where subscriptions differ, queues are given to members that do not read their topic, a filter takes the
+place of another member's, and whoever commits a queue moves it past what others wanted. Therefore such a group is not joined,
+and it is left when another member comes that differs: who stays gets everything.
+
+Members that differ replace each other's set, and the broker tells the group of each change of topics. We look at the set then and
+with every round, at every broker of our topics: it shows the other's subscriptions until our next heartbeat. A broker that
+cannot say is passed over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.rocketmq.client.brokers import Brokers
+from mqbridge.rocketmq.client.subscription import RETRY_PREFIX
+from mqbridge.rocketmq.wire.bodies.connections import ConsumerConnections
+from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers.groups import GroupHeader
+from mqbridge.rocketmq.wire.tags import SEPARATOR
+
+log = logging.getLogger(__name__)
+
+ONLINE = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLINE})
+
+Filters = Mapping[str, tuple[str, str]]
+"""Kind and expression by topic."""
+
+
+class GroupAgreement:
+    """The subscriptions of one member, compared with those of the others."""
+
+    def __init__(self, brokers: Brokers, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        self._brokers, self._group = brokers, group
+        self._ours = _filters(subscriptions)
+
+    async def check(self) -> None:
+        """Raises ClusterError (RETRY), which names the others and what they read, when members subscribe to something else."""
+        routes = self._brokers.client.routes
+        known = [route for topic in self._ours if (route := routes.known(topic)) is not None]
+        addresses = dict.fromkeys(address for route in known for address in route.masters())
+        for found in await asyncio.gather(*map(self._ask, addresses)):
+            if found is not None:
+                self._compare(found)
+
+    async def _ask(self, address: str) -> ConsumerConnections | None:
+        ext = GroupHeader(self._group).encode()
+        try:
+            answer = await self._brokers.client.request(address, Code.GET_CONSUMER_CONNECTION_LIST, ext, accept=ONLINE)
+            return ConsumerConnections.decode(answer.body) if answer.code == Status.SUCCESS else None
+        except (ClusterError, ProtocolError) as error:
+            log.debug("%s does not say what the members of group %s read: %s", address, self._group, error)
+            return None
+
+    def _compare(self, found: ConsumerConnections) -> None:
+        own = self._brokers.client.client_id
+        others = [one for one in found.connections if one.client_id != own]
+        theirs = _filters(found.subscriptions)
+        if not others or not theirs or theirs == self._ours:
+            return
+        names = ", ".join(f"{one.client_id} ({one.address})" for one in others)
+        raise ClusterError(
+            f"the members of group {self._group} subscribe to different things: {_shown(self._ours)} here, {_shown(theirs)} at "
+            f"one of {names}. Messages of such a group are lost: give each its own group, or all the same topics and filters"
+        )
+
+
+def _filters(subscriptions: Iterable[SubscriptionData]) -> Filters:
+    """Without the retry topic, which only some members read; tags in any order are the same."""
+    return {
+        one.topic: (one.kind, f" {SEPARATOR} ".join(sorted(one.tags)) or one.expression)
+        for one in subscriptions
+        if not one.topic.startswith(RETRY_PREFIX)
+    }
+
+
+def _shown(filters: Filters) -> str:
+    return ", ".join(
+        topic if expression == "*" else f"{topic} ({expression})" for topic, (_, expression) in sorted(filters.items())
+    )

@@ -1,0 +1,158 @@
+"""What deletes messages before they are consumed is said at the start, and groups are made with topics where that helps."""
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from mqbridge.config.load import from_dict
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.gateway import cautions
+from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.survey import survey
+from mqbridge.memory.adapter.cluster import MemoryCluster
+from mqbridge.memory.adapter.operations import MemoryOperations
+from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, running, until
+
+Asked = list[tuple[str, str | None, tuple[str, ...]]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What memory clusters are asked for; they warn about topics and groups whose names begin with `bad`."""
+    asked: Asked = []
+
+    async def warnings(self: Any, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        asked.append((topic, group, tuple(planned)))
+        return [f"{name} is in danger; do something" for name in (topic, group) if name is not None and name.startswith("bad")]
+
+    monkeypatch.setattr(MemoryOperations, "warnings", warnings)
+    return asked
+
+
+class Groups:
+    """The groups that were made, and how much had been written by then."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str, int]] = []
+
+
+@pytest.fixture
+def groups(world: World, monkeypatch: pytest.MonkeyPatch) -> Groups:
+    """Memory clusters keep messages for groups."""
+    groups = Groups()
+
+    class KeepingOperations(MemoryOperations):  # a class of its own: what a class can do is asked once
+        async def create_group(self, topic: str, group: str) -> None:
+            groups.made.append((topic, group, len(everything(world.b, topic))))
+
+    monkeypatch.setattr(MemoryCluster, "operations", property(KeepingOperations))
+    return groups
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and one.name == cautions.__name__]
+
+
+# --- warnings ---------------------------------------------------------------------------------------------------------
+
+
+async def test_running_warns_about_targets_dead_letters_and_the_group(world: World, asked: Asked, caplog) -> None:
+    fill(world.a, "t", 1, 0)
+    made = route("r", "a/t", "b/bad-target", source_={"group": "bad-group"})
+    made["delivery"] = {"dead_letter": {"cluster": "c", "topic": "bad-letters"}}
+    async with running(world.config(made)) as gateway:
+        await until(lambda: gateway.routes[0].cautions.current)
+        assert warned(caplog) == [
+            "route r: cluster a: bad-group is in danger; do something",
+            "route r: cluster b: bad-target is in danger; do something",
+            "route r: cluster c: bad-letters is in danger; do something",
+        ]
+
+
+async def test_a_warning_is_said_once_and_again_when_it_comes_back(world: World, asked: Asked, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(cautions, "LOOK_EVERY_S", 0.001)
+    fill(world.a, "t", 1, 0)
+    async with running(world.config(route("r", "a/t", "b/bad"))):
+        await until(lambda: len(asked) > 10)
+        assert len(warned(caplog)) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryOperations, "warnings", no_warnings)
+            seen = len(asked)
+            await until(lambda: len(NOTHING) > 2)
+            assert len(asked) == seen
+        await until(lambda: len(warned(caplog)) == 2)
+
+
+NOTHING: list[str] = []
+
+
+async def no_warnings(self: Any, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+    NOTHING.append(topic)
+    return []
+
+
+@pytest.mark.parametrize(("failure", "said"), [(Failure.FATAL, 3), (Failure.RETRY, 0)])
+async def test_a_cluster_that_cannot_tell_stops_nothing(world: World, caplog, monkeypatch, failure, said) -> None:
+    """One that refuses to tell is named: nobody knows whether messages are safe. One that is away is asked again later."""
+    asked: list[str] = []
+
+    async def refuse(self: Any, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
+        asked.append(topic)
+        raise ClusterError("not for you", failure)
+
+    monkeypatch.setattr(MemoryOperations, "warnings", refuse)
+    fill(world.a, "t", 1, 20)
+    async with running(world.config(route("r", "a/t", "b/t", "c/t"))):
+        await until(lambda: len(everything(world.b, "t")) == len(everything(world.c, "t")) == 20)
+        await until(lambda: len(asked) == 3 and len(warned(caplog)) == said)
+    assert all("whether t keeps its messages cannot be told: not for you" in text for text in warned(caplog))
+
+
+async def test_looking_warns_about_topics_that_are_not_there_yet(world: World, asked: Asked) -> None:
+    fill(world.a, "t", 1, 0)
+    config = from_dict(world.config(route("r", "a/t", "b/bad")), adapters=ADAPTERS)
+    async with connected(config, ADAPTERS) as clusters:
+        found = await survey(config.routes[0], clusters)
+    assert found.warnings == ["cluster b: bad is in danger; do something"]
+    assert "bad" not in world.b.topics
+
+
+# --- creating ---------------------------------------------------------------------------------------------------------
+
+
+async def test_groups_are_made_with_a_topic_before_anything_is_written(world: World, groups: Groups) -> None:
+    fill(world.a, "t", 2, 50)
+    target = end("b/t", create={"partitions": 5, "subscriptions": ["billing", "audit"]})
+    await run(world.config(route("r", "a/t", target)))
+    assert groups.made == [("t", "billing", 0), ("t", "audit", 0)]
+    assert len(world.b.topics["t"]) == 5
+    assert everything(world.b, "t") == list(range(50))
+
+
+async def test_a_target_of_a_said_size_does_not_follow_its_source(world: World, groups: Groups) -> None:
+    fill(world.a, "t", 3, 9)
+    await run(world.config(route("r", "a/t", end("b/t", create={"partitions": 2}))))
+    assert (len(world.b.topics["t"]), groups.made) == (2, [])
+
+
+async def test_planned_groups_are_told_when_looking(world: World, asked: Asked, groups: Groups) -> None:
+    fill(world.a, "t", 1, 0)
+    config = from_dict(world.config(route("r", "a/t", end("b/t", create={"subscriptions": "billing"}))), adapters=ADAPTERS)
+    async with connected(config, ADAPTERS) as clusters:
+        found = await survey(config.routes[0], clusters)
+    assert (found.problems, asked) == ([], [("t", "g-r", ()), ("t", None, ("billing",))])
+    assert groups.made == []
+
+
+async def test_subscriptions_are_refused_where_they_keep_nothing(world: World) -> None:
+    fill(world.a, "t", 1, 5)
+    config = world.config(route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]})))
+    with pytest.raises(ConfigError, match=r"cluster 'b' keeps messages whether or not .* Remove `subscriptions`"):
+        await run(config)
+    assert "t" not in world.b.topics, "nothing was made"
+    made = from_dict(config, adapters=ADAPTERS)
+    async with connected(made, ADAPTERS) as clusters:
+        (problem,) = (await survey(made.routes[0], clusters)).problems
+    assert "it has no use for `create.subscriptions`" in problem

@@ -1,0 +1,299 @@
+"""What consumers hold: the books of their credit, one consumer and many, and the batch that a lane has handed out."""
+
+import asyncio
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.adapter import InboundSpec
+from mqbridge.message import Partition
+from mqbridge.pulsar.adapter.lane import PulsarLane
+from mqbridge.pulsar.client.credit import ENTRY_BYTES, MAX_OUTSTANDING, Credit, CreditPool
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.topic_consumer import open_topic_consumer
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.compression import compress
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.pulsar.client.broker import Broker, scripted_client, until
+from tests.pulsar.client.store import Store
+
+TOPIC = "persistent://public/default/t"
+READ = 100
+"""Entries that a broker reads at a time, at most."""
+
+
+def alone(max_bytes: int, largest: int) -> Credit:
+    return Credit(CreditPool(max_bytes), largest)
+
+
+# --- one consumer -----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_grant_expects_the_largest_messages():
+    assert alone(16 << 20, 5 << 20).grant() == 3
+    assert alone(1, 5 << 20).grant() == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 2000)), max_size=60), st.integers(1, 1 << 20))
+def test_credit_never_stalls_and_never_promises_more_than_fits(entries, max_bytes):
+    credit = alone(max_bytes, 5 << 20)
+    credit.grant()
+    for count, each in entries:
+        credit.received(count, count * each + 50)
+        grant = credit.grant()
+        assert grant == 0 or credit.held < max_bytes
+        credit.handed_over(count * each + 50)
+        credit.grant()
+        assert credit.held == 0
+        assert credit.outstanding >= 1, "with nothing held the broker must have something to go on"
+        assert credit.outstanding <= MAX_OUTSTANDING
+
+
+def test_no_credit_while_full():
+    credit = alone(1000, 500)
+    assert credit.grant() == 2
+    credit.received(2, 1000)
+    assert credit.grant() == 0
+    credit.handed_over(600)
+    assert credit.grant() == 1
+
+
+def test_what_is_lent_is_held_until_it_is_given_back():
+    credit = alone(1000, 500)
+    credit.grant()
+    credit.received(2, 900)
+    credit.lend(900)
+    assert (credit.held, credit.grant()) == (900, 0)
+    credit.give_back()
+    assert (credit.held, credit.grant()) == (0, 1)
+
+
+async def test_entries_that_become_larger_are_given_back_beyond_the_limit_and_one_entry(broker: Broker, client):
+    limit, size = 100_000, 60_000
+    consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=limit))
+    broker.link.message(0, 1, 0, b"small")
+    await consumer.receive()
+    await until(lambda: sum(flow.messagePermits for flow in broker.asked[BaseCommand.FLOW]) > 20)
+    for entry in range(1, 12):
+        broker.link.message(0, 1, entry, bytes(size))
+        assert consumer.held_bytes <= limit + size + 2 * ENTRY_BYTES
+    await until(lambda: consumer.sessions == 2)
+    assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
+    assert broker.asked[BaseCommand.FLOW][-1].messagePermits == 1
+    await consumer.close()
+
+
+async def test_what_is_compressed_counts_as_it_will_be(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    payload = bytes(1 << 20)
+    broker.link.message(0, 1, 0, compress(pb.ZLIB, payload), metadata={"compression": pb.ZLIB, "uncompressed_size": len(payload)})
+    assert len(payload) < consumer.held_bytes < len(payload) + 2 * ENTRY_BYTES
+    await consumer.close()
+
+
+# --- many consumers ---------------------------------------------------------------------------------------------------
+
+
+class Simulated:
+    """A consumer with its broker, which has entries without end: it reads as many as it has credit, and sends them whole."""
+
+    def __init__(self, pool: CreditPool) -> None:
+        self.credit = Credit(pool, 5 << 20)
+        self.queue: deque[int] = deque()
+        self.sheds = 0
+
+    def read(self, messages: int, size: int) -> None:
+        self.credit.grant()
+        for _ in range(min(READ, self.credit.outstanding)):
+            self.credit.received(messages, size)
+            self.queue.append(size)
+            if self.credit.overflowed and len(self.queue) > 1:
+                self.sheds += 1
+                while self.queue:
+                    self.credit.handed_over(self.queue.popleft())
+                self.credit.reset()
+                return
+
+    def take(self, count: int, *, lend: bool) -> None:
+        self.credit.give_back()
+        for _ in range(min(count, len(self.queue))):
+            size = self.queue.popleft()
+            self.credit.lend(size) if lend else self.credit.handed_over(size)
+
+
+@given(st.data(), st.integers(1, 20), st.sampled_from([64 << 10, 1 << 20]), st.booleans())
+def test_all_together_stay_within_the_limit_and_an_entry_each(data, count: int, limit: int, lend: bool):
+    """Whatever the sizes are, and however slowly it is taken."""
+    pool = CreditPool(limit)
+    consumers = [Simulated(pool) for _ in range(count)]
+    largest = 0
+    for _ in range(data.draw(st.integers(1, 30))):
+        consumer = data.draw(st.sampled_from(consumers))
+        size = data.draw(st.sampled_from([1800, 10_000, 100_000]))
+        largest = max(largest, size)
+        consumer.read(data.draw(st.sampled_from([1, 1000])), size)
+        assert pool.held <= limit + count * largest
+        if data.draw(st.booleans()):
+            consumer.take(data.draw(st.integers(1, 50)), lend=lend)
+    for consumer in consumers:
+        consumer.take(10_000, lend=False)
+        consumer.take(0, lend=False)
+    assert (pool.held, [consumer.credit.held for consumer in consumers]) == (0, [0] * count)
+    for consumer in consumers:
+        consumer.credit.reset()
+        assert consumer.credit.grant() >= 1
+
+
+@given(st.integers(1, 100), st.sampled_from([1, 7, 1000]), st.integers(1700, 200_000))
+def test_entries_of_one_size_never_overflow(count: int, messages: int, size: int):
+    pool = CreditPool(1 << 20, count)
+    consumers = [Simulated(pool) for _ in range(count)]
+    for _ in range(3):
+        for consumer in consumers:
+            consumer.read(messages, size)
+        assert pool.held <= max(1 << 20, count * size)
+        for consumer in consumers:
+            consumer.take(3, lend=True)
+    assert sum(consumer.sheds for consumer in consumers) == 0
+
+
+def test_what_was_granted_before_others_joined_is_not_granted_twice():
+    pool = CreditPool(1 << 20)
+    first = Simulated(pool)
+    first.read(1, 2000)
+    first.take(1, lend=False)
+    first.credit.grant()
+    assert pool.committed > 1_000_000
+    others = [Simulated(pool) for _ in range(9)]
+    for other in others:
+        for _ in range(3):
+            other.read(1, 2000)
+            other.take(10, lend=False)
+        assert other.credit.grant() + other.credit.outstanding >= 1, "one is always there"
+        assert pool.committed <= 1 << 20
+    while first.credit.outstanding > 0:
+        first.credit.received(1, 2000)
+        first.credit.handed_over(2000)
+    others[0].credit.grant()
+    assert others[0].credit.outstanding > 20, "what is free again may be used by all"
+
+
+def test_the_next_read_is_asked_for_when_half_is_free():
+    """Else the broker would read a single entry for each that is taken."""
+    pool = CreditPool(1 << 20)
+    consumer = Simulated(pool)
+    consumer.read(1000, 10_000)
+    consumer.take(1, lend=False)
+    consumer.read(1000, 10_000)
+    full, reads = len(consumer.queue), 0
+    while len(consumer.queue) > full * 0.55:
+        consumer.take(1, lend=False)
+        reads += consumer.credit.grant() > 0
+    assert reads == 0
+    consumer.take(10, lend=False)
+    assert consumer.credit.grant() > 1000
+
+
+async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatch):
+    store, count, size, limit = Store(), 60, 10_000, 1 << 20
+    monkeypatch.setattr("mqbridge.pulsar.client.connection.dial", store.dial)
+
+    def counted(link, frame):
+        asked = frame.command.partitionMetadata.request_id
+        said = pb.CommandPartitionedTopicMetadataResponse(
+            request_id=asked, partitions=0, response=pb.CommandPartitionedTopicMetadataResponse.Success
+        )
+        link.send(partitionMetadataResponse=said)
+
+    store.on[BaseCommand.PARTITIONED_METADATA] = counted
+    client = scripted_client()
+    topics = [f"persistent://public/default/t{number}" for number in range(count)]
+    producers = [client.producer(topic) for topic in topics]
+    await asyncio.gather(*[producer.send(pb.MessageMetadata(), bytes(size)) for producer in producers for _ in range(40)])
+    consumer = await open_topic_consumer(client, topics, Subscription("s", max_bytes=limit))
+    most = 0
+    for _ in range(count * 40):
+        await consumer.receive()
+        most = max(most, sum(each.held_bytes for each in consumer.consumers.values()))
+    assert size < most <= limit + count * (size + 2 * ENTRY_BYTES)
+    assert sum(each.sessions for each in consumer.consumers.values()) == count, "without beginning anew"
+    await consumer.close()
+    assert consumer._pool.held == 0
+    await asyncio.gather(*[producer.close() for producer in producers])
+    await client.close()
+
+
+async def test_a_consumer_that_is_closed_leaves_its_bytes_to_the_others(broker: Broker, client):
+    pool = CreditPool(10_000)
+    first = await client.consumer(TOPIC, Subscription("a"), pool)
+    second = await client.consumer(TOPIC, Subscription("b"), pool)
+    for entry in range(3):
+        broker.link.message(0, 1, entry, bytes(100))
+    first.take(lend=True)
+    assert pool.share == 5_000
+    await first.close()
+    first.give_back()
+    assert (pool.held, pool.share) == (0, 10_000)
+    await second.close()
+
+
+# --- a lane -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def lane(broker: Broker, client):
+    """A lane that has handed out a batch of three entries."""
+    spec = InboundSpec(("t",), "g", max_bytes=1 << 20)
+    pool = CreditPool(spec.max_bytes)
+    consumer = await client.consumer(TOPIC, Subscription("g", Types.Exclusive), pool)
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    for entry in range(3):
+        broker.link.message(0, 1, entry, bytes(1000))
+    yield lane, await lane.receive(), pool
+    await consumer.close()
+
+
+@pytest.mark.parametrize("how", ["next", "acknowledge", "reject", "revoke"])
+async def test_a_batch_counts_until_the_next_is_asked_for_or_it_is_done(broker: Broker, lane, how: str):
+    lane, batch, pool = lane
+    assert batch.count == 3
+    assert batch.held_bytes <= pool.held < batch.held_bytes + 3 * 200
+    broker.link.message(0, 1, 3, bytes(1000))
+    one = pool.held - batch.held_bytes
+    if how == "next":
+        following = await lane.receive()
+        assert following.held_bytes <= pool.held < one
+        lane.acknowledge(batch)
+        assert pool.held >= following.held_bytes, "the one that counts is another one now"
+    else:
+        {"acknowledge": lambda: lane.acknowledge(batch), "reject": lambda: lane.reject(batch), "revoke": lane.revoke}[how]()
+        assert pool.held < batch.held_bytes
+
+
+async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(broker: Broker, client):
+    pool = CreditPool(20_000)
+    consumer = await client.consumer(TOPIC, Subscription("g"), pool)
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    broker.link.message(0, 1, 0, bytes(18_000))
+    await lane.receive()
+    await asyncio.sleep(0.01)
+    assert len(broker.asked[BaseCommand.FLOW]) == 1
+    waiting = asyncio.ensure_future(lane.receive())
+    await until(lambda: len(broker.asked[BaseCommand.FLOW]) == 2)
+    broker.link.message(0, 1, 1, b"x")
+    assert (await waiting).data[0].place == (1, 1)
+    await consumer.close()
+
+
+async def test_a_batch_leaves_room_for_the_next_one(broker: Broker, client):
+    pool = CreditPool(100_000)
+    consumer = await client.consumer(TOPIC, Subscription("g"), pool)
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    for entry in range(8):
+        broker.link.message(0, 1, entry, bytes(10_000))
+    assert (await lane.receive()).count == 5
+    assert ids.entry_id(pb.MessageIdData(ledgerId=1, entryId=5)) == (await lane.receive()).data[0].place
+    await consumer.close()

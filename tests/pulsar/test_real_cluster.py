@@ -1,0 +1,287 @@
+"""Two real brokers of one cluster: redirects, topics that change hands, and a broker that is killed under a route."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.connection import Connection
+from mqbridge.pulsar.client.consumer import Consumer
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.wire.names import TopicName, parse_topic
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, MessageMetadata
+from tests.kit.gateway import GatewayProcess
+from tests.kit.pulsar_cluster import CLUSTER, Broker, PulsarCluster
+from tests.pulsar.conftest import client_of
+from tests.pulsar.entries import numbers
+
+pytestmark = pytest.mark.cluster
+
+PATIENCE_S = 90.0
+"""A killed broker is missed after some seconds, more when the machine is busy."""
+ONE_BUNDLE = {"bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}}
+BUNDLE = "0x00000000_0xffffffff"
+
+
+class Brokers:
+    """The cluster and what tests do with it."""
+
+    def __init__(self, cluster: PulsarCluster) -> None:
+        self.cluster = cluster
+        self.admins = [Admin(broker.admin_url, 30.0) for broker in cluster.brokers]
+
+    async def namespace(self, owner: Broker | None = None) -> str:
+        """A new namespace all topics of which one broker has."""
+        name = f"public/n-{uuid4().hex[:8]}"
+        await self.admins[0].call("PUT", f"/namespaces/{name}", ONE_BUNDLE)
+        if owner is not None:
+            await self.admins[0].create(parse_topic(f"persistent://{name}/first"), 0)  # somebody has it now
+            await self.give(name, owner)
+        return name
+
+    async def topic(self, owner: Broker, partitions: int = 0) -> TopicName:
+        topic = parse_topic(f"persistent://{await self.namespace(owner)}/t")
+        await self.admins[0].create(topic, partitions)
+        return topic
+
+    async def owner(self, namespace: str) -> Broker:
+        """Who has it; waits until somebody does."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for broker in self.cluster.brokers:
+                    if broker.server.running and f"{namespace}/{BUNDLE}" in await self._owned(broker):
+                        return broker
+                await asyncio.sleep(0.05)
+
+    async def give(self, namespace: str, to: Broker) -> None:
+        """Unload it to this broker."""
+        if await self.owner(namespace) is to:
+            return
+        path = f"/namespaces/{namespace}/{BUNDLE}/unload?destinationBroker={to.id}"
+        await self.admins[0].call("PUT", path)
+        # Nobody has it until somebody asks for it.
+        await self.admins[0].topics(namespace)
+        await self.admins[0].stats(parse_topic(f"persistent://{namespace}/first"))
+        assert await self.owner(namespace) is to
+
+    def other(self, broker: Broker) -> Broker:
+        return next(one for one in self.cluster.brokers if one is not broker)
+
+    def asking(self, broker: Broker) -> Admin:
+        return self.admins[self.cluster.brokers.index(broker)]
+
+    async def _owned(self, broker: Broker) -> dict[str, Any]:
+        return dict(await self.asking(broker).call("GET", f"/brokers/{CLUSTER}/{broker.id}/ownedNamespaces"))
+
+    async def close(self) -> None:
+        for admin in self.admins:
+            await admin.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[PulsarCluster]:
+    with PulsarCluster() as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture
+async def brokers(cluster: PulsarCluster) -> AsyncIterator[Brokers]:
+    for broker in cluster.brokers:
+        if not broker.server.running:
+            await asyncio.to_thread(broker.server.start)
+    brokers = Brokers(cluster)
+    yield brokers
+    await brokers.close()
+
+
+@pytest_asyncio.fixture
+async def client(cluster: PulsarCluster) -> AsyncIterator[PulsarClient]:
+    client = client_of(cluster.service_url)
+    yield client
+    await client.close()
+
+
+class Numbered:
+    """Numbers in the order in which they arrive: complete when each came, and what came again began a run that came again."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.wrong: list[str] = []
+        self.most = 0
+
+    def see(self, found: list[int]) -> None:
+        for number in found:
+            if number > self.next:
+                self.wrong.append(f"{number} where {self.next} was due")
+            self.next = number + 1
+            self.most = max(self.most, self.next)
+
+
+async def read_until(consumer: Consumer, count: int, seen: Numbered) -> None:
+    while seen.most < count or seen.next < seen.most:
+        entry = await consumer.receive()
+        seen.see(numbers([entry]))
+        consumer.acknowledge_up_to(entry.place)
+
+
+# --- redirects --------------------------------------------------------------------------------------------------------
+
+
+async def test_admin_calls_for_topics_of_the_other_broker(brokers):
+    for owner in brokers.cluster.brokers:
+        topic = await brokers.topic(owner, partitions=2)
+        other = brokers.other(owner)
+        part = topic.partition(1)
+        path = f"persistent/{topic.tenant}/{topic.namespace}/{part.local}/subscription/raw"
+        status, _ = brokers.cluster.admin("PUT", path, broker=brokers.cluster.brokers.index(other))
+        assert status == 307, "the other broker does not answer itself"
+        admin = brokers.asking(other)
+        await admin.create_subscription(topic, "s")
+        assert await admin.subscriptions(part) == ["s"]
+        await admin.grow(topic, 3)
+        assert (await admin.stats(topic, 3)).backlog == {"s": 0}
+        assert set(await admin.mark_delete_positions(part)) == {"s"}
+        assert (await admin.last_id(part))[1] == -1
+        await admin.skip_all(part, "s")
+        await admin.unload(part)
+        await admin.delete_subscription(topic, "s")
+        assert await admin.delete(topic, force=True)
+
+
+async def test_a_lookup_is_redirected_to_the_leader_and_back(brokers, monkeypatch):
+    """The broker that is not the leader sends the first question on, and the leader may send it back to be binding there."""
+    answers: list[CommandLookupTopicResponse] = []
+    request = Connection.request
+
+    async def recorded(self: Connection, make: Any, kind: int, *rest: Any) -> Any:
+        answer = await request(self, make, kind, *rest)
+        if kind == BaseCommand.LOOKUP_RESPONSE:
+            answers.append(answer)
+        return answer
+
+    monkeypatch.setattr(Connection, "request", recorded)
+    leader_id = (await brokers.admins[0].call("GET", "/brokers/leaderBroker"))["brokerId"]
+    leader = next(broker for broker in brokers.cluster.brokers if broker.id == leader_id)
+    client = client_of(brokers.other(leader).service_url)
+    for number in range(4):
+        name = f"persistent://{await brokers.namespace()}/t"
+        answers.clear()
+        producer = client.producer(name)
+        await asyncio.wait_for(producer.send(MessageMetadata(), b"%d" % number), PATIENCE_S)
+        first, *_, last = answers
+        assert first.response == CommandLookupTopicResponse.Redirect
+        assert first.brokerServiceUrl == leader.service_url
+        assert last.response == CommandLookupTopicResponse.Connect
+        assert not last.proxy_through_service_url
+        await producer.close()
+    await client.close()
+
+
+# --- topics that change hands -----------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_unloaded_to_the_other_broker_while_in_use(brokers, client):
+    first, second = brokers.cluster.brokers
+    topic = await brokers.topic(first)
+    consumer = await client.consumer(str(topic), Subscription("s", Types.Failover))
+    producer = client.producer(str(topic))
+    seen, sent, count = Numbered(), [], 0
+    moving = True
+
+    async def produce() -> None:
+        nonlocal count
+        while moving:
+            sent.append(producer.send(MessageMetadata(), b"%d" % count))
+            count += 1
+            await asyncio.sleep(0.001)
+
+    async def read() -> None:
+        while True:
+            await read_until(consumer, seen.most + 1, seen)
+
+    producing, reading = asyncio.create_task(produce()), asyncio.create_task(read())
+    async with asyncio.timeout(PATIENCE_S):
+        for owner in (second, first, second):
+            before = seen.most
+            await brokers.give(f"{topic.tenant}/{topic.namespace}", owner)
+            while seen.most <= before + 100:  # it flows through the new owner
+                await asyncio.sleep(0.01)
+        moving = False
+        await producing
+        await asyncio.gather(*sent)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await read_until(consumer, count, seen)
+    assert not seen.wrong
+    assert seen.most == count > 300
+    await producer.close()
+    await consumer.close()
+
+
+async def write(client: PulsarClient, topic: TopicName, payload: bytes) -> None:
+    producer = client.producer(str(topic))
+    await asyncio.wait_for(producer.send(MessageMetadata(), payload), PATIENCE_S)
+    await producer.close()
+
+
+async def ledgers(admin: Admin, topic: TopicName) -> set[int]:
+    return {int(one["ledgerId"]) for one in (await admin.internal_stats(topic))["ledgers"]}
+
+
+async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_path):
+    """Source and target are at the broker that is killed; the other one takes both over while messages come.
+
+    The target's subscription is made with it, so the ledger that the kill closes is kept for the judge. A topic that nobody subscribed
+    to shows that the broker deletes such ledgers.
+    """
+    staying, killed = brokers.cluster.brokers
+    source, target = await brokers.topic(killed, partitions=1), await brokers.topic(killed, partitions=1)
+    unread = await brokers.topic(killed)
+    await write(client, unread, b"lost")
+    first_ledger = await ledgers(brokers.asking(staying), unread)
+    cluster = {"system": "pulsar", "service_url": brokers.cluster.service_url, "admin_url": staying.admin_url}
+    producer = client.producer(str(source.partition(0)))
+    sent, count = [], 0
+    stop = asyncio.Event()
+
+    async def produce() -> None:
+        nonlocal count
+        while not stop.is_set():
+            sent.append(producer.send(MessageMetadata(), b"%d" % count))
+            count += 1
+            await asyncio.sleep(0.002)
+
+    route = {
+        "name": "r",
+        "from": {"cluster": "p", "topic": str(source), "group": "g"},
+        "to": {"cluster": "p", "topic": str(target), "create": {"subscriptions": ["judge"]}},
+    }
+    with GatewayProcess({"clusters": {"p": cluster}, "routes": [route]}, tmp_path) as gateway:
+        producing = asyncio.create_task(produce())
+        await asyncio.to_thread(gateway.wait_stored, 300, PATIENCE_S)
+        await asyncio.to_thread(killed.server.kill)
+        stored = gateway.route()["stored"]
+        await asyncio.to_thread(gateway.wait_stored, stored + 500, PATIENCE_S)
+        for topic in (source, target):
+            assert await brokers.owner(f"{topic.tenant}/{topic.namespace}") is staying
+        stop.set()
+        await producing
+        await write(client, unread, b"kept")
+        async with asyncio.timeout(PATIENCE_S):
+            while first_ledger & await ledgers(brokers.asking(staying), unread):
+                await asyncio.sleep(0.1)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*sent)
+        consumer = await client.consumer(str(target.partition(0)), Subscription("judge", Types.Failover))
+        seen = Numbered()
+        async with asyncio.timeout(PATIENCE_S):
+            await read_until(consumer, count, seen)
+        assert not seen.wrong, gateway.log[-3000:]
+        assert seen.most == count
+        await consumer.close()
+    await producer.close()

@@ -1,0 +1,170 @@
+"""What keeps the messages of a real topic, subscriptions that are made with it or retention; warnings where nothing does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.adapter import GroupMaker, InboundSpec, OutboundSpec
+from mqbridge.errors import ClusterError
+from mqbridge.message import Batch, Message, Share
+from mqbridge.pulsar.adapter.cluster import ADAPTER, Pulsar
+from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin_http import path_of
+from mqbridge.pulsar.wire.names import TopicName, parse_topic
+from tests.kit.pulsar import Pulsar as Server
+from tests.pulsar.entries import PATIENCE_S
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest_asyncio.fixture
+async def cluster(pulsar: Server) -> AsyncIterator[Pulsar]:
+    made = ADAPTER.make_cluster("p", ADAPTER.cluster_model(service_url=pulsar.service_url, admin_url=pulsar.admin_url))
+    assert isinstance(made, Pulsar)
+    await made.connect()
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def admin(pulsar: Server) -> AsyncIterator[Admin]:
+    admin = Admin(pulsar.admin_url, 20.0)
+    yield admin
+    await admin.close()
+
+
+@pytest.fixture
+def namespace(pulsar: Server) -> str:
+    return pulsar.create_namespace("acme", f"keeping-{uuid4().hex[:6]}")
+
+
+async def send(cluster: Pulsar, topic: str, *numbers: int) -> None:
+    outbound = await cluster.outbound(OutboundSpec(topic))
+    for partition in range(outbound.partitions):
+        receipt = await outbound.send(partition, Share(Batch.of([Message(b"%d" % number) for number in numbers])))
+        assert not receipt.failures
+    await outbound.close()
+
+
+async def close_ledgers(admin: Admin, topic: TopicName) -> None:
+    """As a rollover or a restart does, and then let the broker look what it still needs, as it does every two minutes."""
+    await admin.unload(topic)
+    await admin.stats(topic)
+    await admin.call("POST", f"{path_of(topic)}/trim")
+
+
+async def first_entry(admin: Admin, topic: TopicName) -> int:
+    """The ledger that the topic begins with."""
+    return int((await admin.internal_stats(topic))["ledgers"][0]["ledgerId"])
+
+
+async def test_a_topic_made_with_a_subscription_keeps_its_messages(cluster, admin, namespace):
+    """Both are written, closed and written again; only the one without a subscription loses what it had."""
+    kept, lost = (f"persistent://{namespace}/{name}" for name in ("kept", "lost"))
+    for topic in (kept, lost):
+        await cluster.create(topic, 1)
+    operations = cluster.operations
+    assert isinstance(operations, GroupMaker)
+    await operations.create_group(kept, "billing")
+    (warning,) = await operations.warnings(lost)
+    assert "has no subscription and no retention" in warning
+    assert await operations.warnings(kept) == []
+    for topic in (kept, lost):
+        await send(cluster, topic, 1, 2, 3)
+    had = await first_entry(admin, parse_topic(lost).partition(0))
+    async with asyncio.timeout(PATIENCE_S):
+        while await first_entry(admin, parse_topic(lost).partition(0)) == had:
+            for topic in (kept, lost):
+                await close_ledgers(admin, parse_topic(topic).partition(0))
+    for topic in (kept, lost):
+        await send(cluster, topic, 4)
+    assert await read(cluster, kept, 4) == [1, 2, 3, 4]
+    assert await read(cluster, lost, 1) == [4]
+
+
+async def read(cluster: Pulsar, topic: str, count: int) -> list[int]:
+    inbound = await cluster.inbound(InboundSpec((topic,), "billing"))
+    found: list[int] = []
+    async with asyncio.timeout(PATIENCE_S):
+        lane = await anext(inbound.lanes())
+        while len(found) < count:
+            batch = await lane.receive()
+            found += [int(message.payload or b"") for message in batch.messages]
+            lane.acknowledge(batch)
+    await inbound.close()
+    return found
+
+
+async def test_the_group_is_made_where_it_is_missing_and_stays_elsewhere(cluster, admin, namespace):
+    topic = f"persistent://{namespace}/t"
+    await cluster.create(topic, 2)
+    await cluster.operations.create_group(topic, "g")
+    await send(cluster, topic, 1, 2)
+    await admin.skip_all(parse_topic(topic).partition(0), "g")
+    await admin.delete_subscription(parse_topic(topic).partition(1), "g")
+    (warning,) = await cluster.operations.warnings(topic)
+    assert f"{topic} (partition 1) has no subscription" in warning
+    await cluster.operations.create_group(topic, "g")
+    assert await cluster.operations.backlog(topic, "g") == {"0": 0, "1": 1}, "of entries: it begins at the beginning"
+    assert await cluster.operations.warnings(topic) == []
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_every_policy_that_keeps_or_deletes_is_looked_at(cluster, admin, namespace, partitions):
+    topic = f"persistent://{namespace}/t"
+
+    async def told(group: str | None = None, planned: tuple[str, ...] = ()) -> list[str]:
+        return await cluster.operations.warnings(topic, group, planned)
+
+    for exists in (False, True):  # the policies of the namespace hold for a topic that is not there yet
+        if exists:
+            await admin.create(parse_topic(topic), partitions)
+        assert "no subscription and no retention" in (await told())[0]
+        assert await told(planned=("billing",)) == []
+        await admin.set_retention(namespace, 90, 512)
+        assert "keeps messages for 90 minutes and 512 MB only" in (await told())[0]
+        await admin.set_retention(namespace, -1, -1)
+        assert await told() == []
+        await admin.set_policy(namespace, "messageTTL", 60)
+        (warning,) = await told()
+        assert "within 60 s, a subscription never gets" in warning
+        (warning,) = await told("mine")
+        assert "within 60 s, subscription 'mine' never gets" in warning
+        await admin.set_policy(namespace, "messageTTL", 0)
+        quota: dict[str, Any] = {"limitSize": 1 << 20, "limitTime": -1, "policy": "consumer_backlog_eviction"}
+        await admin.set_policy(namespace, "backlogQuota", quota)
+        (warning,) = await told("mine")
+        assert "the oldest messages of subscription 'mine' are dropped unread" in warning
+        assert len(await told()) == 1
+        await admin.set_policy(namespace, "backlogQuota", quota | {"policy": "producer_request_hold"})
+        assert await told("mine") == []
+        await admin.set_retention(namespace, 0, 0)
+
+
+async def test_a_readers_subscription_keeps_nothing(cluster, client, namespace):
+    """A reader's is gone with its connection: it must not hide that there is no other."""
+    topic = f"persistent://{namespace}/t"
+    await cluster.create(topic, 1)
+    await send(cluster, topic, 1)
+    batches = cluster.read(topic, "0", (-1, -1, 0))
+    await anext(batches)
+    (warning,) = await cluster.operations.warnings(topic)
+    assert "no subscription and no retention" in warning
+    await batches.aclose()
+
+
+async def test_what_cannot_be_told_is_said(pulsar, namespace):
+    made = ADAPTER.make_cluster("p", ADAPTER.cluster_model(service_url=pulsar.service_url))
+    await made.connect()
+    (warning,) = await made.operations.warnings(f"persistent://{namespace}/t")
+    assert warning.endswith("set admin_url of cluster 'p'")
+    assert await made.operations.warnings(f"persistent://{namespace}/t", "g") == []
+    (warning,) = await made.operations.warnings(f"non-persistent://{namespace}/t")
+    assert "keeps nothing" in warning
+    with pytest.raises(ClusterError, match="needs admin_url"):
+        await made.operations.create_group(f"persistent://{namespace}/t", "g")
+    await made.close()

@@ -1,0 +1,154 @@
+"""What the queues of a consumer hold, and ask for, stays within its limit; and every queue is read all the same."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.message import Partition
+from mqbridge.rocketmq.adapter.lane import RocketMQLane
+from mqbridge.rocketmq.client import pull_loop
+from mqbridge.rocketmq.client.budget import Account, Budget, Charge
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from tests.rocketmq.client.broker import until
+from tests.rocketmq.client.groups import Scene, scene
+
+__all__ = ["scene"]
+
+LIMIT = 1 << 20
+QUEUES = 300
+
+
+@pytest.fixture
+def many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A topic of many queues, where pauses only spare servers."""
+    scene.cluster.topics["T"] = {"broker-a": QUEUES}
+    monkeypatch.setattr(pull_loop, "HELD_S", 0.001)
+    monkeypatch.setattr(pull_loop, "MOST_IDLE_S", 0.01)
+    return scene
+
+
+@pytest.mark.parametrize(("size", "each"), [(4000, 20), (300, 100), (200_000, 1)])
+async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many: Scene, size: int, each: int) -> None:
+    """All at once, while no queue has anything: answers of a broker's usual limit would be 75 MiB."""
+    consumer = await many.join(max_bytes=LIMIT)
+    many.groups.append(bytes(size))  # what messages are like in this topic
+    await until(consumer.held[Queue("T", "broker-a", 0)].take)
+    asked = len(many.groups.pulls())
+    await until(lambda: {one.queue_id for one in many.groups.pulls()[asked:]} == set(range(QUEUES)))
+    for number in range(QUEUES):
+        many.groups.append(*[bytes(size)] * each, number=number)
+    most, read = 0, 0
+    async with asyncio.timeout(60):
+        while read < QUEUES * each:
+            for _ in range(20):
+                await asyncio.sleep(0)
+                most = max(most, consumer.budget.held)
+            for stream in consumer.held.values():
+                while (pulled := stream.take()) is not None:
+                    read += pulled.count
+    assert most <= LIMIT + size
+
+
+async def test_idle_queues_wait_at_the_broker_where_there_is_room(many: Scene) -> None:
+    await many.join()
+    await until(lambda: len(many.groups.held) == QUEUES)
+
+
+async def test_what_a_lane_handed_out_counts_until_it_is_asked_for_more(scene: Scene) -> None:
+    scene.groups.append(*[bytes(1000)] * 32)
+    consumer = await scene.join()
+    stream = consumer.held[Queue("T", "broker-a", 0)]
+    lane = RocketMQLane(Partition("c", "T", "broker-a:0", 0), stream)
+    batch = await lane.receive()
+    assert consumer.budget.held == batch.size
+    waiting = asyncio.ensure_future(lane.receive())
+    await asyncio.sleep(0)
+    assert consumer.budget.held == 0
+    lane.acknowledge(batch)
+    for end in (lane.acknowledge, lane.reject):
+        scene.groups.append(*[bytes(1000)] * 32)
+        batch = await waiting
+        assert consumer.budget.held == batch.size
+        end(batch)
+        assert consumer.budget.held == 0
+        waiting = asyncio.ensure_future(lane.receive())
+    batch = await waiting
+    assert consumer.budget.held == batch.size
+    await lane.release()
+    assert consumer.budget.held == 0
+
+
+async def test_a_lane_that_keeps_its_batch_holds_up_its_own_queue_alone(scene: Scene) -> None:
+    scene.cluster.topics["T"] = {"broker-a": 2}
+    for number in range(2):
+        scene.groups.append(*[bytes(1000)] * 200, number=number)
+    consumer = await scene.join(max_bytes=100_000)
+    kept, read = (consumer.held[Queue("T", "broker-a", number)] for number in range(2))
+    batch = await RocketMQLane(Partition("c", "T", "broker-a:0", 0), kept).receive()
+    taken = 0
+    while taken < 200:
+        taken += (await asyncio.wait_for(read.receive(), 5)).count
+        assert consumer.budget.held <= 100_000
+    assert kept.position < 200
+    assert batch.count
+
+
+# --- the books ------------------------------------------------------------------------------------------------------------
+
+
+@given(data=st.data(), limit=st.sampled_from([1000, 10_000, 1 << 20]), queues=st.integers(1, 12), message=st.integers(1, 300))
+def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: int, queues: int, message: int) -> None:
+    """Answers bring up to what they were charged for; in any order of asking, answering, failing, taking and giving up."""
+
+    async def run() -> None:
+        budget = Budget(limit)
+        budget.queues = queues
+        accounts = [Account() for _ in range(queues)]
+        for account in accounts:
+            account.message = message
+        asking: dict[int, asyncio.Task[Charge]] = {}
+        pulls: dict[int, Charge] = {}
+        for _ in range(data.draw(st.integers(1, 40))):
+            number = data.draw(st.integers(0, queues - 1))
+            step = data.draw(st.sampled_from(["ask", "answer", "fail", "take", "cancel"]))
+            if step == "ask" and number not in asking and number not in pulls:
+                asking[number] = asyncio.ensure_future(budget.reserve(accounts[number], idle=data.draw(st.booleans())))
+            elif step == "answer" and number in pulls:
+                charge = pulls.pop(number)
+                count = data.draw(st.integers(1, charge.messages))
+                budget.answered(accounts[number], charge, min(charge.size, count * message), count)
+            elif step == "fail" and number in pulls:
+                budget.settle(pulls.pop(number))
+            elif step == "take" and accounts[number].held:
+                budget.taken(accounts[number], accounts[number].held)
+            elif step == "cancel" and number in asking:
+                asking.pop(number).cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            pulls |= {number: asking.pop(number).result() for number in list(asking) if asking[number].done()}
+            assert budget.held + budget.expected <= limit
+            assert budget.held == sum(account.held for account in accounts)
+            assert budget.expected == sum(charge.size for charge in pulls.values())
+        for charge in pulls.values():
+            budget.settle(charge)
+        for account in accounts:
+            budget.taken(account, account.held)
+        for task in asking.values():
+            budget.settle(await asyncio.wait_for(task, 5))
+        assert (budget.held, budget.expected) == (0, 0)
+
+    asyncio.run(run())
+
+
+async def test_an_answer_that_is_larger_than_expected_lets_nobody_ask_until_it_fits() -> None:
+    budget, one, two = Budget(100_000), Account(), Account()
+    budget.queues = 2
+    budget.answered(one, await budget.reserve(one, idle=False), 150_000, 1)
+    waiting = asyncio.ensure_future(budget.reserve(two, idle=True))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    budget.taken(one, 150_000)
+    assert (await waiting).messages == 1
+    assert (await budget.reserve(one, idle=False)).size == 50_000, "half of the limit, for a message that fits nowhere"

@@ -1,0 +1,94 @@
+"""A group whose members subscribe to different things is not joined, and left when such a member comes."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.rocketmq.client.subscription import tagged
+from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat, SubscriptionData
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code, Status
+from tests.rocketmq.client.broker import A, refuses, until
+from tests.rocketmq.client.groups import Scene, first_stream, scene
+
+__all__ = ["scene"]
+
+QUEUE = Queue("T", "broker-a", 0)
+DIFFERENT = [
+    (SubscriptionData("OTHER"),),
+    (SubscriptionData("T"), SubscriptionData("OTHER")),
+    (SubscriptionData("T", "blue"),),
+]
+
+
+async def beat(scene: Scene, *subscriptions: SubscriptionData) -> None:
+    """A heartbeat of a member in another process."""
+    data = ConsumerData("G", subscriptions)
+    await scene.clients[0].request(A, Code.HEART_BEAT, body=Heartbeat("java@1", (), (data,)).encode())
+
+
+async def another(scene: Scene, *subscriptions: SubscriptionData) -> None:
+    """The member in the other process, before any of ours."""
+    own = await scene.join(group="OWN")
+    await beat(scene, *subscriptions)
+    await own.close()
+
+
+@pytest.mark.parametrize("theirs", DIFFERENT)
+async def test_a_group_with_other_subscriptions_is_not_joined(scene: Scene, theirs: tuple[SubscriptionData, ...]) -> None:
+    await another(scene, *theirs)
+    with pytest.raises(ClusterError, match=r"the members of group G subscribe to different things: T here.*java@1") as caught:
+        await scene.join()
+    assert caught.value.failure is Failure.RETRY, "the others may leave"
+    assert scene.groups.subscriptions["G"] == theirs, "they were not disturbed"
+    del scene.groups.members["G"]["java@1"]
+    assert (await scene.join()).held.keys() == {QUEUE}
+
+
+@pytest.mark.parametrize("theirs", DIFFERENT)
+async def test_a_member_that_differs_ends_ours_and_is_named_once_for_each_difference(
+    scene: Scene, theirs: tuple[SubscriptionData, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = await scene.join()
+    await first_stream(consumer)
+
+    def named() -> list[str]:
+        return [one.message for one in caplog.records if "different things" in one.message and one.levelno == logging.WARNING]
+
+    await beat(scene, *theirs)
+    with pytest.raises(ClusterError, match=r"subscribe to different things.*java@1"):
+        await first_stream(consumer)
+    for _ in range(3):
+        consumer.look_again()
+        await asyncio.sleep(0.01)
+    assert len(named()) == 1
+    await beat(scene, SubscriptionData("THIRD"))
+    await until(lambda: len(named()) == 2)
+    assert "THIRD" in named()[1]
+
+
+async def test_members_that_differ_only_in_words_are_fine(scene: Scene) -> None:
+    """Tags in another order, versions, and the retry topic that only some read."""
+    one = await scene.join("1#1", subscriptions=(tagged("T", ["a", "b"]),))
+    await beat(scene, SubscriptionData("T", "b||a", 7), SubscriptionData("%RETRY%G"))
+    two = await scene.join("2#2", subscriptions=(tagged("T", ["b", "a"]),))
+    for consumer in (one, two):
+        await consumer._agreement.check()
+        assert consumer._disagreement == ""
+
+
+async def test_what_is_left_of_another_member_is_no_disagreement(scene: Scene) -> None:
+    """Brokers keep the last set until somebody sends a heartbeat."""
+    consumer = await scene.join()
+    await beat(scene, SubscriptionData("OTHER"))
+    del scene.groups.members["G"]["java@1"]
+    await consumer._agreement.check()
+
+
+@pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.REQUEST_CODE_NOT_SUPPORTED])
+async def test_a_broker_that_cannot_say_is_passed_over(scene: Scene, code: int) -> None:
+    scene.groups.append(b"x")
+    scene.cluster.on[Code.GET_CONSUMER_CONNECTION_LIST] = refuses(code)
+    assert (await (await scene.stream()).receive()).count == 1

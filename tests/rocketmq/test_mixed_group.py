@@ -1,0 +1,41 @@
+"""A route in a group whose members subscribe to different things: it shows trouble, keeps out, and goes on when they are gone."""
+
+from mqbridge.config.load import from_dict
+from mqbridge.gateway.clusters import connected
+from mqbridge.gateway.route import Route
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
+from mqbridge.rocketmq.wire.codes import Code
+from tests.rocketmq.client.broker import A, cluster, says, until
+from tests.rocketmq.client.groups import Scene, scene
+from tests.rocketmq.client.test_group_agreement import another
+
+__all__ = ["cluster", "scene"]
+
+CONFIG = {
+    "clusters": {"rocket": {"system": "rocketmq", "name_servers": "ns:9876"}, "here": {"system": "memory", "broker": "mixed"}},
+    "routes": [
+        {"name": "r", "from": {"cluster": "rocket", "topic": "T", "group": "G"}, "to": {"cluster": "here", "topic": "copy"}},
+    ],
+}
+
+
+async def test_a_route_shows_trouble_while_another_member_differs(scene: Scene) -> None:
+    brokers = {"brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "c"}}}
+    scene.cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says({**brokers, "clusterAddrTable": {"c": ["broker-a"]}})
+    await another(scene, SubscriptionData("OTHER"))
+    config = from_dict(CONFIG)
+    async with connected(config) as clusters:
+        route = Route(config.routes[0], clusters, None, 1.0)
+        await route.prepare()
+        running = spawn(route.run(), "route")
+        await until(lambda: route.trouble is not None)
+        assert "java@1" in str(route.trouble)
+        assert not route.deliveries
+        del scene.groups.members["G"]["java@1"]
+        await until(lambda: route.deliveries)
+        assert route.trouble is None
+        route.stop()
+        await running
+        await route.close()
+        await cancel(running)

@@ -1,0 +1,65 @@
+"""Warnings about retention by time, from a real broker's settings and offsets."""
+
+import time
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.adapter import OutboundSpec
+from mqbridge.message import Batch, Message, Share
+from mqbridge.rocketmq.adapter import operations
+from mqbridge.rocketmq.adapter.cluster import ADAPTER, RocketMQ
+from tests.kit.rocketmq import RocketMQ as Server
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest_asyncio.fixture
+async def cluster(rocketmq: Server) -> AsyncIterator[RocketMQ]:
+    made = ADAPTER.make_cluster("r", ADAPTER.cluster_model(name_servers=rocketmq.name_server))
+    assert isinstance(made, RocketMQ)
+    await made.connect()
+    yield made
+    await made.close()
+
+
+async def test_a_group_is_warned_about_when_half_of_the_time_is_over(rocketmq, cluster, monkeypatch):
+    topic, group = rocketmq.take_topic(2), f"g_{uuid4().hex[:8]}"
+    outbound = await cluster.outbound(OutboundSpec(topic))
+    for partition in range(2):
+        assert not (await outbound.send(partition, Share(Batch.of([Message(b"x")] * 5)))).failures
+    await outbound.close()
+    bounds = await cluster.bounds(topic)
+    behind, done = sorted(bounds)
+    await cluster.operations.move(topic, group, {behind: bounds[behind].first, done: bounds[done].next})
+    assert await cluster.operations.warnings(topic, group) == []
+    hours = await kept_hours(cluster)
+    later = time.time() + hours * 3600 * operations.LATE + 60
+    monkeypatch.setattr(operations.time, "time", lambda: later)
+    (warning,) = await cluster.operations.warnings(topic, group)
+    assert f"group {group!r} is late in {topic}" in warning
+    assert f"(fileReservedTime={hours}; partition {behind})" in warning
+    assert await cluster.operations.warnings(topic, "nobody") == []
+
+
+async def test_a_target_that_keeps_messages_for_half_a_day(rocketmq, cluster):
+    topic, hours = rocketmq.take_topic(1), await kept_hours(cluster)
+    assert await cluster.operations.warnings(topic) == []
+    await keep(cluster, 12)
+    try:
+        (warning,) = await cluster.operations.warnings(topic)
+    finally:
+        await keep(cluster, hours)
+    assert f"{topic} keeps messages for 12 hours only (fileReservedTime=12)" in warning
+
+
+async def kept_hours(cluster: RocketMQ) -> int:
+    (config,) = (await cluster._client.admin.at_masters(cluster._client.admin.broker_config)).values()
+    return int(config["fileReservedTime"])
+
+
+async def keep(cluster: RocketMQ, hours: int) -> None:
+    admin = cluster._client.admin
+    await admin.at_masters(lambda address: admin.update_broker_config(address, {"fileReservedTime": hours}))

@@ -1,0 +1,304 @@
+"""What a member holds at several Brokers: one of them that falls silent concerns nobody else; nothing is taken twice or left."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import ClusterError
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.balanced import BalancedConsumer
+from mqbridge.tubemq.client.consumer import Consumer
+from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
+from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C, RegisterRequestC2B
+from mqbridge.tubemq.wire.text import Broker, Key, PartitionRef
+from tests.kit.conversation import until
+from tests.tubemq.client.fakes import MasterScript, committed, pack, refused, registered
+from tests.tubemq.client.model import Model
+from tests.tubemq.client.quick import hurry
+
+WELL, ILL = Broker(1, "10.0.0.5", 8123), Broker(2, "10.0.0.6", 8123)
+
+
+class AnyBroker:
+    """Answers everything at once, and nothing while it is silent; counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.is_silent = self.is_empty = False
+        self.counts: dict[int, int] = {}
+
+    async def request(self, service: int, method: int, body: bytes) -> bytes:
+        self.counts[method] = self.counts.get(method, 0) + 1
+        await asyncio.sleep(0)
+        if self.is_silent:
+            await asyncio.Event().wait()
+        answers: dict[int, Any] = {
+            rpc.PARTITION_HEARTBEAT: HeartBeatResponseB2C(success=True, errCode=200, errMsg="OK"),
+            rpc.GET: refused(404) if self.is_empty else pack(0),
+            rpc.COMMIT: committed(56),
+            rpc.PARTITION_REGISTER: registered(),
+        }
+        return bytes(answers[method].SerializeToString())
+
+    async def call(self, service: int, method: int, body: Any, answer: Any) -> Any:
+        return answer.FromString(await self.request(service, method, body.SerializeToString()))
+
+
+class TwoBrokers:
+    """A member that holds one partition of a Broker that is well and several of one that will be ill."""
+
+    def __init__(self, budget: ReadBudget) -> None:
+        self.well, self.ill = AnyBroker(), AnyBroker()
+        masters = MasterScript()
+        masters.sessions = self  # type: ignore[assignment]
+        member = Member(masters, "g1", ["demo"], {})  # type: ignore[arg-type]
+        member.client_id = "c1"
+        self.held = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=0.005, budget=budget, offsets=None)
+        self.held.seen_at = asyncio.get_running_loop().time() + 1e6
+        self.readers: list[asyncio.Task[Any]] = []
+
+    def to(self, host: str, port: int, partition: str = "") -> Any:
+        return self.well if host == WELL.host else self.ill
+
+    async def take(self, broker: Broker, count: int) -> list[HeldPartition]:
+        return [await self.held.take(PartitionRef(broker, "demo", number)) for number in range(count)]
+
+    def read(self, partition: HeldPartition, *, confirms: bool = True) -> None:
+        async def reading() -> None:
+            while True:
+                await partition.fetch()
+                await asyncio.sleep(0)
+                if not confirms:
+                    return
+                partition.confirm()
+
+        self.readers.append(spawn(reading(), "test reading"))
+
+    async def stop(self) -> None:
+        self.ill.is_silent = False
+        await cancel(*self.readers, *self.held._tasks)
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+async def test_a_silent_broker_does_not_take_the_gets_of_another() -> None:
+    scene = TwoBrokers(ReadBudget(8 * GET_BYTES))
+    (one,), others = await scene.take(WELL, 1), await scene.take(ILL, 20)
+    scene.ill.is_silent = True
+    for partition in (*others, one):
+        scene.read(partition)
+    await until(lambda: scene.ill.counts.get(rpc.GET, 0) == 4)
+    before = scene.well.counts.get(rpc.GET, 0)
+    await until(lambda: scene.well.counts.get(rpc.GET, 0) >= before + 50)
+    assert scene.ill.counts[rpc.GET] == 4, "its own half of what may be on the way"
+    await scene.stop()
+
+
+async def test_a_silent_broker_does_not_delay_heartbeats_and_commits_of_another() -> None:
+    scene = TwoBrokers(ReadBudget(8 * GET_BYTES))
+    held = [*await scene.take(WELL, 1), *await scene.take(ILL, 1)]
+    for partition in held:
+        await partition.fetch()
+        partition.confirm()
+    scene.ill.is_silent = True
+    scene.held.begin()
+    for _ in range(3):
+        beats, commits = scene.well.counts.get(rpc.PARTITION_HEARTBEAT, 0), scene.well.counts.get(rpc.COMMIT, 0)
+        await until(lambda beats=beats: scene.well.counts.get(rpc.PARTITION_HEARTBEAT, 0) > beats)
+        await until(lambda commits=commits: scene.well.counts.get(rpc.COMMIT, 0) > commits)
+        await held[0].fetch()
+        held[0].confirm()
+    assert scene.ill.counts[rpc.COMMIT] == 1
+    await scene.stop()
+
+
+async def test_a_pack_counts_until_its_reader_has_taken_it() -> None:
+    """However many partitions: what waits for its reader and what is on the way have room together, or one pack is alone."""
+    budget = ReadBudget(GET_BYTES, counts_packs=True)
+    scene = TwoBrokers(budget)
+    held = await scene.take(WELL, 300)
+    for partition in held:
+        scene.read(partition, confirms=False)
+    for number in range(1, 301):
+        await until(lambda number=number: scene.well.counts.get(rpc.GET, 0) == number and budget.used < GET_BYTES)
+        (with_pack,) = [partition for partition in held if partition._held_bytes]
+        assert budget.used == with_pack._held_bytes == with_pack.pack.held_bytes
+        with_pack.pack_taken()
+    await until(lambda: not budget.used)
+    await scene.stop()
+
+
+async def test_a_partition_that_is_lost_or_given_back_leaves_its_room() -> None:
+    budget = ReadBudget(GET_BYTES, counts_packs=True)
+    scene = TwoBrokers(budget)
+    first, second = await scene.take(WELL, 2)
+    await first.fetch()
+    assert budget.used
+    await first.release()
+    assert not budget.used
+    await second.fetch()
+    assert budget.used
+    second.heartbeat_failed(412, second.state.run)
+    assert not budget.used
+    await scene.stop()
+
+
+async def test_a_get_that_is_cancelled_or_fails_leaves_its_room() -> None:
+    budget = ReadBudget(GET_BYTES, counts_packs=True)
+    scene = TwoBrokers(budget)
+    first, second = await scene.take(ILL, 2)
+    scene.ill.is_silent = True
+    asking = asyncio.ensure_future(first.poll())
+    await until(lambda: scene.ill.counts.get(rpc.GET) == 1)
+    waiting = [asyncio.ensure_future(second.poll()) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    asking.cancel()
+    waiting[1].cancel()  # in the turn in which it gets its room
+    await asyncio.gather(asking, *waiting, return_exceptions=True)
+    assert not budget.used
+    scene.ill.is_silent, scene.ill.is_empty = False, True
+    assert await second.poll() is None
+    assert not budget.used
+    await scene.stop()
+
+
+async def test_room_that_is_granted_to_a_get_that_is_cancelled_in_that_turn() -> None:
+    budget = ReadBudget(GET_BYTES)
+    await budget.take(WELL)
+    waiting = [asyncio.ensure_future(budget.take(WELL)) for _ in range(2)]
+    await asyncio.sleep(0)
+    budget.give(WELL, GET_BYTES)
+    waiting[0].cancel()
+    await asyncio.wait_for(waiting[1], 20)
+    budget.give(WELL, GET_BYTES)
+    assert not budget.used
+
+
+async def test_an_idle_partition_keeps_no_messages() -> None:
+    scene = TwoBrokers(ReadBudget(GET_BYTES))
+    (partition,) = await scene.take(WELL, 1)
+    await partition.fetch()
+    partition.confirm()
+    assert partition._reader.last is None
+    await partition.fetch()
+    partition.reject()
+    assert partition._reader.last is None
+    await scene.stop()
+
+
+async def test_a_heartbeat_is_judged_by_the_run_in_which_it_was_sent() -> None:
+    """Between building it and the answer the partition was fenced: the Broker's word was about the id before."""
+    scene = TwoBrokers(ReadBudget(GET_BYTES))
+    (partition,) = await scene.take(WELL, 1)
+    answered = asyncio.Event()
+
+    async def lost(*_: Any) -> bytes:
+        await answered.wait()
+        text = f"412:{partition.ref}"
+        answer = HeartBeatResponseB2C(success=True, errCode=200, errMsg="", hasPartFailure=True, failureInfo=[text])
+        return bytes(answer.SerializeToString())
+
+    scene.well.request = lost  # type: ignore[method-assign]
+    scene.held.heartbeats.send()
+    partition.state.forgotten(partition.state.run)
+    partition.state.registered(0, 100, None)  # in the same turn, before the task of the heartbeat has begun
+    answered.set()
+    await until(lambda: not scene.held.heartbeats._under_way)
+    assert partition.ref.key in scene.held.held
+    assert not partition.revoked.is_set()
+    await scene.stop()
+
+
+# --- taking ----------------------------------------------------------------------------------------------------------
+
+
+def trusted(model: Model) -> set[str]:
+    """The client ids that the Broker counts as owners."""
+    return set(model.broker.owners.values())
+
+
+async def test_two_who_take_the_same_partition_get_the_same() -> None:
+    model = Model({"demo": 1})
+    member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
+    await member.start()
+    first, second = await asyncio.gather(*(member.take(Key(1, "demo", 0)) for _ in range(2)))
+    assert first is second is member.held_partitions.held[Key(1, "demo", 0)]
+    assert model.faults.counts[rpc.PARTITION_REGISTER] == 1
+    await member.close()
+    assert not model.broker.owners
+
+
+async def test_a_second_taker_goes_on_when_the_first_gives_up() -> None:
+    model = Model({"demo": 1})
+    member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
+    await member.start()
+    await member.partitions()
+    first, second = [asyncio.ensure_future(member.take(Key(1, "demo", 0))) for _ in range(2)]
+    await until(lambda: model.faults.counts[rpc.PARTITION_REGISTER] == 1)
+    first.cancel()
+    held = await second
+    assert trusted(model) == {held.client_id}
+    await member.close()
+    assert not model.broker.owners
+
+
+async def test_closing_ends_a_registration_that_is_under_way() -> None:
+    """Its answer would come when nobody is left who keeps the partition, or gives it back."""
+    scene = TwoBrokers(ReadBudget(GET_BYTES))
+    operations: list[int] = []
+    answers = asyncio.Event()
+
+    async def request(service: int, method: int, body: bytes) -> bytes:
+        operations.append(RegisterRequestC2B.FromString(body).opType)
+        if operations[-1] == rpc.TAKE:
+            await answers.wait()
+        return bytes(registered().SerializeToString())
+
+    scene.well.request = request  # type: ignore[method-assign]
+    taking = asyncio.ensure_future(scene.take(WELL, 1))
+    await until(lambda: operations == [rpc.TAKE])
+    await scene.held.close()
+    answers.set()
+    with pytest.raises(ClusterError, match="closed"):
+        await taking
+    assert operations == [rpc.TAKE, rpc.GIVE_BACK]
+    assert not scene.held.held
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_closing_leaves_nothing_registered_that_is_just_being_taken(turns: int) -> None:
+    model = Model({"demo": 4})
+    member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
+    await member.start()
+    await member.partitions()
+    taking = [asyncio.ensure_future(member.take(Key(1, "demo", number))) for number in range(4)]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await member.close()
+    for result in await asyncio.gather(*taking, return_exceptions=True):
+        assert isinstance(result, (HeldPartition, ClusterError))
+    assert not model.broker.owners
+    with pytest.raises(ClusterError, match="closed"):
+        await member.take(Key(1, "demo", 0))
+    assert not model.broker.owners
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+async def test_closing_a_member_leaves_nothing_that_the_master_just_assigned(turns: int) -> None:
+    model = Model({"demo": 4})
+    member = Consumer(model.masters(), "g", ["demo"], heartbeat_s=0.001)
+    await member.start()
+    while not model.faults.counts[rpc.PARTITION_REGISTER]:
+        await asyncio.sleep(0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await member.close()
+    assert not model.broker.owners

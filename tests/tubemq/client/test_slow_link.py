@@ -1,0 +1,286 @@
+"""Deadlines count silence: on a slow link everything arrives, once; what is given up does not arrive later."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import RequestTimeout
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client import connection as module
+from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
+from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.member import Member
+from mqbridge.tubemq.client.producer import Producer, Sender
+from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.routes import TopicRoute
+from mqbridge.tubemq.client.sessions import Sessions
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
+from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo
+from tests.kit.conversation import until
+from tests.tubemq.client.slow_link import SlowLink, StoringBroker, small_socket
+
+TIMEOUT_S = 1.0
+PATIENCE_S = 120.0
+"""For all bytes of a test: several times what the link needs."""
+PARTITIONS = 4
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_S", 0.02)
+
+
+@pytest_asyncio.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as made:
+        yield made
+
+
+class Known:
+    """Routes that know one topic."""
+
+    client_id, host, visit_token = "p1", "192.0.2.2", 7
+
+    def __init__(self) -> None:
+        self.masters = self
+
+    def authorized(self) -> AuthorizedInfo:
+        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
+
+    async def refresh(self) -> None: ...
+
+
+def sessions_of(stack: AsyncExitStack, timeout_s: float = TIMEOUT_S) -> Sessions:
+    sessions = Sessions(timeout_s=timeout_s)
+    stack.push_async_callback(sessions.close)
+    return sessions
+
+
+async def sender_to(port: int, sessions: Sessions, **settings: Any) -> Sender:
+    route = TopicRoute("demo")
+    route.learn(TopicInfo("demo", ((1, PARTITIONS, 1),), 1 << 20), {1: Broker(1, "127.0.0.1", port)})
+    return Sender(Producer(Known(), sessions), route, max_elapsed_s=None, **settings)  # type: ignore[arg-type]
+
+
+async def link_to(broker: StoringBroker, bytes_per_s: int, stack: AsyncExitStack) -> SlowLink:
+    await broker.open(stack)
+    link = SlowLink(broker.port, bytes_per_s)
+    await link.open(stack)
+    return link
+
+
+@pytest.mark.parametrize(("window", "ordered"), [(1, True), (1000, False)], ids=["ordered", "many in flight"])
+async def test_all_that_is_sent_over_a_slow_link_is_stored_once(stack: AsyncExitStack, window: int, ordered: bool) -> None:
+    """It takes several times as long as an answer may: nothing is given up, and nothing sent again behind itself."""
+    broker = StoringBroker()
+    link = await link_to(broker, 500_000, stack)
+    sessions = sessions_of(stack)
+    sender = await sender_to(link.port, sessions, window=window, ordered=ordered)
+    sent = [sender.send(f"1:{n % PARTITIONS}", b"%08d" % n + bytes(25_000 if ordered else 15_000)) for n in range(100)]
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*sent)
+    assert broker.stored == {b"%08d" % n: 1 for n in range(100)}
+    assert sender.counters.retried == 0
+    assert [(one["late"], one["connections"]) for one in sessions.snapshot().values()] == [(0, 1)]
+
+
+async def test_one_large_message_takes_its_time(stack: AsyncExitStack) -> None:
+    """No answer comes meanwhile, and the last of it has left our own buffers long before it has arrived."""
+    broker = StoringBroker()
+    link = await link_to(broker, 64_000, stack)
+    sender = await sender_to(link.port, sessions_of(stack), window=1, ordered=True)
+    async with asyncio.timeout(PATIENCE_S):
+        await sender.send("1:0", b"00000000" + bytes(256_000))
+    assert broker.stored == {b"00000000": 1}
+    assert sender.counters.retried == 0
+
+
+@pytest.mark.parametrize(("count", "size", "rate"), [(6, 100_000, 200_000), (1, 200_000, 80_000)], ids=["many", "one large"])
+async def test_reading_over_a_slow_link_gets_as_much_as_it_carries(
+    stack: AsyncExitStack, count: int, size: int, rate: int
+) -> None:
+    """All partitions ask at once, and the last answer comes several times later than an answer may; or one is as large."""
+    broker = StoringBroker(pack_bytes=size)
+    link = await link_to(broker, rate, stack)
+    sessions = sessions_of(stack)
+    member = Member(Masters([("127.0.0.1", 1)], sessions), "g", ["demo"], {})
+    member.client_id = "c1"
+    held = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=0.2, budget=ReadBudget(64 * GET_BYTES), offsets=None)
+    if count == 1:
+        held.heartbeats.interval_s = 3600.0  # nothing else is to move
+    held.seen_at = asyncio.get_running_loop().time() + 1e6
+    at = Broker(1, "127.0.0.1", link.port)
+    partitions = [await held.take(PartitionRef(at, "demo", number)) for number in range(count)]
+    held.begin()
+    packs = dict.fromkeys(range(count), 0)
+
+    async def read(number: int) -> None:
+        while True:
+            await partitions[number].fetch()
+            packs[number] += 1
+            partitions[number].confirm()
+
+    readers = [spawn(read(number), "test reading") for number in range(count)]
+    async with asyncio.timeout(PATIENCE_S):
+        while sum(packs.values()) < 2 * count or 0 in packs.values():
+            await asyncio.sleep(0.05)
+    assert broker.counts[rpc.GET] - sum(packs.values()) <= count, "each asked once for each pack"
+    assert [one["late"] for one in sessions.snapshot().values()] == [0]
+    assert sum(partition.counters.failures for partition in partitions) == 0
+    await cancel(*readers, *held._tasks)
+
+
+# --- what is bounded, and what is given up ------------------------------------------------------------------------------
+
+
+class Deaf:
+    """Accepts connections and reads nothing before it is told to; then notes the requests that arrive whole."""
+
+    def __init__(self) -> None:
+        self.requests: list[bytes] = []
+        self.port = 0
+        self.is_deaf = True
+        self.lost = 0
+        self.transports: list[Any] = []
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        server = await asyncio.get_running_loop().create_server(self._accept, sock=small_socket())
+        self.port = server.sockets[0].getsockname()[1]
+        stack.callback(server.close)
+        stack.callback(lambda: [transport.abort() for transport in self.transports])
+
+    def listen(self) -> None:
+        self.is_deaf = False
+        for transport in self.transports:
+            transport.resume_reading()
+
+    def _accept(self) -> Endpoint:
+        outer = self
+
+        class Side(Endpoint):
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                outer.transports.append(transport)
+                if outer.is_deaf:
+                    transport.pause_reading()
+
+        def on_frames(frames: list[bytes]) -> None:
+            for serial, payload in map(split_frame, frames):
+                request = rpc.decode_request(payload)
+                self.requests.append(request.body)
+                side.send(encode_frame(serial, rpc.encode_response(request.method, request.body)))
+
+        def on_lost(_: Exception) -> None:
+            self.lost += 1
+
+        side = Side(measure, on_frames, on_lost)
+        return side
+
+
+async def test_what_is_queued_for_a_connection_is_bounded(stack: AsyncExitStack) -> None:
+    """By a server that takes nothing: our queue, and what the kernel takes beyond the wire, whatever is submitted."""
+    server = Deaf()
+    await server.open(stack)
+    sessions = sessions_of(stack, 60.0)
+    sender = await sender_to(server.port, sessions, window=1000, ordered=False)
+    size = 50_000
+    for n in range(400):
+        sender.submit(f"1:{n % PARTITIONS}", bytes(size), 0, None, None, done=lambda _: None)
+    session = sessions.to("127.0.0.1", server.port)
+    await until(lambda: session.alive and not session.is_writable)
+    posted = len(session._connection.waiting) * size  # type: ignore[union-attr]
+    assert posted <= module.QUEUE_BYTES + module.UNSENT_BYTES + 300_000 + size, "with what the server's own kernel takes"
+    assert sender.queued_bytes == 400 * size
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["room again", "connection lost"])
+async def test_a_partition_that_found_no_room_goes_on(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """Nothing of its own is in flight, whose answer would wake it."""
+    monkeypatch.setattr(module, "QUEUE_BYTES", 50_000)
+    server = Deaf()
+    await server.open(stack)
+    sessions = sessions_of(stack, 60.0)
+    sender = await sender_to(server.port, sessions, window=1, ordered=True)
+    session = sessions.to("127.0.0.1", server.port)
+    await session.connected()
+    for n in range(PARTITIONS):
+        sender.submit(f"1:{n}", bytes(2_000_000), 0, None, None, done=lambda _: None)
+        await asyncio.sleep(0.01)
+    connection = session._connection
+    assert connection is not None
+    assert (len(connection.waiting), len(connection._for_room), sender.queued) == (1, PARTITIONS - 1, PARTITIONS)
+    server.is_deaf = False
+    if is_lost:
+        server.transports[0].abort()
+    else:
+        server.listen()
+    await until(
+        lambda: {SendMessageRequestP2B.FromString(body).partitionId for body in server.requests} == set(range(PARTITIONS))
+    )
+    await sender.close(0)
+
+
+async def test_what_was_given_up_does_not_arrive_later(stack: AsyncExitStack) -> None:
+    """It lay in the kernel, which would go on delivering it although the connection is closed."""
+    server = Deaf()
+    await server.open(stack)
+    session = sessions_of(stack, 0.3).to("127.0.0.1", server.port)
+    with pytest.raises(RequestTimeout):
+        await session.request(rpc.READ, rpc.GET, bytes(100_000))
+    await until(lambda: not session.alive)
+    server.listen()
+    await until(lambda: server.lost == 1)
+    assert server.requests == []
+    assert await session.request(rpc.READ, rpc.GET, b"again") == b"again"
+    assert server.requests == [b"again"]
+
+
+async def test_a_request_that_was_dropped_is_noticed_although_bytes_move(stack: AsyncExitStack) -> None:
+    """A server drops a request that waited too long, and goes on answering those behind it."""
+
+    class Dropping(StoringBroker):
+        def answer(self, method: int, body: bytes) -> Any:
+            if method == rpc.COMMIT:
+                raise DroppedError
+            return super().answer(method, body)
+
+    class DroppedError(Exception): ...
+
+    broker = Dropping()
+    serve = broker._accept
+
+    def accept() -> Endpoint:
+        endpoint = serve()
+        on_frames = endpoint._on_frames
+
+        def each(frames: list[bytes]) -> None:
+            for frame in frames:
+                try:
+                    on_frames([frame])
+                except DroppedError:
+                    continue
+
+        endpoint._on_frames = each
+        return endpoint
+
+    broker._accept = accept  # type: ignore[method-assign]
+    await broker.open(stack)
+    session = sessions_of(stack, 0.5).to("127.0.0.1", broker.port)
+    dropped = asyncio.ensure_future(session.request(rpc.READ, rpc.COMMIT, b""))
+    async with asyncio.timeout(PATIENCE_S):
+        while not dropped.done():
+            await session.request(rpc.READ, rpc.PARTITION_HEARTBEAT, b"")
+            await asyncio.sleep(0.01)
+    with pytest.raises(RequestTimeout):
+        await dropped
+    assert session.alive, "the others' answers are on their way"
+    assert session.counters.connections == 1

@@ -1,0 +1,169 @@
+"""An outbound over a scripted Broker: order when something is given up, and sends that are taken back."""
+
+import asyncio
+from datetime import UTC
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
+from mqbridge.message import Batch, Message, Partition, Share
+from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
+from mqbridge.tubemq.client import line
+from tests.tubemq.client.test_producer import FakeBroker, sender_to
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(line, "MOST_RETRY_S", 0.002)
+
+
+async def _last_stored(*_: Any) -> dict[int, tuple[int, ...]]:
+    return {}
+
+
+def outbound_to(broker: FakeBroker, **settings: Any) -> TubeMQOutbound:
+    sender = sender_to(broker, **settings)
+    sender.ordered = settings.get("ordered", True)
+    return TubeMQOutbound(sender, OutboundSpec("demo", stamp_origin=False), UTC, _last_stored)
+
+
+def share(*bodies: bytes) -> Share:
+    messages = [Message(body) for body in bodies]
+    return Share(Batch(Partition("c", "t", "0", 0), messages, count=len(messages), size=1, first=(0,), next=(1,)))
+
+
+def kinds(receipt: Receipt) -> list[Failure]:
+    return [failure.kind for failure in receipt.failures]
+
+
+def stored(broker: FakeBroker) -> list[bytes]:
+    return [data.rpartition(b"\0")[2] for data in broker.stored]
+
+
+@pytest.mark.parametrize("outcome", [RequestTimeout("silent"), ConnectionLost("cut"), 419, 503], ids=str)
+async def test_nothing_overtakes_what_was_given_up_in_time(outcome: Exception | int) -> None:
+    """One send is given up after `max_elapsed`: all that was sent behind it is not stored either, until the receipts are out."""
+    broker = FakeBroker(200, *[outcome] * 200)
+    outbound = outbound_to(broker, max_elapsed_s=0.01)
+    sends = [outbound.send(0, share(b"0", b"1", b"2")), outbound.send(0, share(b"3", b"4")), outbound.send(1, share(b"other"))]
+
+    def at_once(_: Any) -> None:  # from now on all would be well
+        broker.plan.clear()
+
+    sends[0].add_done_callback(at_once)
+    first, second, other = await asyncio.wait_for(asyncio.gather(*sends), 20)
+    assert [failure.index for failure in first.failures] == [1, 2]
+    assert kinds(first) == [Failure.RETRY] * 2
+    assert kinds(second) == [Failure.RETRY] * 2
+    assert stored(broker)[0] == b"0"
+    assert not {b"1", b"2", b"3", b"4"} & set(stored(broker)), stored(broker)
+    assert not (await outbound.send(0, share(b"1"))).failures
+    assert other.failures == [] or kinds(other) == [Failure.RETRY]
+    await outbound.close()
+
+
+async def test_what_was_refused_for_itself_fails_alone() -> None:
+    broker = FakeBroker(200, 400, 200)
+    outbound = outbound_to(broker)
+    receipt = await outbound.send(0, share(b"0", b"1", b"2"))
+    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
+    assert stored(broker) == [b"0", b"2"]
+    await outbound.close()
+
+
+async def test_what_waits_is_taken_back_and_others_go_on() -> None:
+    """One request of the partition is on its way; behind it wait two sends of one source and one of another between them."""
+    broker = FakeBroker()
+    broker.held = []
+    outbound = outbound_to(broker)
+    ours, theirs = [outbound.send(0, share(b"0", b"1"))], [outbound.send(0, share(b"x"))]
+    ours.append(outbound.send(0, share(b"2", b"3")))
+    await asyncio.sleep(0)
+    outbound.withdraw(ours)
+    receipt = await asyncio.wait_for(ours[1], 20)
+    assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    assert not ours[0].done(), "its first message is on its way"
+    while broker.held or not theirs[0].done():
+        broker.held.pop(0)()
+        await asyncio.sleep(0)
+    assert [failure.index for failure in (await ours[0]).failures] == [1]
+    assert not (await theirs[0]).failures
+    assert stored(broker) == [b"0", b"x"]
+    outbound.withdraw([*ours, *theirs])  # done: ignored
+    assert not outbound._open
+    await outbound.close()
+
+
+@pytest.mark.parametrize("outcome", [RequestTimeout("silent"), ConnectionLost("cut"), 419], ids=str)
+async def test_what_is_on_its_way_is_not_sent_again_once_it_is_taken_back(outcome: Exception | int) -> None:
+    broker = FakeBroker(outcome, 200)
+    broker.held = []
+    outbound = outbound_to(broker)
+    ours, theirs = outbound.send(0, share(b"0")), outbound.send(0, share(b"x"))
+    await asyncio.sleep(0)
+    outbound.withdraw([ours])
+    assert not ours.done()
+    broker.held.pop(0)()
+    assert kinds(await asyncio.wait_for(ours, 20)) == [Failure.RETRY]
+    while not theirs.done():
+        await asyncio.sleep(0.001)
+        if broker.held:
+            broker.held.pop(0)()
+    assert not (await theirs).failures
+    assert stored(broker) == [b"x"]
+    await outbound.close()
+
+
+async def test_what_waits_to_be_sent_again_is_taken_back() -> None:
+    """The Broker is away: everything waits, a recovery is under way, and what is not taken back is stored when it is there."""
+    broker = FakeBroker()
+    broker.unreachable = 10**9
+    outbound = outbound_to(broker)
+    ours = [outbound.send(0, share(b"%d" % n)) for n in range(60)]
+    theirs = outbound.send(0, share(b"x"))
+    await asyncio.sleep(0.01)
+    outbound.withdraw(ours)
+    for receipt in await asyncio.wait_for(asyncio.gather(*ours), 20):
+        assert kinds(receipt) == [Failure.RETRY]
+    broker.unreachable = 0
+    assert not (await asyncio.wait_for(theirs, 20)).failures
+    assert stored(broker) == [b"x"]
+    assert outbound._sender.queued_bytes == 0
+    again = await asyncio.wait_for(outbound.send(0, share(b"1")), 20)
+    assert not again.failures
+    await outbound.close()
+
+
+async def test_refused_ones_of_many_in_flight_are_taken_back() -> None:
+    """They were refused while others are on their way, and wait for those answers before they would be sent again."""
+    broker = FakeBroker(419, 200, 200)
+    broker.held = []
+    outbound = outbound_to(broker, ordered=False, in_flight=3)
+    ours, theirs = outbound.send(0, share(b"0", b"1")), outbound.send(0, share(b"x"))
+    await asyncio.sleep(0)
+    broker.held.pop(0)()
+    outbound.withdraw([ours])
+    assert not ours.done()
+    broker.held.pop(0)()
+    assert [failure.index for failure in (await asyncio.wait_for(ours, 20)).failures] == [0]
+    broker.held.pop(0)()
+    assert not (await asyncio.wait_for(theirs, 20)).failures
+    assert stored(broker) == [b"1", b"x"]
+    await outbound.close()
+
+
+async def test_closing_after_taking_back_has_nothing_left() -> None:
+    broker = FakeBroker()
+    broker.held = []
+    outbound = outbound_to(broker)
+    ours = outbound.send(0, share(b"0", b"1"))
+    await asyncio.sleep(0)
+    outbound.withdraw([ours])
+    await outbound.close(asyncio.get_running_loop().time())
+    broker.held.pop(0)()
+    assert [failure.index for failure in (await asyncio.wait_for(ours, 20)).failures] == [1]
+    with pytest.raises(ClusterError):
+        await outbound.send(0, share(b"late"))
