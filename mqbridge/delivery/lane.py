@@ -193,6 +193,8 @@ class LaneDelivery:
 
     def _leg_failed(self, ticket: Ticket, share: Share, error: Exception, failures: Sequence[MessageFailure] = ()) -> None:
         self._tickets.fail(ticket, share, failures or [MessageFailure(0, Failure.RETRY, str(error))])
+        if self._has_given_up and not ticket.abandoned:
+            self._leave_over(self._tickets.leave_over(ticket))
         if not (self._has_given_up and isinstance(error, DeliveryError)):
             self._fail(error)
 
@@ -242,7 +244,9 @@ class LaneDelivery:
         if not self._failed or isinstance(self.error, GapError):
             await self._drain()
         self._give_up()
-        left = self._tickets.abandon()
+        self._leave_over(self._tickets.abandon())
+
+    def _leave_over(self, left: Sequence[Ticket]) -> None:
         for ticket in left:
             self.lane.reject(ticket.batch, ticket.failures)
         if left:

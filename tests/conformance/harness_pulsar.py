@@ -1,10 +1,12 @@
 """A real Pulsar for the suite."""
 
 import itertools
+from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster
 from mqbridge.pulsar.adapter.cluster import ADAPTER
+from tests.conformance import cut
 from tests.kit.pulsar import Pulsar
 from tests.strategies import CARRIED
 
@@ -36,6 +38,9 @@ class PulsarHarness:
 
     async def settle(self) -> None:
         pass
+
+    def cut_off(self) -> AbstractAsyncContextManager[None]:
+        return cut.network()
 
     def close(self) -> None:
         pass

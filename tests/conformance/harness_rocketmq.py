@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
+from tests.conformance import cut
 from tests.kit.rocketmq import RocketMQ
 from tests.strategies import CARRIED
 
@@ -35,6 +37,9 @@ class RocketMQHarness:
 
     async def settle(self) -> None:
         await asyncio.to_thread(self._server.settle)
+
+    def cut_off(self) -> AbstractAsyncContextManager[None]:
+        return cut.network()
 
     def close(self) -> None:
         pass

@@ -8,7 +8,7 @@ from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
 from mqbridge.config.units import format_duration
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import groups, topics
-from mqbridge.log.store.database import Store, clock_ms
+from mqbridge.log.store.database import Store, clock_ms, now_ms
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.message import Position
