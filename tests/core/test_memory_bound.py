@@ -1,8 +1,8 @@
 """Resident memory with default settings stays below LIMIT_MB while a target is away, whatever the messages look like.
 
-Measured in MB, the most at any time, with the log and with the memory as the target: 20 bytes 125 and 93, 100 bytes 122 and 95, with
-properties 121 and 95, edited 124, 1 KiB 121 and 96, one by one 104 and 92, 4 MiB 133 and 105, 300 partitions 131 and 106 (77 and 75
-at 1 MiB). A log as the target takes the bytes twice: as they came, and as they are to be written.
+Measured in MB, the most at any time, with the log and with the memory as the target: 20 bytes 125 and 93, 100 bytes 122 and 95,
+with properties 121 and 95, edited 124, 1 KiB 121 and 96, one by one 104 and 92, 4 MiB 133 and 105, 300 partitions 131 and 106 (77
+and 75 at 1 MiB). A log as the target takes the bytes twice: as they came, and as they are to be written.
 """
 
 import json
