@@ -29,6 +29,8 @@ class Harness(Protocol):
     """The settings that groups are joined with."""
     one_reader: bool
     """A partition is read by one member of a group at a time."""
+    exact_room: bool
+    """`max_bytes` holds however small it is; False where each lane has some room of its own."""
     finds_times: bool
     """Whether the system knows what it stored when."""
     patience_s: float
@@ -57,6 +59,7 @@ class BuiltIn:
     carried = CARRIED
     inbound_options: BaseModel | None = None
     one_reader = True
+    exact_room = True
     patience_s = 20.0
 
     def __init__(self, name: str, adapter: Adapter, config: BaseModel, max_payload: int, *, finds_times: bool) -> None:

@@ -16,6 +16,7 @@ class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
     carried = CARRIED
+    exact_room = False
     inbound_options = None
     one_reader = True
     finds_times = True

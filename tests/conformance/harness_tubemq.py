@@ -18,6 +18,7 @@ class TubeMQHarness:
     max_payload = (1 << 20) - (4 << 10)
     """The Broker's limit is 1 MiB; attributes and stamps come on top of the body."""
     carried = CARRIED
+    exact_room = True
     inbound_options = None
     one_reader = True
     finds_times = False

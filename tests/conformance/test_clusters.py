@@ -183,6 +183,8 @@ async def test_a_partition_that_is_added_is_read_from_its_beginning(
 
 async def test_lanes_share_what_may_be_handed_out(arena: Arena, cluster: Cluster) -> None:
     """A batch counts until its lane is asked for the next one: who takes one of each holds no more than is allowed."""
+    if not arena.harness.exact_room:
+        pytest.skip("each lane has some room of its own, however small `max_bytes` is")
     topic = await arena.topic(cluster, 3)
     outbound = await arena.outbound(cluster, topic)
     for partition in range(3):

@@ -183,9 +183,10 @@ async def test_a_lane_that_stops_at_a_gap_is_kept(
     world.b.faults.hold_receipts = True
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         found = named(gateway, "r")
-        await until(lambda: len(world.b.held) >= 4)
+        await until(lambda: len(world.b.held) == 6)
         fill(world.a, "t", 2, 200, 100)
         world.a.gap("t", 0, 120)
+        await until(lambda: found.stopped or found.deliveries[PARTITION]._draining)
         world.b.release_receipts()
         await until(lambda: found.stopped)
         assert list(map(str, found.stopped)) == ["a/t/0"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter import Inbound, MessageFailure, Receipt
+from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.deadletter import DeadLetters
@@ -19,6 +20,7 @@ from mqbridge.memory.adapter.inbound import MemoryLane
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import spawn
+from mqbridge.routing.edits import Edit
 from mqbridge.routing.filters import Filter
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner
@@ -130,6 +132,30 @@ async def test_messages_are_let_go_once_they_are_encoded() -> None:
     assert decoded == [0]
     assert not batch.is_decoded
     outbound.sent[0][2].set_result(Receipt())
+    made.stop()
+    assert await ended(task) is None
+
+
+async def test_edited_messages_are_let_go_once_they_are_encoded() -> None:
+    lane, outbound = FakeLane(batch := keyed(0, 5)), FakeOutbound()
+    made = delivery(lane, outbound)
+    made._targets[0]._edit = Edit(EditRules.model_validate({"set": {"seen": "yes"}}), {})
+    encoded: list[int] = []
+    real = outbound.send
+
+    def send(partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        encoded.extend(len(message.properties) for message in share.messages)
+        return real(partition, share)
+
+    outbound.send = send  # type: ignore[method-assign]
+    task = spawn(made.run(), "delivery")
+    await until(lambda: outbound.sent)
+    [(_, share, future)] = outbound.sent
+    assert encoded == [1] * 5
+    assert share.is_edited
+    assert share._edited is None
+    assert not batch.is_decoded
+    future.set_result(Receipt())
     made.stop()
     assert await ended(task) is None
 

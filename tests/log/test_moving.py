@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,6 @@ HOUR_NS = 3_600_000_000_000
 async def test_leases_do_not_go_by_a_clock_that_somebody_sets(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, jump: int
 ) -> None:
-    import time
-
     cluster = await open_log(lease="400ms")
     await cluster.create("t", 1)
     dead, _ = await lane_of(cluster)
@@ -33,6 +32,19 @@ async def test_leases_do_not_go_by_a_clock_that_somebody_sets(
         living, _ = await lane_of(cluster)
     await living.close()
     await dead.close()
+
+
+@pytest.mark.parametrize("jump", [-HOUR_NS, HOUR_NS])
+async def test_a_living_member_stays_one_when_the_clock_is_set(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, jump: int
+) -> None:
+    cluster = await open_log(lease="60s")
+    await cluster.create("t", 1)
+    inbound, _ = await lane_of(cluster)
+    real = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: real() + jump)
+    assert [member.partitions for member in await cluster.operations.members("t", "g")] == [("0",)]
+    await inbound.close()
 
 
 async def test_a_member_from_before_the_machine_was_started_is_dead(open_log: OpenLog, tmp_path: Path) -> None:
