@@ -7,7 +7,7 @@ CLUSTER_TESTS := cluster or sdk
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart setup check test test-fast test-thorough test-long fuzz bench docs generate lock clean
+.PHONY: help quickstart setup check test test-fast test-thorough test-long fuzz chaos bench docs generate lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -47,6 +47,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/mypy
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m mqbridge.config.reference --check
+	$(BIN)/python -m mqbridge.gateway.metrics.page --check
 	$(BIN)/python -m mqbridge.cli.mapping_page --check
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
@@ -79,6 +80,11 @@ fuzz: $(VENV)/.dev ## random bytes, led by coverage, against every reader of byt
 	  || echo "==> no fuzzer can be installed here; what that means is said below"
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
+SECONDS := 60
+chaos: $(VENV)/.dev ## faults drawn from a seed against two instances on real servers; SEED=7 (or 1-10) SECONDS=60 DIRECTION=pulsar-rocketmq (or all)
+	@sh tests/prerequisites.sh
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(if $(DIRECTION),--direction $(DIRECTION)) $(CHAOS_ARGS)
+
 bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside a Java bridge on the official clients
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[bench]' \
@@ -90,6 +96,7 @@ bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside a Java bridge o
 generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python proto/generate.py
 	@$(BIN)/python -m mqbridge.config.reference --write
+	@$(BIN)/python -m mqbridge.gateway.metrics.page --write
 	@$(BIN)/python -m mqbridge.cli.mapping_page --write
 	@$(BIN)/python docs/architecture.py --write
 

@@ -13,11 +13,11 @@ Deadlines are times of the event loop. None is CLOSE_S from now; nobody below ha
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
@@ -349,6 +349,9 @@ class GroupMaker(Protocol):
     async def create_group(self, topic: str, group: str) -> None:
         """Make the group, at the first message, in each partition where it is missing; elsewhere it stays where it is."""
 
+    def check_create_group(self) -> None:
+        """Raise what `create_group` would raise for any topic, as the cluster is configured. Raises ClusterError (FATAL)."""
+
 
 class Cluster(Protocol):
     """A configured cluster, the owner of its connections."""
@@ -361,7 +364,7 @@ class Cluster(Protocol):
         """What people may ask; None where the system, or this configuration of it, answers nobody."""
 
     async def connect(self) -> None:
-        """Prove that the cluster can be reached and lets us in; raises ClusterError."""
+        """Prove that the cluster can be reached and lets us in; raises ClusterError, and may then be called again."""
 
     async def close(self, deadline: float | None = None) -> None:
         """Close every connection. Inbounds and outbounds are closed before it."""
@@ -374,6 +377,9 @@ class Cluster(Protocol):
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic or grow it to that many partitions; nothing happens when it is already so."""
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Raise what `create` would raise, as far as the cluster tells without being changed."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next position by partition name."""
@@ -397,8 +403,37 @@ class Cluster(Protocol):
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group. Raises ClusterError (FATAL for a missing topic)."""
 
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Raise what `inbound` would raise, as far as the cluster tells without being changed: the group is not joined."""
+
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into an existing topic. Raises ClusterError (FATAL for a missing topic)."""
+
+
+class Connectivity(Protocol):
+    """Whether the servers of a cluster can be reached, for the log, health and metrics; totals only grow."""
+
+    reconnects: int
+    """Connections to servers that had been connected before."""
+    failures: int
+    """Connections that could not be made, or ended because the server was silent."""
+    retries: int
+    """Sends that were repeated."""
+
+    @property
+    def away_s(self) -> float | None:
+        """For how many seconds a server that is needed could not be reached; None while all can."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why, in a sentence; None while all can be reached."""
+
+
+@runtime_checkable
+class Connected(Protocol):
+    """What a cluster may say besides: one that has connections to lose says how they are, and logs each outage itself."""
+
+    connectivity: Connectivity
 
 
 def dense_backlog(committed: Mapping[str, Position], bounds: Mapping[str, Bounds]) -> dict[str, int]:
@@ -462,15 +497,30 @@ class Adapter:
 GROUP = "mqbridge.adapters"
 
 
-def load_adapters() -> dict[str, Adapter]:
-    """Every installed adapter by its system's name. Raises ConfigError when one cannot be imported."""
-    found: dict[str, Adapter] = {}
-    for entry in entry_points(group=GROUP):
-        try:
-            adapter = entry.load()
-        except ImportError as error:
-            raise ConfigError(
-                f"the adapter {entry.name!r} cannot be loaded: {error}", hint="Reinstall the package that provides it"
-            ) from error
-        found[entry.name] = adapter
-    return found
+class _Installed(Mapping[str, Adapter]):
+    """Adapters by their system's name; each is imported when it is asked for, once."""
+
+    def __init__(self, entries: Iterable[EntryPoint]) -> None:
+        self._entries = {entry.name: entry for entry in entries}
+        self._loaded: dict[str, Adapter] = {}
+
+    def __getitem__(self, system: str) -> Adapter:
+        if system not in self._loaded:
+            try:
+                self._loaded[system] = self._entries[system].load()
+            except ImportError as error:
+                raise ConfigError(
+                    f"the adapter {system!r} cannot be loaded: {error}", hint="Reinstall the package that provides it"
+                ) from error
+        return self._loaded[system]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def load_adapters() -> Mapping[str, Adapter]:
+    """Every installed adapter by its system's name, imported when it is asked for: ConfigError when that cannot be done."""
+    return _Installed(entry_points(group=GROUP))

@@ -8,6 +8,7 @@
     ├── ClusterError               a cluster did not do what was asked; `failure` says what helps
     │   ├── Unreachable            no connection could be made
     │   ├── ConnectionLost         the connection ended while an answer was due
+    │   │   └── PeerSilent         we ended it, because the server had said nothing for too long
     │   ├── RequestTimeout         no answer within the deadline
     │   └── ServerRefused          the server answered with an error code of its own
     ├── LaneRevoked                the partition now belongs to another consumer; not an error, the way a lane ends
@@ -76,6 +77,10 @@ class Unreachable(ClusterError):
 
 class ConnectionLost(ClusterError):
     """The connection ended while an answer was due."""
+
+
+class PeerSilent(ConnectionLost):
+    """The connection was ended, because the server had said nothing for too long."""
 
 
 class RequestTimeout(ClusterError):

@@ -163,6 +163,8 @@ class Batch:
     first       the position of its first message
     next        the position behind its last one: what a restart would resume from
     handle      what its inbound needs to acknowledge it
+    published_ms  when its first message was published (ms since the epoch), None where only decoding would tell
+    received_at   when a lane began to deliver it, loop time
     """
 
     __slots__ = (
@@ -177,6 +179,8 @@ class Batch:
         "held_bytes",
         "next",
         "partition",
+        "published_ms",
+        "received_at",
         "size",
     )
 
@@ -194,6 +198,7 @@ class Batch:
         handle: Any = None,
         held_bytes: int | None = None,
         mentions: Callable[[bytes], bool] | None = None,
+        published_ms: int | None = None,
     ) -> None:
         self.partition = partition
         self._messages: Sequence[Message] | None = None if callable(messages) else messages
@@ -203,6 +208,10 @@ class Batch:
         self.count, self.size = count, size
         self.held_bytes = size if held_bytes is None else held_bytes
         self.first, self.next = first, next
+        if published_ms is None and self._messages:
+            published_ms = self._messages[0].publish_time
+        self.published_ms = published_ms
+        self.received_at = 0.0
 
     @property
     def messages(self) -> Sequence[Message]:

@@ -1,31 +1,49 @@
 """The pages of the clients: tests that their matrices name exist, and so do the programs beside them."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent
-PAGES = sorted((TESTS.parent / "docs" / "clients").glob("*.md"))
-SHARED = ("sdk", "conformance", "fuzz")
-"""Folders of tests that are about more than one system; a page writes them in front."""
+from tests.kit.documented import NAMED, PAGES, TESTS, known, said
+
 FEW = 30
 
 
-def known(system: str) -> set[str]:
-    """Names of tests and files, as the page of a system may write them."""
-    files = {path: str(path.relative_to(TESTS / system)) for path in (TESTS / system).rglob("test_*.py")}
-    files |= {path: str(path.relative_to(TESTS)) for folder in SHARED for path in (TESTS / folder).rglob("test_*.py")}
-    functions = {name for path in files for name in re.findall(r"def (test_\w+)\(", path.read_text())}
-    return {*files.values(), *functions}
+def named(page: Path) -> list[tuple[str, str]]:
+    """Each test that a page's rows name, and the remark behind it."""
+    rows = "\n".join(line for line in page.read_text().splitlines() if line.startswith("|"))
+    return NAMED.findall(rows)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    rows = "\n".join(line for line in page.read_text().splitlines() if line.startswith("|"))
-    named = set(re.findall(r"`((?:\w+/)*test_\w+(?:\.py)?)`", rows))
-    assert len(named) > FEW
-    assert named - known(page.stem) == set()
+    names = {name for name, _ in named(page)}
+    assert len(names) > FEW
+    assert names - known(page.stem).keys() == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_says_of_a_test_is_so(page: Path) -> None:
+    """Real is what is marked `cluster` or `sdk`; what is not said to be thorough or long runs in `make test`."""
+    tests = known(page.stem)
+    wrong = {name: (remark, tests[name]) for name, remark in named(page) if said(remark) not in tests[name]}
+    assert wrong == {}, "run python -m tests.kit.documented"
+    assert "real: `" not in page.read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_says_which_command_runs_its_tests(page: Path) -> None:
+    text = " ".join(page.read_text().split())
+    assert all(command in text for command in ("`make test`", "`make test-thorough`")), "which command runs them"
+
+
+def test_the_words_of_a_remark() -> None:
+    assert NAMED.findall("| a | `test_x` (real, thorough, 4.9.7), `client/test_y.py`, `test_z` (452) |") == [
+        ("test_x", "real, thorough, 4.9.7"),
+        ("client/test_y.py", ""),
+        ("test_z", "452"),
+    ]
+    assert (said("real, thorough, 4.9.7"), said("452")) == ({"real", "thorough"}, set())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

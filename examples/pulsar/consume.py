@@ -3,8 +3,8 @@
 python examples/pulsar/consume.py pulsar://localhost:6650 persistent://public/default/orders 10
 """
 
+import argparse
 import asyncio
-import sys
 
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.pool import parse_service_url
@@ -48,4 +48,7 @@ async def main(url: str, topic: str, count: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("url", "topic", "count"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -5,8 +5,8 @@ The topic's namespace needs deduplication (`pulsar-admin namespaces set-deduplic
 python examples/pulsar/exactly_once.py pulsar://localhost:6650 persistent://tenant/namespace/numbers
 """
 
+import argparse
 import asyncio
-import sys
 
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.pool import parse_service_url
@@ -30,4 +30,7 @@ async def main(url: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("url", "topic"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -3,8 +3,8 @@
 python examples/pulsar/follow_pattern.py pulsar://localhost:6650 public/default 'public/default/logs-.*' 2
 """
 
+import argparse
 import asyncio
-import sys
 
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.pool import parse_service_url
@@ -25,4 +25,7 @@ async def main(url: str, namespace: str, pattern: str, count: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("url", "namespace", "pattern", "count"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

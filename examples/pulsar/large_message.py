@@ -3,9 +3,9 @@
 python examples/pulsar/large_message.py pulsar://localhost:6650 persistent://public/default/files
 """
 
+import argparse
 import asyncio
 import os
-import sys
 
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.pool import parse_service_url
@@ -31,4 +31,7 @@ async def main(url: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("url", "topic"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

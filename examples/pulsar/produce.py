@@ -3,8 +3,8 @@
 python examples/pulsar/produce.py pulsar://localhost:6650 persistent://public/default/orders
 """
 
+import argparse
 import asyncio
-import sys
 
 from mqbridge.pulsar.client.batching import Batching
 from mqbridge.pulsar.client.client import PulsarClient
@@ -30,4 +30,7 @@ async def main(url: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("url", "topic"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

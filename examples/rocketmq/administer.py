@@ -3,8 +3,8 @@
 python examples/rocketmq/administer.py localhost:9876 orders my_group
 """
 
+import argparse
 import asyncio
-import sys
 import time
 
 from mqbridge.rocketmq.client.client import RocketmqClient
@@ -48,4 +48,7 @@ async def main(name_servers: str, topic: str, group: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("name_servers", "topic", "group"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

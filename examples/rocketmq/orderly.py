@@ -3,8 +3,8 @@
 python examples/rocketmq/orderly.py localhost:9876 orders my_group 100
 """
 
+import argparse
 import asyncio
-import sys
 from collections import defaultdict
 
 from mqbridge.rocketmq.client.client import RocketmqClient
@@ -43,4 +43,7 @@ async def main(name_servers: str, topic: str, group: str, count: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("name_servers", "topic", "group", "count"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -3,8 +3,8 @@
 python examples/rocketmq/produce.py localhost:9876 orders
 """
 
+import argparse
 import asyncio
-import sys
 
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.nameservers import parse_name_servers
@@ -33,4 +33,7 @@ async def main(name_servers: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("name_servers", "topic"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -3,8 +3,8 @@
 python examples/rocketmq/query.py localhost:9876 orders order-1
 """
 
+import argparse
 import asyncio
-import sys
 
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.nameservers import parse_name_servers
@@ -25,4 +25,7 @@ async def main(name_servers: str, topic: str, key: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("name_servers", "topic", "key"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

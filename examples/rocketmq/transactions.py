@@ -5,9 +5,9 @@ Whoever is killed between the two leaves a half message: the broker asks a produ
 python examples/rocketmq/transactions.py localhost:9876 orders orders.db
 """
 
+import argparse
 import asyncio
 import sqlite3
-import sys
 
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.nameservers import parse_name_servers
@@ -53,4 +53,7 @@ async def main(name_servers: str, topic: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("name_servers", "topic", "path"):
+        parser.add_argument(name)
+    asyncio.run(main(**vars(parser.parse_args())))

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +16,11 @@ from mqbridge.config.load import load
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
 from mqbridge.config.problems import ConfigErrors
+from mqbridge.delivery.checkpoint import check_folder
 from mqbridge.errors import ConfigError, MqbridgeError
-from mqbridge.gateway.survey import Survey, survey
+from mqbridge.gateway.cautions import warnings_about
+from mqbridge.gateway.plan import Plan, Planner
+from mqbridge.routing.topics import render
 
 
 @command
@@ -37,6 +40,8 @@ def check(
     """
     try:
         config = load(file)
+        if connect and config.state is not None:
+            check_folder(config.state)
     except ConfigError as error:
         if not as_json or debug.get():
             raise
@@ -76,7 +81,9 @@ async def _look(config: Config) -> tuple[list[dict[str, Any]], list[dict[str, An
         chosen = [Chosen(name, adapters[one.system], one.settings) for name, one in config.clusters.items()]
         reached = await asyncio.gather(*(_reach(stack, one) for one in chosen))
         clusters = {one.name: cluster for one, (_, cluster) in zip(chosen, reached, strict=True) if cluster is not None}
-        routes = [_plan(route) | _seen(await survey(route, clusters)) for route in config.routes]
+        planner = Planner(clusters)
+        plans = [await planner.plan(route) for route in config.routes]
+        routes = [_plan(plan.route) | _seen(plan) | {"warnings": await _warnings(plan, clusters)} for plan in plans]
     return [state for state, _ in reached], routes
 
 
@@ -90,13 +97,20 @@ async def _reach(stack: contextlib.AsyncExitStack, chosen: Chosen) -> tuple[dict
     return state | {"reachable": True}, cluster
 
 
-def _seen(found: Survey) -> dict[str, Any]:
-    return {
-        "topics": [{"topic": one.topic, "partitions": one.partitions, "targets": one.targets} for one in found.topics],
-        "notes": [note for one in found.topics for note in one.notes],
-        "warnings": found.warnings,
-        "error": "; ".join(found.problems) or None,
-    }
+def _seen(plan: Plan) -> dict[str, Any]:
+    topics = [
+        {
+            "topic": one.selected.topic,
+            "partitions": len(one.topic.partitions),
+            "targets": [render(target.topic, one.selected) for target in plan.route.targets],
+        }
+        for one in plan.sources
+    ]
+    return {"topics": topics, "notes": plan.notes, "error": "; ".join(map(str, plan.problems)) or None}
+
+
+async def _warnings(plan: Plan, clusters: Mapping[str, Cluster]) -> list[str]:
+    return await warnings_about([use for use in plan.uses if use.cluster in clusters], clusters)
 
 
 def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ may hold brackets.
 """
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mqbridge.cli import logs
 from mqbridge.cli.exits import INTERRUPTED, OK, exit_code
 from mqbridge.cli.loop import Interrupted
 from mqbridge.config.problems import ConfigErrors
@@ -69,14 +71,21 @@ def print_table(
 
 
 def say(text: str) -> None:
-    """A remark for the person in front, on standard error."""
-    err().print(text, soft_wrap=True)
+    """A remark for the person in front, on standard error; a line of the log where that is for programs."""
+    if logs.is_json():
+        logs.write(logging.INFO, text)
+    else:
+        err().print(text, soft_wrap=True)
 
 
 def tell(error: MqbridgeError) -> None:
     """An expected error: what was wrong and what to do, without a traceback."""
-    console = err()
     lines = [str(one) for one in error.errors] if isinstance(error, ConfigErrors) else [str(error)]
+    if logs.is_json():
+        for line in lines:
+            logs.write(logging.ERROR, line)
+        return
+    console = err()
     for line in lines:
         console.print("error: ", style="bold red", end="")
         console.print(line, soft_wrap=True)
@@ -92,7 +101,9 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except MqbridgeError as error:
-            if debug.get():
+            if debug.get() and logs.is_json():
+                logging.getLogger(__name__).debug("this is where it comes from", exc_info=error)
+            elif debug.get():
                 err().print_exception()
             tell(error)
             raise typer.Exit(exit_code(error)) from None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from mqbridge.adapter import Inbound, InboundLane
+from mqbridge.cli.console import say
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
@@ -21,6 +22,8 @@ SILENT_S = 1.0
 """How long a lane must be silent before it is asked whether it is caught up."""
 SETTLE_S = 3.0
 """How long to wait for more lanes when those that we hold are read to their end: other members may hold the rest."""
+TELL_AFTER_S = 3.0
+"""How long nothing is said of waiting for the first lane."""
 FIRST_S = 60.0
 """How long to wait for the first lane: a TubeMQ Master as shipped takes half a minute. Then others hold them all."""
 
@@ -66,6 +69,7 @@ class GroupReader:
     async def run(self, inbound: Inbound) -> int:
         """Read until the end that is wanted; the number of messages shown. Raises what ended the inbound or a lane."""
         self._start("lanes", self._accept, inbound)
+        self._start("waiting", self._tell_waiting, TELL_AFTER_S)
         try:
             while not self._over and await self._change():
                 pass
@@ -74,6 +78,11 @@ class GroupReader:
         if self._error is not None:
             raise self._error
         return self._shown
+
+    async def _tell_waiting(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        if not self._assigned:
+            say("waiting for the group's first partition; groups of some systems take half a minute")
 
     async def _change(self) -> bool:
         """Wait until something changes; False when nothing did for so long that others must hold the remaining partitions."""

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -24,14 +25,14 @@ class Interrupted(Exception):
     """A signal ended the work before it was done."""
 
 
-def run(main: Coroutine[Any, Any, T], *, stop: Callable[[], bool] | None = None) -> T:
+def run(main: Coroutine[Any, Any, T], *, stop: Callable[[], bool] | None = None, quitting: Callable[[], None] | None = None) -> T:
     """Run to the end. `stop` is called at the first signal and says whether `main` ends by itself now; otherwise it is cancelled.
 
-    Raises Interrupted when a signal cancelled it.
+    `quitting` is called at the second one, right before the process ends. Raises Interrupted when a signal cancelled it.
     """
     gc.set_threshold(*GARBAGE)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_watched(main, stop))
+        return runner.run(_watched(main, stop, quitting))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -43,7 +44,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _watched(main: Coroutine[Any, Any, T], stop: Callable[[], bool] | None) -> T:
+async def _watched(main: Coroutine[Any, Any, T], stop: Callable[[], bool] | None, quitting: Callable[[], None] | None) -> T:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in a task here
@@ -52,7 +53,12 @@ async def _watched(main: Coroutine[Any, Any, T], stop: Callable[[], bool] | None
     def on_signal(number: int) -> None:
         seen.append(number)
         if len(seen) > 1:
-            os._exit(QUIT_CODE)
+            try:
+                if quitting is not None:
+                    quitting()
+                sys.stderr.flush()
+            finally:
+                os._exit(QUIT_CODE)
         if stop is None or not stop():
             task.cancel()
 

@@ -13,7 +13,7 @@ from mqbridge.config.document import Document, Path
 from mqbridge.config.options.edit import templates_in
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.config.problems import nearest
-from mqbridge.config.templates import MESSAGE_WORDS, message_template_words, topic_template_words
+from mqbridge.config.templates import MESSAGE_WORDS, fill_topic_template, message_template_words, topic_template_words
 from mqbridge.errors import ConfigError
 
 Section = tuple[Path, Mapping[str, Any]]
@@ -129,7 +129,7 @@ def _template(document: Document, source: Section, target: Section) -> Iterator[
         )
     if used <= words and end.get("cluster") == source[1].get("cluster"):
         for topic in topics:
-            if not is_pattern(topic) and template.format(topic=topic) == topic:
+            if not is_pattern(topic) and fill_topic_template(template, {"topic": topic}) == topic:
                 problem = f"the route would write {topic!r} into itself"
                 yield document.error((*path, "topic"), problem, "Choose another topic or cluster")
 

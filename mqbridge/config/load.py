@@ -53,6 +53,15 @@ def from_dict(data: Mapping[str, Any], *, adapters: Mapping[str, Adapter] | None
     return _validate(Document("", data, {}, []), adapters)
 
 
+def wants_json_log(path: Path) -> bool:
+    """Whether a file asks for a log in JSON, even if the rest of it is wrong: then its problems are told so too."""
+    try:
+        data = compose(path.read_text(), str(path), os.environ).data
+        return bool(data["log"]["format"] == "json")
+    except (OSError, ValueError, LookupError, TypeError, ConfigError):
+        return False
+
+
 def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Config:
     adapters = load_adapters() if adapters is None else adapters
     systems = SystemOptions(document, adapters)

@@ -1,6 +1,7 @@
 """The grammar of templates in options.
 
-Topic templates name target topics: `{topic}` is the source topic, `{WORD}` a named group of the pattern that matched it.
+Topic templates name target topics: `{topic}` is the source topic (behind other text the last part of a full name), `{WORD}` a
+named group of the pattern that matched it.
 Message templates make values from a message:
 
     {key} {msg_type} {event_time} {position}      fields of the message; event time in ms since the epoch
@@ -10,6 +11,7 @@ Message templates make values from a message:
 """
 
 import string
+from collections.abc import Mapping
 from typing import Annotated
 
 from mqbridge.config.base import checked_by
@@ -29,6 +31,20 @@ def topic_template_words(template: str) -> set[str]:
         raise ConfigError(
             f"the topic template {template!r} is not well formed: {error}", hint="Write {{ and }} for braces"
         ) from error
+
+
+def fill_topic_template(template: str, words: Mapping[str, str]) -> str:
+    """The text; the words are those that it uses, at least.
+
+    A topic that is named in full (`scheme://…/name`) stands behind other text by its last part: a name has one prefix.
+    """
+    text = ""
+    for literal, name, _, _ in string.Formatter().parse(template):
+        text += literal
+        if name is not None:
+            value = words[name]
+            text += value.rpartition("/")[2] if text and name == "topic" and "://" in value else value
+    return text
 
 
 def parse_message_template(template: str) -> list[tuple[str, str | None, str]]:

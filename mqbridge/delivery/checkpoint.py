@@ -56,8 +56,8 @@ class Checkpoints:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        check_folder(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = StateLock(path)
         except OSError as error:
             raise _unusable(path, error, "Give `state` a path that can be written") from error
@@ -137,6 +137,12 @@ class Checkpoints:
         with self._writing:
             self._db.close()
         self._lock.release()
+
+
+def check_folder(path: Path) -> None:
+    """Raise ConfigError unless the state file's folder is there. It is never made: its path may be spelled wrong."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"the folder {path.parent} does not exist", path="state", hint="Make it, or give `state` another path")
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -67,6 +67,11 @@ class LaneDelivery:
         return len(self._tickets) + self._waiting
 
     @property
+    def messages(self) -> int:
+        """Messages that were sent and not yet stored."""
+        return self._tickets.messages
+
+    @property
     def oldest_at(self) -> float | None:
         """Loop time at which the oldest batch in flight was received."""
         return self._tickets.oldest_at
@@ -167,6 +172,7 @@ class LaneDelivery:
             for target, partition, one in placed:
                 self._sends.send(target.outbound, partition, one, partial(self._answered, ticket, target, one))
                 ticket.legs += 1
+                target.progress.sent()
         except Exception as error:  # whatever was not sent is not stored: the batch must not look as if all of it were
             self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, str(error))])
             raise
@@ -178,6 +184,7 @@ class LaneDelivery:
     # --- out --------------------------------------------------------------------------------------------------------
 
     def _answered(self, ticket: Ticket, target: Target, share: Share, future: "asyncio.Future[Receipt]") -> None:
+        target.progress.answered()
         try:
             if future.cancelled():
                 self._leg_failed(ticket, share, DeliveryError(f"sending to {target.label} was cancelled"))
@@ -206,6 +213,7 @@ class LaneDelivery:
 
     def _passed(self, batch: Batch) -> None:
         self.position = batch.next
+        self._settings.counters.passed(batch, asyncio.get_running_loop().time())
         if self._settings.on_progress is not None:
             self._settings.on_progress(batch)
 
@@ -248,6 +256,7 @@ class LaneDelivery:
 
     def _leave_over(self, left: Sequence[Ticket]) -> None:
         for ticket in left:
+            self._settings.counters.returned += ticket.batch.count
             self.lane.reject(ticket.batch, ticket.failures)
         if left:
             log.warning("%s: %d batches were not stored and will be delivered again", self.lane.partition, len(left))

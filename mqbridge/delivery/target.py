@@ -5,6 +5,7 @@
 Each step is left out where the route does not ask for it, and none of them makes messages of a batch that nobody asks for.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from mqbridge.adapter import Outbound
@@ -12,6 +13,32 @@ from mqbridge.message import Share
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner
+
+
+class TargetProgress:
+    """What was sent and has no receipt, and since when nothing has moved."""
+
+    __slots__ = ("_moved_at", "sends")
+
+    def __init__(self) -> None:
+        self.sends = 0
+        """Shares of batches that were sent and have no receipt."""
+        self._moved_at = 0.0
+
+    def sent(self) -> None:
+        """One more."""
+        if not self.sends:
+            self._moved_at = asyncio.get_running_loop().time()
+        self.sends += 1
+
+    def answered(self) -> None:
+        """A receipt, good or bad."""
+        self.sends -= 1
+        self._moved_at = asyncio.get_running_loop().time()
+
+    def waiting_s(self, now: float) -> float:
+        """For how long receipts have been due and none has come; 0 when none is due."""
+        return now - self._moved_at if self.sends else 0.0
 
 
 class Target:
@@ -27,6 +54,7 @@ class Target:
         edit: Edit | None = None,
     ) -> None:
         self.label, self.outbound, self.partitioner = label, outbound, partitioner
+        self.progress = TargetProgress()
         self._guard, self._edit = guard, edit
 
     def shares(self, share: Share) -> Sequence[tuple[int, Share]]:

@@ -78,12 +78,18 @@ class Tickets:
         return len(self._open)
 
     @property
+    def messages(self) -> int:
+        """Messages of the batches that are open."""
+        return sum(ticket.batch.count for ticket in self._open)
+
+    @property
     def oldest_at(self) -> float | None:
         """When the oldest was opened, loop time."""
         return self._open[0].opened_at if self._open else None
 
     def open(self, batch: Batch, now: float) -> Ticket:
         """Start following a batch; the caller settles the ticket once more than it adds legs."""
+        batch.received_at = now
         ticket = Ticket(batch, now)
         self._open.append(ticket)
         return ticket

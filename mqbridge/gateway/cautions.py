@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mqbridge.adapter import Cluster, GroupMaker
-from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 600.0
 """Lag grows and policies are changed; asking costs a few calls per topic."""
+MOST_LINES = 10
+"""A pattern may take hundreds of topics with the same fault."""
 SIDE_BY_SIDE = 8
 """Topics that are asked about at once."""
 
@@ -36,8 +38,8 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
         async with permits:
             try:
                 found = await operations.warnings(use.topic, use.group, use.planned)
-            except ClusterError as error:
-                if error.failure is not Failure.FATAL:
+            except MqbridgeError as error:
+                if isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
                     log.info("whether %s/%s keeps its messages cannot be told now: %s", use.cluster, use.topic, error)
                     return []
                 found = [f"whether {use.topic} keeps its messages cannot be told: {error}"]
@@ -48,11 +50,13 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
 
 
 def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
-    """Who makes the groups that are wanted with a topic; None when none are. Raises ConfigError where the system cannot."""
+    """Who makes the groups that are wanted with a topic; None when none are. Raises ConfigError or ClusterError."""
     if not groups:
         return None
-    if isinstance(cluster.operations, GroupMaker):
-        return cluster.operations
+    operations = cluster.operations
+    if isinstance(operations, GroupMaker):
+        operations.check_create_group()
+        return operations
     raise ConfigError(
         f"cluster {cluster.name!r} keeps messages whether or not somebody subscribed: it has no use for `create.subscriptions`",
         hint="Remove `subscriptions` from `create`; how long messages are kept is a setting of the cluster",
@@ -70,8 +74,13 @@ class Cautions:
         """Look now, and again and again."""
         while True:
             found = await self._look()
-            for text in found:
-                if text not in self.current:
-                    log.warning("route %s: %s", self._route, text)
+            known = set(self.current)
+            new = [text for text in found if text not in known]
+            for text in new[:MOST_LINES]:
+                log.warning("route %s: %s", self._route, text)
+            if more := len(new[MOST_LINES:]):
+                log.warning(
+                    "route %s: %d more warnings like these; `mqbridge check --connect` shows all of them", self._route, more
+                )
             self.current = found
             await asyncio.sleep(LOOK_EVERY_S)

@@ -1,6 +1,6 @@
 """The two ends of a route, opened: its source topics, and for each the targets with what is done on the way to them.
 
-Everything that can be wrong about topics and partitions is found when they are opened, before anything is consumed. `look`
+What can be wrong about topics and partitions is found by the plan, before anything is created or consumed. `look`
 compares them with what the clusters have later on: it grows targets, and says when the route has to begin anew.
 """
 
@@ -10,19 +10,19 @@ from collections.abc import Callable, Collection, Mapping
 
 from pydantic import BaseModel
 
-from mqbridge.adapter import Cluster, Outbound, OutboundSpec, Topic
+from mqbridge.adapter import Cluster, Outbound, Topic
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.patterns import is_pattern
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
-from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.cautions import TopicUse, group_maker, warnings_about
+from mqbridge.gateway.plan import Plan, Planner, no_place, outbound_spec, refuse
 from mqbridge.gateway.topic_selection import select_from
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
-from mqbridge.routing.partitions import Partitioner, advice, misplaced, partitions_made, partitions_needed, unplaced
+from mqbridge.routing.partitions import Partitioner, misplaced, partitions_made, partitions_needed, unplaced
 from mqbridge.routing.topics import Selected, render
 
 log = logging.getLogger(__name__)
@@ -52,21 +52,33 @@ class Ends:
         self.source_names: dict[str, frozenset[str]] = {}
         """The partitions of each source topic, likewise."""
         self.dead_letters: DeadLetters | None = None
+        self.is_open = False
         self._config, self._clusters, self._looped = config, clusters, looped
         self._source = clusters[config.source.cluster]
         self._opened: dict[str, list[Opened]] = {}
         self._outbounds: list[tuple[Place, Outbound]] = []
 
-    async def open(self) -> None:
-        """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError, with nothing open."""
+    async def open(self, plan: Plan | None = None) -> None:
+        """Carry out the plan, made now if it is not given: create missing targets, open every outbound.
+
+        Raises ConfigError or ClusterError: nothing is open then, and nothing was created when the plan was refused.
+        """
         try:
-            for selected in await select_from(self._source, self._config):
-                await self._open_topic(selected)
+            if plan is None or plan.provisional:
+                plan = await Planner(self._clusters).plan(self._config)
+            refuse([plan])
+            for planned in plan.changes.values():
+                log.log(logging.WARNING if planned.why else logging.INFO, "route %s: %s", self._config.name, planned.change)
+                await self._create(planned.cluster, planned.topic, planned.count)
+            for (cluster, topic), groups in plan.groups.items():
+                await self._make_groups(cluster, topic, groups)
+            for source in plan.sources:
+                await self._open_topic(source.selected, source.topic)
             letters = self._config.delivery.dead_letter
             if letters is not None:
-                await self._create(letters.cluster, letters.topic, 1)
                 outbound = await self._outbound(letters.cluster, letters.topic, None)
                 self.dead_letters = DeadLetters(self._config.name, outbound, f"{letters.cluster}/{letters.topic}")
+            self.is_open = True
         except BaseException:
             await self.close()
             raise
@@ -110,13 +122,8 @@ class Ends:
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    async def _open_topic(self, selected: Selected) -> None:
+    async def _open_topic(self, selected: Selected, topic: Topic) -> None:
         name, source = self._config.name, self._source.name
-        topic = await self._source.describe(selected.topic)
-        if topic is None:
-            raise ClusterError(
-                f"route {name!r}: the topic {selected.topic!r} does not exist in cluster {source!r}", Failure.FATAL
-            )
         opened = [await self._open_target(config, selected, topic) for config in self._config.targets]
         self._opened[selected.topic] = opened
         self.source_partitions += len(topic.partitions)
@@ -127,18 +134,11 @@ class Ends:
 
     async def _open_target(self, config: TargetConfig, selected: Selected, topic: Topic) -> Opened:
         name, rule = render(config.topic, selected), config.partitions
-        needed = partitions_needed(rule, len(topic.partitions))
-        if config.create:
-            await self._create(config.cluster, name, partitions_made(config, len(topic.partitions)), config.subscriptions)
         outbound = await self._outbound(config.cluster, name, config.options)
         label = f"{config.cluster}/{name}"
-        if missing := misplaced(rule, topic, outbound.partitions):
-            partition, why = next(iter(missing.items()))
-            raise ConfigError(
-                f"route {self._config.name!r}: {label} has no place for partition {partition!r} of "
-                f"{self._source.name}/{selected.topic}: {why}",
-                hint=advice(rule, needed, missing, create=config.create),
-            )
+        if missing := misplaced(rule, topic, outbound.partitions):  # it has fewer than its cluster says
+            needed = partitions_needed(rule, len(topic.partitions))
+            raise no_place(self._config, config, name, selected.topic, missing, needed)
         target = Target(
             label,
             outbound,
@@ -156,12 +156,13 @@ class Ends:
         spellings = [topic] if described is None else [topic, described.name, *described.aliases]
         return LoopGuard(cluster, spellings, delivery.max_hops, self._looped)
 
-    async def _create(self, cluster: str, topic: str, partitions: int, groups: Collection[str] = ()) -> None:
-        """Create or grow a topic, and make its groups before anything is written there."""
-        maker = group_maker(self._clusters[cluster], groups)
+    async def _create(self, cluster: str, topic: str, partitions: int) -> None:
         if self._clusters[cluster].capabilities.create_topics:
             await self._clusters[cluster].create(topic, partitions)
-        if maker is not None:
+
+    async def _make_groups(self, cluster: str, topic: str, groups: Collection[str]) -> None:
+        """Make the groups of a target before anything is written there."""
+        if (maker := group_maker(self._clusters[cluster], groups)) is not None:
             for group in groups:
                 await maker.create_group(topic, group)
 
@@ -171,14 +172,7 @@ class Ends:
         for known, outbound in self._outbounds:
             if known == place:
                 return outbound
-        delivery = self._config.delivery
-        spec = OutboundSpec(
-            topic=topic,
-            ordered=delivery.order == "partition",
-            stamp_origin=delivery.stamp_origin,
-            max_elapsed_s=delivery.retry.max_elapsed,
-            options=options,
-        )
+        spec = outbound_spec(self._config, topic, options)
         outbound = await self._clusters[cluster].outbound(spec)
         self._outbounds.append((place, outbound))
         return outbound
@@ -190,7 +184,8 @@ class Ends:
         config, cluster = opened.config, self._clusters[opened.config.cluster]
         needed = partitions_made(config, source_partitions)
         if config.create and opened.target.outbound.partitions < needed:
-            await self._create(config.cluster, opened.topic, needed, config.subscriptions)
+            await self._create(config.cluster, opened.topic, needed)
+            await self._make_groups(config.cluster, opened.topic, config.subscriptions)
         if cluster.capabilities.growing_outbound:
             return False
         described = await cluster.describe(opened.topic)

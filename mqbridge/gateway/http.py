@@ -2,8 +2,8 @@
 
 /metrics        Prometheus text
 /health/live    200 while the process answers
-/health/ready   200 while every route runs, 503 with the reasons otherwise
-/routes         what every route has done so far
+/health/ready   200 while every route runs and every cluster can be reached, 503 with the reasons otherwise
+/routes         what every route has done so far, how far behind it is, and what holds it up
 /reload         POST: read the configuration again; 200 when it was taken, 422 with the problems when not
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -20,23 +20,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as Path
 
+from mqbridge.adapter import Cluster
 from mqbridge.errors import ConfigError
-from mqbridge.gateway.metrics import make_registry
-from mqbridge.gateway.reload import Reloader
+from mqbridge.gateway.health import away, clusters_away, connectivity_of, route_failures, stuck_targets
+from mqbridge.gateway.metrics.collector import make_registry
+from mqbridge.gateway.metrics.family import Shown
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import spawn
 
 BACKLOG = 64
 STOP_TIMEOUT_S = 2
-
-
-class Shown(Protocol):
-    """What is shown: a gateway."""
-
-    routes: list[Route]
-    ready: bool
-    """Everything was started and nothing is being stopped."""
-    reloader: Reloader
 
 
 class _Server(uvicorn.Server):
@@ -54,7 +47,7 @@ class StatusServer:
     def __init__(self, gateway: Shown, host: str, port: int) -> None:
         self._gateway = gateway
         self._address = (host, port)
-        self._registry = make_registry(lambda: gateway.routes, lambda: gateway.reloader.last)
+        self._registry = make_registry(gateway)
         self._socket: socket.socket | None = None
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,7 +85,7 @@ class StatusServer:
             ]
         )
         config = uvicorn.Config(
-            app, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=STOP_TIMEOUT_S
+            app, log_config=None, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=STOP_TIMEOUT_S
         )
         self._server = _Server(config)
         assert self._socket is not None  # noqa: S101 - bind comes first
@@ -111,12 +104,20 @@ class StatusServer:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, _: Request) -> Response:
-        failures = {route.name: route.error or route.trouble for route in self._gateway.routes}
-        reasons = {name: str(error) for name, error in failures.items() if error is not None}
-        reasons |= {f"{r.name} {partition}": why for r in self._gateway.routes for partition, why in r.stopped.items()}
-        ready = self._gateway.ready and not reasons
-        last = self._gateway.reloader.last
-        said = {"ready": ready, "stopped": reasons, "reload": None if last is None else last.as_dict()}
+        gateway, now = self._gateway, asyncio.get_running_loop().time()
+        stopped = {name: why for route in gateway.routes for name, why in route_failures(route).items()}
+        missing = {name: why for route in gateway.routes for name, why in clusters_away(gateway.clusters, route).items()}
+        stuck = {f"{r.name} {label}": why for r in gateway.routes for label, why in stuck_targets(r, now).items()}
+        ready = gateway.ready and not (stopped or missing or stuck)
+        last = gateway.reloader.last
+        said = {
+            "ready": ready,
+            "stopped": stopped,
+            "away": missing,
+            "stuck": stuck,
+            "clusters": {name: _standing(cluster) for name, cluster in gateway.clusters.items()},
+            "reload": None if last is None else last.as_dict(),
+        }
         return JSONResponse(said, status_code=200 if ready else 503)
 
     async def _routes(self, _: Request) -> Response:
@@ -130,18 +131,41 @@ class StatusServer:
         result = await reloader.reload()
         return JSONResponse(result.as_dict(), status_code=422 if result.problems else 200)
 
-    @staticmethod
-    def _row(route: Route) -> dict[str, Any]:
-        lanes = {str(p): ":".join(map(str, d.position or ())) for p, d in route.deliveries.items()}
-        error = None if route.error is None else str(route.error)
-        stopped = {str(partition): why for partition, why in route.stopped.items()}
+    def _row(self, route: Route) -> dict[str, Any]:
+        now = asyncio.get_running_loop().time()
+        lag, missing = self._gateway.lag.of(route), clusters_away(self._gateway.clusters, route)
+        waiting = {label: max(one.waiting_s(now) for one in several) for label, several in route.progress.items()}
+        held_up = route.trouble or next((f"cluster {name} {why}" for name, why in missing.items()), None)
         return {
             "name": route.name,
             **route.counters.totals(),
             "in_flight_bytes": route.budget.used,
-            "lanes": lanes,
+            "in_flight_messages": route.in_flight_messages,
+            "lag": {
+                "total": None if lag.measured_at is None else lag.total,
+                "unit": lag.unit,
+                "age_s": None if lag.measured_at is None else round(now - lag.measured_at, 1),
+                "partitions": {f"{topic}/{partition}": count for (topic, partition), count in lag.partitions.items()},
+                "problem": lag.problem,
+            },
+            "lanes": {str(p): ":".join(map(str, d.position or ())) for p, d in route.deliveries.items()},
             "targets": route.targets,
-            "stopped": stopped,
-            "error": error,
-            "retrying": None if route.trouble is None else str(route.trouble),
+            "waiting_s": {label: round(seconds, 1) for label, seconds in waiting.items() if seconds},
+            "stopped": {str(partition): why for partition, why in route.stopped.items()},
+            "warnings": route.cautions.current,
+            "error": None if route.error is None else str(route.error),
+            "retrying": None if held_up is None else str(held_up),
         }
+
+
+def _standing(cluster: Cluster) -> dict[str, Any]:
+    connectivity = connectivity_of(cluster)
+    if connectivity is None:
+        return {"up": True}
+    return {
+        "up": connectivity.away_s is None,
+        "why": away(cluster),
+        "reconnects": connectivity.reconnects,
+        "connection_failures": connectivity.failures,
+        "retries": connectivity.retries,
+    }

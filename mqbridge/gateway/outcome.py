@@ -28,6 +28,8 @@ class Outcome:
 
     routes: list[RouteOutcome]
     seconds: float
+    away: dict[str, str] = field(default_factory=dict)
+    """Clusters that could not be reached when it ended, and why."""
 
     @property
     def clean(self) -> bool:
@@ -36,7 +38,12 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        return {"routes": [route.as_json() for route in self.routes], "seconds": self.seconds, "clean": self.clean}
+        return {
+            "routes": [route.as_json() for route in self.routes],
+            "seconds": self.seconds,
+            "clean": self.clean,
+            "away": self.away,
+        }
 
 
 def outcome_of(route: Route) -> RouteOutcome:

@@ -8,24 +8,27 @@ open outbounds do not see, drains its session and begins the next; what that nee
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.delivery.target import TargetProgress
+from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.cautions import Cautions
 from mqbridge.gateway.closing import close_by
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
+from mqbridge.gateway.plan import Plan, helps_to_retry
 from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.budget import Budget
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import make_filter
 
@@ -41,6 +44,11 @@ LOOP_LOG_EVERY_S = 60.0
 """Messages that go round come in numbers; one line tells of all."""
 
 
+async def at_once() -> float:
+    """Clusters that are reached already, and were so from the start (see `gateway.clusters.Reaching`)."""
+    return 0.0
+
+
 class Route:
     """One route of the configuration, from `prepare` over `run` to its end."""
 
@@ -51,6 +59,7 @@ class Route:
         checkpoints: Checkpoints | None,
         drain_s: float,
         counters: Counters | None = None,
+        reached: Callable[[], Awaitable[float]] = at_once,
     ) -> None:
         self.name = config.name
         self.config = config
@@ -62,6 +71,7 @@ class Route:
         """Why it has no session just now; it is going to begin another one."""
         self.sessions = 0
         """How many were begun."""
+        self._reached = reached
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
@@ -100,6 +110,20 @@ class Route:
         }
 
     @property
+    def progress(self) -> Mapping[str, list[TargetProgress]]:
+        """What each target owes receipts for, by label; a label may stand for the same target of several source topics."""
+        found: dict[str, list[TargetProgress]] = {}
+        for targets in self._ends.targets.values():
+            for target in targets:
+                found.setdefault(target.label, []).append(target.progress)
+        return found
+
+    @property
+    def in_flight_messages(self) -> int:
+        """Messages received and not yet stored."""
+        return sum(delivery.messages for delivery in self.deliveries.values())
+
+    @property
     def in_flight(self) -> int:
         """Batches received and not yet stored."""
         return sum(delivery.in_flight for delivery in self.deliveries.values())
@@ -121,20 +145,32 @@ class Route:
             return 0.0
         return now - max(self.counters.last_batch_at, session.changed_at)
 
+    def unassigned_for(self, now: float) -> float:
+        """Seconds for which the session has had no partition; 0 when it has one, or when there is no session."""
+        session = self._session
+        return 0.0 if session is None or session.held or self.trouble is not None else now - session.changed_at
+
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    async def prepare(self) -> None:
-        """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError."""
-        await self._ends.open()
+    async def prepare(self, plan: Plan | None = None) -> None:
+        """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError.
+
+        `run` does it where it has not been done, as soon as the clusters are reached and as often as it helps.
+        """
+        await self._ends.open(plan)
         self._known = self._ends.source_names
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or an error, which is kept in `error`; then drain and leave the group."""
-        looking = spawn(self.cautions.run(), f"cautions of {self.name}")
+        looking: asyncio.Task[None] | None = None
         try:
             while not self._ended.is_set():
                 try:
-                    await self._consume()
+                    if not self._ends.is_open:
+                        await self._open()
+                    if self._ends.is_open:
+                        looking = looking or spawn(self.cautions.run(), f"cautions of {self.name}")
+                        await self._consume()
                 except ClusterError as error:
                     if not helps_to_retry(error):
                         raise
@@ -176,9 +212,29 @@ class Route:
 
     async def _pause(self, error: Exception) -> None:
         delay = self._rejoin.delay()
-        log.warning("route %s begins its session again in %.1f s: %s", self.name, delay, error)
+        log.log(self._level(error), "route %s begins its session again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), delay)
+
+    async def _open(self) -> None:
+        """Wait for the clusters, then `prepare`; nothing is open when the route has to end before."""
+        opening = spawn(self._prepare_reached(), f"opening of {self.name}", quiet=True)
+        ending = spawn(self._ended.wait(), f"end of {self.name}")
+        try:
+            await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel(opening, ending)
+        if not opening.cancelled():
+            opening.result()
+
+    async def _prepare_reached(self) -> None:
+        settled_at = await self._reached()
+        try:
+            await self.prepare()
+        except MqbridgeError as error:
+            if asyncio.get_running_loop().time() >= settled_at:
+                raise
+            raise ClusterError(f"{error} (its cluster has just come up)") from error
 
     async def _consume(self) -> None:
         """One session: until `stop`, an error, or until `_renewed` is there for the next one. Raises when it cannot join."""
@@ -217,7 +273,12 @@ class Route:
                     await renewed.open()
                     self._renewed = renewed
             except MqbridgeError as error:
-                log.warning("route %s goes on as it is: %s", self.name, error)
+                log.log(self._level(error), "route %s goes on as it is: %s", self.name, error)
+
+    def _level(self, error: Exception) -> int:
+        """A cluster that cannot be reached has said so itself, once."""
+        away = any(isinstance(one, Connected) and one.connectivity.away_s is not None for one in self._clusters.values())
+        return level_of(error, logging.WARNING) if away else logging.WARNING
 
     def _session_failed(self, error: Exception) -> None:
         if helps_to_retry(error):
@@ -269,8 +330,3 @@ class Route:
                 self.config.delivery.max_hops,
                 self.counters.looped,
             )
-
-
-def helps_to_retry(error: Exception) -> bool:
-    """Whether the same may succeed later, without anybody changing anything."""
-    return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}

@@ -1,49 +1,67 @@
 """The gateway process: clusters, routes and the HTTP page of one configuration, from start to drained end.
 
-Everything is prepared before anything runs: clusters are reached, topics found, targets opened, the port taken. What is wrong by
-then is raised and nothing was half-started. A new configuration is applied the same way: what it needs is opened first, and only
-what differs is stopped.
+Everything is prepared before anything runs: the port taken, clusters reached, the plans of all routes validated, then topics made
+and targets opened. What is wrong by then is raised, and nothing was created or half-started. A cluster that is not there yet is
+waited for: its routes begin when it is, the others run (unless the gateway is to fail fast). A new configuration is applied the
+same way: what it needs is opened first, and only what differs is stopped.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from mqbridge import __version__
 from mqbridge.adapter import Adapter, Cluster
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
+from mqbridge.errors import ClusterError, MqbridgeError
+from mqbridge.gateway.assignment import tell_of_waiting
 from mqbridge.gateway.change import Change, compare
 from mqbridge.gateway.closing import GRACE_S, settle_by
-from mqbridge.gateway.clusters import close, connect
+from mqbridge.gateway.clusters import Reaching, close, connect, make
+from mqbridge.gateway.health import away
 from mqbridge.gateway.http import StatusServer
+from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.outcome import Outcome, outcome_of
+from mqbridge.gateway.plan import Plan, Planner, helps_to_retry, refuse
 from mqbridge.gateway.reload import Reloader
+from mqbridge.gateway.report import report
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
 
 IDLE_CHECK_S = 0.1
-REPORT_EVERY_S = 30.0
-"""A line per route in the log, so that whoever looks at it sees that it moves."""
 
 
 class Gateway:
     """One configuration, running. With `path` it can be read again while running (see `mqbridge.gateway.reload`)."""
 
-    def __init__(self, config: Config, adapters: Mapping[str, Adapter] | None = None, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        adapters: Mapping[str, Adapter] | None = None,
+        path: Path | None = None,
+        *,
+        fail_fast: bool | None = None,
+    ) -> None:
         self.config = config
         self.started_with = config
         self.adapters = adapters
         self.clusters: dict[str, Cluster] = {}
         self.routes: list[Route] = []
         self.ready = False
+        self.reaching = Reaching(self._not_reached)
+        """Clusters that are not there yet."""
         self.reloader = Reloader(self, path)
+        self.lag = LagWatch(self)
         self.on_applied: Callable[[Config], None] = lambda _: None
         """Called with each configuration that was applied while running."""
         self._tasks: dict[Route, asyncio.Task[None]] = {}
@@ -51,6 +69,7 @@ class Gateway:
         """Replaced by a new configuration, and still to be closed."""
         self._checkpoints: Checkpoints | None = None
         self._applying = False
+        self._fail_fast = fail_fast
         self._deadline: float | None = None
         """When everything is to be drained and closed; loop time, set once it is to stop."""
         self._stop = asyncio.Event()
@@ -62,14 +81,18 @@ class Gateway:
     async def run(self, until_idle_s: float | None = None) -> Outcome:
         """Run until `stop`, until every route has stopped, or until nothing came for `until_idle_s`.
 
-        Raises ConfigError or ClusterError when it cannot begin.
+        Raises ConfigError or ClusterError when it cannot begin. To fail fast, which is the default with `until_idle_s`, is to
+        take clusters that cannot be reached just now for such a reason; otherwise they are waited for.
         """
         began = time.monotonic()
+        fail_fast = self._fail_fast if self._fail_fast is not None else until_idle_s is not None
         async with contextlib.AsyncExitStack() as stack:
-            await self._prepare(stack)
+            if not await self._unless_stopped(self._prepare(stack, fail_fast=fail_fast)):
+                return Outcome([], time.monotonic() - began)
             self._start(self.routes)
             self.ready = True
-            helpers = [spawn(self._report(), "report"), spawn(self.reloader.run(), "reload")]
+            helpers = [spawn(report(self), "report"), spawn(self.lag.run(), "lag"), spawn(self.reloader.run(), "reload")]
+            helpers.append(spawn(tell_of_waiting(lambda: self.routes), "assignments"))
             try:
                 await self._wait(until_idle_s)
             finally:
@@ -79,7 +102,8 @@ class Gateway:
                 for route in self.routes:
                     route.stop(self._deadline)
                 await settle_by(self._deadline + 2 * GRACE_S, "a route", *self._tasks.values())
-        return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began)
+        missing = {name: why for name, cluster in self.clusters.items() if (why := away(cluster)) is not None}
+        return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began, missing)
 
     async def apply(self, config: Config) -> Change:
         """Go over to another configuration. Raises ConfigError or ClusterError, and goes on as before, when it cannot be used."""
@@ -89,14 +113,17 @@ class Gateway:
             undo.push_async_callback(lambda: close(reached.values(), self._deadline))
             kept = {name: cluster for name, cluster in self.clusters.items() if name not in change.unused}
             begin = {route.name: self._route(route, kept | reached, config.shutdown_timeout) for route in change.begin}
-            for route in begin.values():
+            plans = await self._plan(begin.values(), kept | reached, {name for name in kept if name in self.reaching.waiting})
+            refuse(list(plans.values()))
+            for route, plan in plans.items():
                 undo.push_async_callback(self._close_route, route)
-                await route.prepare()
+                await route.prepare(plan)
             self._applying = True
             try:
                 await asyncio.gather(*(self._end(route) for route in change.end))
                 # From here to the end of the block nothing waits: a stop meets either the old or the new.
                 undo.pop_all()
+                self.reaching.forget(change.unused)
                 self._unused += [self.clusters[name] for name in change.unused]
                 for route in change.end:
                     self._tasks.pop(route, None)
@@ -114,30 +141,73 @@ class Gateway:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    async def _prepare(self, stack: contextlib.AsyncExitStack) -> None:
+    async def _unless_stopped(self, preparing: Coroutine[Any, Any, None]) -> bool:
+        """Whether it was done before somebody asked to stop, which ends it."""
+        task, stopping = spawn(preparing, "preparing", quiet=True), spawn(self._stop.wait(), "stop signal")
+        try:
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel(task, stopping)
+        if task.cancelled():
+            return False
+        task.result()
+        return True
+
+    async def _prepare(self, stack: contextlib.AsyncExitStack, *, fail_fast: bool = True) -> None:
         config = self.config
         server = StatusServer(self, config.http.host, config.http.port) if config.http.enabled else None
         if server is not None:
             server.bind()
             stack.callback(server.unbind)
-        self.clusters = await connect(config.clusters, self.adapters)
-        stack.push_async_callback(self._close_all)
+        page = f"http://{config.http.host}:{server.port}" if server is not None else "off"
+        log.info("mqbridge %s starts: configuration %s, metrics and health: %s", __version__, self.reloader.path or "-", page)
         if config.state is not None:
             self._checkpoints = Checkpoints(config.state)
             stack.push_async_callback(self._close_checkpoints, self._checkpoints)
             writer = spawn(self._checkpoints.run(), "checkpoints")
             stack.push_async_callback(cancel, writer)
-        self.routes = [self._route(route, self.clusters, config.shutdown_timeout) for route in config.routes]
-        stack.push_async_callback(self._close_routes)
-        for route in self.routes:
-            await route.prepare()
         if server is not None:
             await stack.enter_async_context(server)
+        self.clusters = make(config.clusters, self.adapters)
+        stack.push_async_callback(self._close_all)
+        stack.push_async_callback(self.reaching.close)
+        await self.reaching.begin(self.clusters, fail_fast=fail_fast)
+        self.routes = [self._route(route, self.clusters, config.shutdown_timeout) for route in config.routes]
+        stack.push_async_callback(self._close_routes)
+        await self._open(fail_fast=fail_fast)
+
+    async def _open(self, *, fail_fast: bool) -> None:
+        """Open every route that can be; a route that has to wait opens itself when it runs."""
+        plans = await self._plan(self.routes, self.clusters, self.reaching.waiting)
+        if not fail_fast:
+            for route in [route for route, plan in plans.items() if plan.problems and all(map(helps_to_retry, plan.problems))]:
+                problem = plans.pop(route).problems[0]
+                route.trouble = self.reaching.failure(route.config.clusters) or problem
+        refuse(list(plans.values()))
+        for route, plan in plans.items():
+            try:
+                await route.prepare(plan)
+            except ClusterError as error:
+                if fail_fast or not helps_to_retry(error):
+                    raise
+                route.trouble = error
+
+    async def _plan(
+        self, routes: Iterable[Route], clusters: Mapping[str, Cluster], missing: Collection[str]
+    ) -> dict[Route, Plan]:
+        """The plans of routes, made before any of them is opened; `missing` are clusters that are not reached yet."""
+        planner = Planner({name: cluster for name, cluster in clusters.items() if name not in missing})
+        return {route: await planner.plan(route.config) for route in routes}
+
+    def _not_reached(self, name: str, error: MqbridgeError) -> None:
+        for route in self.routes:
+            if name in route.config.clusters:
+                route.trouble = error
 
     def _route(self, config: RouteConfig, clusters: Mapping[str, Cluster], drain_s: float) -> Route:
         """A route; one that takes the place of another of its name goes on with its totals."""
         counters = next((route.counters for route in self.routes if route.name == config.name), Counters())
-        return Route(config, clusters, self._checkpoints, drain_s, counters)
+        return Route(config, clusters, self._checkpoints, drain_s, counters, partial(self.reaching.reached, config.clusters))
 
     def _start(self, routes: Iterable[Route]) -> None:
         for route in routes:
@@ -184,20 +254,3 @@ class Gateway:
                     await asyncio.sleep(IDLE_CHECK_S)
         finally:
             await cancel(stopping)
-
-    async def _report(self) -> None:
-        before: dict[str, int] = {}
-        while True:
-            await asyncio.sleep(REPORT_EVERY_S)
-            for route in self.routes:
-                stored = route.counters.stored
-                log.info(
-                    "route %s: %s messages stored, %.0f per second; %d partitions, %.1f MB in flight, %d dead letters",
-                    route.name,
-                    f"{stored:,}",
-                    (stored - before.get(route.name, 0)) / REPORT_EVERY_S,
-                    len(route.deliveries),
-                    route.budget.used / 1e6,
-                    route.counters.dead,
-                )
-                before[route.name] = stored

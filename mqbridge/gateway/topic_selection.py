@@ -13,8 +13,11 @@ EXAMPLES = 3
 """Topics that an error names."""
 
 
-async def select_from(source: Cluster, route: Route) -> list[Selected]:
-    """The topics that the route takes. Raises ConfigError when there is none, or more than the system lets one group read."""
+async def select_from(source: Cluster, route: Route, to_come: Sequence[str] = ()) -> list[Selected]:
+    """The topics that the route takes; those `to_come` count as there.
+
+    Raises ConfigError when there is none, or more than the system lets one group read.
+    """
     wanted = route.source.wanted
     existing: list[str] = []
     if any(map(is_pattern, wanted)):
@@ -23,7 +26,7 @@ async def select_from(source: Cluster, route: Route) -> list[Selected]:
                 f"route {route.name!r} takes topics by a pattern, but cluster {source.name!r} cannot list its topics",
                 hint="Give the cluster its admin_url, or name the topics",
             )
-        existing = await source.topics()
+        existing = sorted({*await source.topics(), *to_come})
     chosen = select(wanted, existing)
     if not chosen:
         raise ConfigError(

@@ -9,8 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, Unreachable
 from mqbridge.message import Message
+from mqbridge.net.connectivity import Connectivity
+
+ADDRESS = "memory:0"
+"""Where the one server of every memory cluster seems to be."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +82,10 @@ class Faults:
     """So many attempts to store fail before one succeeds."""
     fatal: str | None = None
     """Why everything is refused."""
+    no_topics: str | None = None
+    """Why no topic can be made or grown."""
+    no_groups: str | None = None
+    """Why no group can be joined."""
     hold_receipts: bool = False
     """Store, but say nothing until `Broker.release_receipts`."""
     receipt_delay_s: float = 0.0
@@ -94,6 +102,8 @@ class Broker:
         self.connected = asyncio.Event()
         self.connected.set()
         self.held: list[Callable[[], None]] = []
+        self.clients: list[Connectivity] = []
+        """Who is told of an outage."""
         self._members: dict[str, list[Member]] = {}
         self._owners: dict[tuple[str, str, int], Member] = {}
 
@@ -107,6 +117,8 @@ class Broker:
     def disconnect(self) -> None:
         """Nothing can be stored and every lane ends, until `reconnect`."""
         self.connected.clear()
+        for client in self.clients:
+            client.failed(ADDRESS, Unreachable("the memory broker is disconnected"))
         for (_, topic, number), member in list(self._owners.items()):
             member.revoke(topic, number)
         self._owners.clear()
@@ -114,6 +126,9 @@ class Broker:
     def reconnect(self) -> None:
         """Sends go on, lanes are assigned anew."""
         self.connected.set()
+        for client in self.clients:
+            client.answered(ADDRESS)
+            client.ended(ADDRESS)
         for group in self._members:
             self.balance(group)
 

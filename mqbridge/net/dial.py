@@ -1,10 +1,12 @@
 """Opening connections, with a deadline and an error that names the address."""
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from mqbridge.errors import Unreachable
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
+from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
 
 CONNECT_TIMEOUT_S = 5.0
@@ -26,12 +28,28 @@ async def dial(
     *,
     tls: ssl.SSLContext | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
+    link: Link | None = None,
 ) -> Endpoint:
-    """Connect and return the endpoint that `make` built. Raises Unreachable."""
-    loop = asyncio.get_running_loop()
+    """Connect and return the endpoint that `make` built; `link` is told how it fares. Raises Unreachable."""
+    try:
+        return await _connect(host, port, make, tls, timeout, link)
+    except Unreachable as error:
+        if link is not None:
+            link.failed(error)
+        raise
+
+
+async def _connect(
+    host: str, port: int, make: Callable[[], Endpoint], tls: ssl.SSLContext | None, timeout: float, link: Link | None
+) -> Endpoint:
+    def linked() -> Endpoint:
+        endpoint = make()
+        endpoint.link = link
+        return endpoint
+
     try:
         async with asyncio.timeout(timeout):
-            _, endpoint = await loop.create_connection(make, host, port, ssl=tls)
+            _, endpoint = await asyncio.get_running_loop().create_connection(linked, host, port, ssl=tls)
     except TimeoutError as error:
         raise Unreachable(f"{host}:{port} did not accept a connection within {timeout:g} s") from error
     except UnicodeError as error:  # before it is looked up: an empty part between two dots, or one that is too long
@@ -39,3 +57,22 @@ async def dial(
     except OSError as error:
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     return endpoint
+
+
+@contextlib.contextmanager
+def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterator[None]:
+    """Around the first words with a cluster: a peer that is there and does not answer as it should is perhaps something else.
+
+    Raises Unreachable, which says so, in place of ConnectionLost, RequestTimeout, RemoteProtocolError, and what else is named.
+    """
+    try:
+        yield
+    except (ClusterError, RemoteProtocolError) as error:
+        spoken = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more))
+        if not spoken and not isinstance(error.__cause__, RemoteProtocolError):
+            raise
+        raise Unreachable(
+            f"{addresses} can be reached, but does not answer as {protocol} does: {error}. "
+            "Is it the port of another system, of a web interface, or one for TLS (which is not supported yet)?",
+            error.failure if isinstance(error, ClusterError) else Failure.RETRY,
+        ) from error

@@ -9,7 +9,8 @@ import contextlib
 from collections.abc import Callable
 from typing import cast
 
-from mqbridge.errors import ConnectionLost, ProtocolError
+from mqbridge.errors import ConnectionLost, PeerSilent, ProtocolError
+from mqbridge.net.connectivity import Link
 from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
 from mqbridge.wire.cutter import FrameCutter, Measure
 
@@ -37,6 +38,11 @@ class Endpoint(asyncio.Protocol):
         self._writable.set()
         self._error: Exception | None = None
         self._closed = asyncio.Event()
+        self._closing = False
+        self.heard = False
+        """Whether the peer has said anything."""
+        self.link: Link | None = None
+        """Who is told how this connection fares; set by `dial`."""
         self.peer = "?"
         self.alive = False
         """Whether sending makes sense: it is connected, and nobody has ended it."""
@@ -60,6 +66,10 @@ class Endpoint(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cut frames and hand them on; what the protocol does not allow ends the connection."""
         self.received_at = asyncio.get_running_loop().time()
+        if not self.heard:
+            self.heard = True
+            if self.link is not None:
+                self.link.heard()
         try:
             frames = self._cutter.feed(data)
             if frames:
@@ -76,6 +86,8 @@ class Endpoint(asyncio.Protocol):
         self._outbox.clear()
         self._writable.set()
         self._closed.set()
+        if self.link is not None:
+            self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
     def limit_queue(self, size: int, unsent: int) -> None:
@@ -133,8 +145,12 @@ class Endpoint(asyncio.Protocol):
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def abort(self, error: Exception, *, discard: bool = False) -> None:
-        """End at once for this reason. With `discard` nothing of what is still under way arrives after that."""
+    def abort(self, error: Exception, *, wanted: bool = False, discard: bool = False) -> None:
+        """End at once for this reason; `wanted` says that the peer is not to blame.
+
+        With `discard` nothing of what is still under way arrives after that.
+        """
+        self._closing |= wanted
         self.alive = False
         if self._error is None:
             self._error = error
@@ -145,6 +161,7 @@ class Endpoint(asyncio.Protocol):
 
     async def close(self, timeout: float = 2.0) -> None:
         """Write what is queued and close; after `timeout` seconds the rest is dropped."""
+        self._closing = True
         self._flush()
         if self._transport is None:
             return

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
-from mqbridge.config.templates import topic_template_words
+from mqbridge.config.templates import fill_topic_template, topic_template_words
 from mqbridge.errors import ConfigError
 
 
@@ -46,4 +46,4 @@ def render(template: str, selected: Selected) -> str:
             f"the topic template {template!r} uses {words}, which the topic {selected.topic!r} does not give",
             hint=f"It may use {known}",
         )
-    return template.format(**selected.words)
+    return fill_topic_template(template, selected.words)

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from mqbridge.cli.app import app
 from mqbridge.cli.logs import HANDLER
-from mqbridge.cli.main import app
 from mqbridge.memory.broker import forget
 
 

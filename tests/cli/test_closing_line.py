@@ -18,3 +18,12 @@ def test_the_closing_line_tells_every_total_that_has_a_word(capsys: pytest.Captu
 
 def test_every_total_is_in_the_outcome() -> None:
     assert {total.name for total in declared()} <= RouteOutcome("r", Counters()).as_json().keys()
+
+
+def test_the_closing_line_shows_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
+    counters = Counters(received=200, returned=200)
+    report(Outcome([RouteOutcome("r", counters)], 2.0, {"b": "cannot be reached for 12 s: nobody there"}))
+    assert capsys.readouterr().err.splitlines() == [
+        "route r: 200 received, 0 stored, 0 dead letters, 200 given back, to be delivered again, 0 acknowledged in 2.0 s (0/s)",
+        "cluster b cannot be reached for 12 s: nobody there",
+    ]

@@ -13,6 +13,7 @@ from tests.cli.conftest import Answer, Invoke
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_settings import TOKEN
 
 pytestmark = pytest.mark.cluster
 
@@ -197,3 +198,162 @@ def test_six_commands_on_rocketmq(invoke: Invoke, rocketmq: RocketMQ) -> None:
     times(at)
     assert at.consumed("-T", "paid", "-c", 1)[0]["msg_type"] == "paid"
     held_back(Terminal(invoke, url, rocketmq.take_topic(1)))
+
+
+# --- what is refused before anything is made ------------------------------------------------------------------------------
+
+
+SYSTEMS = ("tubemq", "pulsar", "rocketmq")
+
+
+@pytest.mark.parametrize("client", SYSTEMS)
+def test_the_port_of_another_system_is_told(
+    invoke: Invoke, client: str, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqbridge.tubemq.client.master.REGISTER_PAUSE_S", 0.0)
+    ports = {"tubemq": tubemq.masters, "pulsar": pulsar.service_url.removeprefix("pulsar://"), "rocketmq": rocketmq.name_server}
+    pages = {"tubemq": tubemq.admin_url, "pulsar": pulsar.admin_url}
+    others = [port for system, port in ports.items() if system != client]
+    others += [url.removeprefix("http://").removesuffix("/webapi.htm") for url in pages.values()]
+    quick = {"tubemq": "?request_timeout=2s", "pulsar": "?connect_timeout=2s", "rocketmq": "?request_timeout=2s"}[client]
+    for port in others:
+        told = invoke("topics", "--at", f"{client}://{port}{quick}")
+        assert told.code == 3
+        assert f"{port} can be reached, but does not answer as a " in told.err
+        assert "Is it the port of another system" in told.err
+
+
+def test_tubemq_topics_are_made_by_url(invoke: Invoke, tubemq: TubeMQ) -> None:
+    url, name = f"tubemq://{tubemq.masters}", f"by_url_{uuid4().hex[:8]}"
+    admin = f"{url}?admin={tubemq.admin_url.removesuffix('/webapi.htm')}"
+    refused = invoke("topics", name, "--create", 3, "--at", admin)
+    assert (refused.code, "set admin_token (--at: &admin_token=TOKEN)" in refused.err) == (3, True)
+    wrong = invoke("topics", name, "--create", 3, "--at", f"{admin}&admin_token=wrong")
+    assert (wrong.code, "unauthorized" in wrong.err) == (3, True)
+    assert name not in invoke("topics", "--at", admin).out
+    made = invoke("topics", name, "--create", 3, "--at", f"{admin}&admin_token={TOKEN}")
+    assert made.code == 0, made.err
+    assert len(invoke("topics", name, "--json", "--at", admin).json[0]["partitions"]) == 3
+
+
+class Refusals:
+    """Configurations from an embedded log into a real cluster, or back, that cannot be carried out there."""
+
+    def __init__(self, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, folder: Path) -> None:
+        self.name = f"refused_{uuid4().hex[:8]}"
+        self._tubemq, self._pulsar, self._rocketmq, self._folder = tubemq, pulsar, rocketmq, folder
+
+    def write(
+        self, cluster: dict[str, object], *, source: str | None = None, target: str | None = None, group: str = "g"
+    ) -> Path:
+        """To the cluster, or from its topic `source` into the log."""
+        here, there = {"cluster": "log", "topic": "orders"}, {"cluster": "real", "topic": target or self.name}
+        if source is not None:
+            here, there = {"cluster": "real", "topic": source}, {"cluster": "log", "topic": self.name}
+        first = {
+            "name": "first",
+            "from": {"cluster": "log", "topic": "orders", "group": "f"},
+            "to": {"cluster": "log", "topic": f"{self.name}-first"},
+        }
+        route = {"name": "r", "from": here | {"group": group}, "to": there}
+        clusters = {"log": {"system": "log", "path": str(self._folder / "log.db")}, "real": cluster}
+        file = self._folder / "refused.json"
+        file.write_bytes(orjson.dumps({"clusters": clusters, "routes": [first, route], "http": {"enabled": False}}))
+        return file
+
+    def tube(self, **more: object) -> dict[str, object]:
+        return {"system": "tubemq", "masters": self._tubemq.masters, "heartbeat": "2s", **more}
+
+    def pulse(self, **more: object) -> dict[str, object]:
+        return {"system": "pulsar", "service_url": self._pulsar.service_url, **more}
+
+    def rocket(self) -> dict[str, object]:
+        return {"system": "rocketmq", "name_servers": self._rocketmq.name_server}
+
+
+def _tubemq_without_admin(made: Refusals) -> Path:
+    return made.write(made.tube())
+
+
+def _tubemq_with_a_wrong_admin_url(made: Refusals) -> Path:
+    return made.write(made.tube(admin_url="http://127.0.0.1:1", admin_token=TOKEN))
+
+
+def _tubemq_with_another_page_as_admin_url(made: Refusals) -> Path:
+    return made.write(made.tube(admin_url=made._pulsar.admin_url, admin_token=TOKEN))
+
+
+def _tubemq_with_a_wrong_token(made: Refusals) -> Path:
+    return made.write(made.tube(admin_url=made._tubemq.admin_url, admin_token="wrong"))
+
+
+def _tubemq_with_a_name_that_is_none(made: Refusals) -> Path:
+    return made.write(made.tube(admin_url=made._tubemq.admin_url, admin_token=TOKEN), target="with-dashes")
+
+
+def _pulsar_without_admin(made: Refusals) -> Path:
+    return made.write(made.pulse())
+
+
+def _pulsar_with_a_wrong_admin_url(made: Refusals) -> Path:
+    return made.write(made.pulse(admin_url="http://127.0.0.1:1"))
+
+
+def _pulsar_with_another_page_as_admin_url(made: Refusals) -> Path:
+    return made.write(made.pulse(admin_url=made._tubemq.admin_url.removesuffix("/webapi.htm")))
+
+
+def _pulsar_without_the_namespace(made: Refusals) -> Path:
+    return made.write(made.pulse(admin_url=made._pulsar.admin_url), target=f"persistent://public/{made.name}/t")
+
+
+def _pulsar_with_a_topic_that_cannot_grow(made: Refusals) -> Path:
+    return made.write(made.pulse(admin_url=made._pulsar.admin_url), target=made._pulsar.take_topic())
+
+
+def _pulsar_with_a_group_that_is_not_made(made: Refusals) -> Path:
+    namespace = made._pulsar.create_namespace("refusing", made.name)
+    made._pulsar.admin("POST", f"namespaces/{namespace}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
+    topic = made._pulsar.create_topic("t", 1, namespace=namespace)
+    return made.write(made.pulse(admin_url=made._pulsar.admin_url), source=topic)
+
+
+def _rocketmq_with_a_name_that_is_none(made: Refusals) -> Path:
+    return made.write(made.rocket(), target="with.dots")
+
+
+def _rocketmq_with_a_group_that_is_none(made: Refusals) -> Path:
+    return made.write(made.rocket(), source=made._rocketmq.take_topic(1), group="with.dots")
+
+
+REFUSED = {
+    _tubemq_without_admin: "set admin_url",
+    _tubemq_with_a_wrong_admin_url: "127.0.0.1:1",
+    _tubemq_with_another_page_as_admin_url: "no TubeMQ answer",
+    _tubemq_with_a_wrong_token: "unauthorized",
+    _tubemq_with_a_name_that_is_none: "'with-dashes' cannot be a topic of TubeMQ",
+    _pulsar_without_admin: "set admin_url of cluster 'real'",
+    _pulsar_with_a_wrong_admin_url: "http://127.0.0.1:1 cannot be reached",
+    _pulsar_with_another_page_as_admin_url: "as Pulsar's REST interface does not",
+    _pulsar_without_the_namespace: "Namespace",
+    _pulsar_with_a_topic_that_cannot_grow: "exists without partitions and cannot get 3",
+    _pulsar_with_a_group_that_is_not_made: "has no subscription 'g'",
+    _rocketmq_with_a_name_that_is_none: "'with.dots' cannot be a topic",
+    _rocketmq_with_a_group_that_is_none: "'with.dots' cannot be a group",
+}
+
+
+@pytest.mark.parametrize("cause", REFUSED, ids=lambda cause: cause.__name__.removeprefix("_"))
+def test_check_refuses_what_run_refuses_and_nothing_is_left_behind(
+    invoke: Invoke, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, tmp_path: Path, cause: Callable[[Refusals], Path]
+) -> None:
+    """On the real system, in the same words; not even the route before it has made its topic."""
+    assert invoke("topics", "orders", "--create", 3, "--at", f"log://{tmp_path}/log.db").code == 0
+    file = cause(Refusals(tubemq, pulsar, rocketmq, tmp_path))
+    checked = invoke("check", file, "--connect", "--json")
+    problem = checked.json["routes"][1]["error"]
+    assert (checked.code != 0, REFUSED[cause] in problem) == (True, True), problem
+    ran = invoke("run", file, "--fail-fast")
+    assert ran.code in (2, 3)
+    assert problem in ran.err
+    assert invoke("topics", "--json", "--at", f"log://{tmp_path}/log.db").json == ["orders"]

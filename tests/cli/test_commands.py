@@ -97,7 +97,18 @@ def test_check_warns_of_what_deletes_messages(invoke: Invoke, config: Path, orde
 def test_check_misses_a_topic(invoke: Invoke, config: Path) -> None:
     answer = invoke("check", config, "--connect")
     assert answer.code == 3
-    assert "cluster 'source' has no topic 'orders'" in answer.out
+    assert "route 'copy': the topic 'orders' does not exist in cluster 'source'" in answer.out
+
+
+def test_check_misses_the_folder_of_the_state(invoke: Invoke, config: Path, orders: list[Any], tmp_path: Path) -> None:
+    """`run` does not make folders: a path that is spelled wrong would be one that nobody finds again."""
+    config.write_text(config.read_text().replace(f"{tmp_path}/state.db", f"{tmp_path}/nosuch/dir/x.db"))
+    assert invoke("check", config).code == 0
+    for command in (["check", config, "--connect"], ["run", config, "--until-idle", 0]):
+        answer = invoke(*command)
+        assert answer.code == 2
+        assert f"state: the folder {tmp_path}/nosuch/dir does not exist" in answer.err
+    assert not (tmp_path / "nosuch").exists()
 
 
 def test_check_misses_a_cluster(invoke: Invoke, config: Path, tmp_path: Path) -> None:

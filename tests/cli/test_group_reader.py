@@ -173,3 +173,17 @@ async def test_what_ends_a_lane_ends_the_reading(error: Exception, caplog: pytes
 async def test_what_ends_the_inbound_ends_the_reading() -> None:
     with pytest.raises(ClusterError, match="gone"):
         await run(Inbound(Lane(0), error=ClusterError("gone")))
+
+
+async def test_a_wait_for_the_first_partition_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(group_reader, "TELL_AFTER_S", 0.0)
+    told = "waiting for the group's first partition; groups of some systems take half a minute\n"
+    waiting = asyncio.ensure_future(run(Inbound()))
+    async with asyncio.timeout(60):
+        while not (err := capsys.readouterr().err):
+            await asyncio.sleep(0.001)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert err == told

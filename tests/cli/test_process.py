@@ -2,13 +2,21 @@
 
 import json
 import os
+import re
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
+
+from mqbridge import __version__
+from tests.kit.process import free_ports
 
 DEADLINE_S = 60
 
@@ -67,6 +75,63 @@ def orders(config: Path) -> list[object]:
     options: list[object] = ["-F", config, "-b", "source"]
     assert call("topics", "orders", "--create", 1, *options)[0] == 0
     return options
+
+
+HEAVY = (
+    "uvicorn",
+    "starlette",
+    "prometheus_client",
+    "google.protobuf",
+    "httpx",
+    "pydantic",
+    "mqbridge.gateway",
+    "mqbridge.pulsar",
+)
+
+
+def loaded(*arguments: object) -> set[str]:
+    """The modules that a command has imported when it ends."""
+    program = (
+        f"import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); sys.argv[1:] = {[*arguments]!r}\n"
+    )
+    program += "from mqbridge.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_the_version_imports_nothing_of_size() -> None:
+    assert {name for name in HEAVY if name in loaded("--version")} == set()
+
+
+def test_a_command_imports_what_it_needs(config: Path) -> None:
+    """A configuration between logs needs neither the protocols of other systems nor the web server."""
+    modules = loaded("check", str(config))
+    systems = {name.split(".")[1] for name in modules if name.startswith("mqbridge.") and name.endswith(".adapter.cluster")}
+    assert systems == {"log"}
+    assert {name for name in ("uvicorn", "starlette", "google.protobuf") if name in modules} == set()
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["check", "none.yaml"], ["run", "none.yaml"]], ids=" ".join)
+def test_ctrl_c_before_a_command_has_begun_is_quiet(arguments: list[str]) -> None:
+    """At whatever import it comes: the interpreter calls back at each one."""
+    program = (
+        "import builtins, os, signal, sys\n"
+        "sys.argv[1:] = {arguments!r}\n"
+        "plain, left = builtins.__import__, {left}\n"
+        "def counted(name, *rest):\n"
+        "    global left\n"
+        "    left -= 1\n"
+        "    if left == 0:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return plain(name, *rest)\n"
+        "from mqbridge.cli.main import main\n"
+        "builtins.__import__ = counted\n"
+        "main()\n"
+    )
+    for left in (3, 50, 300):
+        code = program.format(arguments=arguments, left=left)
+        done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+        assert (done.returncode, done.stderr) == (130, ""), left
 
 
 def test_a_closed_pipe_is_no_error(orders: list[object]) -> None:
@@ -174,11 +239,194 @@ def test_the_second_signal_quits_at_once() -> None:
     process.stdout.close()
 
 
-def test_the_log_can_be_json_lines(config: Path, orders: list[object]) -> None:
-    config.write_text(config.read_text() + "log: {format: json}\n")
+# --- the log ------------------------------------------------------------------------------------------------------------
+
+
+def json_lines(err: str) -> list[dict[str, object]]:
+    """Every line of standard error, each of which has to be JSON."""
+    found = [json.loads(line) for line in err.splitlines()]
+    assert all(one.keys() >= {"time", "level", "logger", "message"} for one in found)
+    return found
+
+
+def told(err: str, text: str) -> list[dict[str, object]]:
+    return [one for one in json_lines(err) if text in str(one["message"])]
+
+
+def test_a_json_log_is_all_json(config: Path, orders: list[object]) -> None:
+    """The first line and the last one too, and the remarks for people."""
+    config.write_text(config.read_text().replace("{enabled: false}", "{listen: '127.0.0.1:0'}") + "log: {format: json}\n")
     call("produce", "-t", "orders", *orders, stdin="x" * 2000)
     code, _, err = call("run", config, "--until-idle", "0.2")
-    logged = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
     assert code == 4
-    assert any(one["level"] == "error" and "route copy stopped" in one["message"] for one in logged)
-    assert all(one.keys() >= {"time", "level", "logger", "message"} for one in logged)
+    assert [one["level"] for one in told(err, "route copy stopped: ")] == ["error"]
+    assert told(err, "route copy: 1 received, ")
+    assert json_lines(err)[0]["message"] == told(err, "starts: configuration")[0]["message"]
+
+
+def test_problems_are_json_where_the_file_asks_for_it(config: Path) -> None:
+    config.write_text(config.read_text().replace("cluster: target", "cluster: tagret") + "log: {format: json}\n")
+    code, _, err = call("run", config)
+    assert code == 2
+    assert [one["level"] for one in told(err, "there is no cluster 'tagret'")] == ["error"]
+    config.write_text(config.read_text().replace("cluster: tagret", "cluster: target"))
+    code, _, err = call("run", config, "--fail-fast")
+    assert code == 3
+    assert [one["level"] for one in told(err, "the topic 'orders' does not exist")] == ["error"]
+
+
+def test_draining_is_told_in_json(config: Path, orders: list[object], tmp_path: Path) -> None:
+    config.write_text(config.read_text() + "log: {format: json}\n")
+    process = start("run", config)
+    wait_for(tmp_path / "target.db")
+    assert process.stderr is not None
+    first = ""
+    while "(1 partitions)" not in first:
+        first += (line := process.stderr.readline())
+        assert line, first
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finish(process)
+    assert code == 0
+    json_lines(first + err)
+
+
+def test_warnings_and_what_nobody_caught_are_json() -> None:
+    program = (
+        "import threading, warnings\n"
+        "from mqbridge.cli import logs\n"
+        "logs.configure('warning', 'json')\n"
+        "warnings.warn('old', stacklevel=1)\n"
+        "thread = threading.Thread(target=lambda: 1 / 0)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "raise SystemError('a bug')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 1
+    warned, in_thread, ended = json_lines(done.stderr)
+    assert (warned["logger"], "UserWarning: old" in str(warned["message"])) == ("py.warnings", True)
+    assert in_thread["message"] == "ended by ZeroDivisionError: division by zero"
+    assert (ended["level"], ended["message"]) == ("critical", "ended by SystemError: a bug")
+    assert all("Traceback" in str(one["exception"]) for one in (in_thread, ended))
+
+
+def test_the_web_server_has_no_log_of_its_own(config: Path, orders: list[object]) -> None:
+    """A request that breaks the protocol makes it warn."""
+    config.write_text(config.read_text().replace("{enabled: false}", "{listen: '127.0.0.1:0'}") + "log: {format: json}\n")
+    process = start("run", config)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    host, _, port = str(json.loads(first)["message"]).rpartition("http://")[2].partition(":")
+    assert int(port) > 0  # the one that was taken, not the one that was asked for
+    lines = [first]
+    while not any("Invalid HTTP request" in line for line in lines):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"nonsense\r\n\r\n")
+            assert connection.recv(100)
+        lines.append(process.stderr.readline())
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finish(process)
+    assert code == 0
+    json_lines("".join(lines) + err)
+
+
+def test_the_start_line_tells_version_file_and_address(config: Path, orders: list[object]) -> None:
+    config.write_text(config.read_text().replace("{enabled: false}", "{listen: '127.0.0.1:0'}"))
+    code, _, err = call("run", config, "--until-idle", "0.2")
+    assert code == 0
+    found = re.search(
+        r"mqbridge (\S+) starts: configuration (\S+), metrics and health: http://127.0.0.1:(\d+)", err.splitlines()[0]
+    )
+    assert found is not None, err
+    assert (found[1], found[2]) == (__version__, str(config))
+    assert int(found[3]) > 0
+
+
+def test_why_it_stopped_is_told_once(config: Path, orders: list[object]) -> None:
+    call("produce", "-t", "orders", *orders, stdin="x" * 2000)
+    code, _, err = call("run", config, "--until-idle", "0.2")
+    assert (code, err.count("the log takes 1000")) == (4, 1)
+    assert err.splitlines()[-1].endswith("; stopped, see the error above")
+
+
+def test_debugging_tells_nothing_of_the_http_library() -> None:
+    program = (
+        "import asyncio, logging\n"
+        "from mqbridge.cli import logs\n"
+        "from mqbridge.errors import ClusterError\n"
+        "from mqbridge.pulsar.client.admin import Admin\n"
+        "logs.configure('debug')\n"
+        "logging.getLogger('mqbridge').debug('ours')\n"
+        "async def main():\n"
+        "    try:\n"
+        "        await Admin('http://127.0.0.1:1', 1.0).tenants()\n"
+        "    except ClusterError:\n"
+        "        print('tried')\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.stdout == "tried\n", done.stderr
+    loggers = {line.split()[3] for line in done.stderr.splitlines()}
+    assert "mqbridge:" in loggers
+    assert not {name for name in loggers if name.startswith("http")}
+
+
+# --- a cluster that is not there ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def absent(config: Path) -> Path:
+    """A configuration with a cluster whose name server is not there."""
+    text = config.read_text().replace("{cluster: target,", "{cluster: absent,")
+    config.write_text(text.replace("clusters:\n", "clusters:\n  absent: {system: rocketmq, name_servers: '127.0.0.1:1'}\n"))
+    return config
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_it_waits_ends_it_at_once(absent: Path, orders: list[object], number: signal.Signals) -> None:
+    process = start("run", absent)
+    assert process.stderr is not None
+    waiting = "cluster absent cannot be reached, trying again "
+    while waiting not in (line := process.stderr.readline()):
+        assert line, "it ended"
+    assert "127.0.0.1:1" in line
+    process.send_signal(number)
+    code, _, err = finish(process)
+    assert (code, "Traceback" in err) == (0, False)
+
+
+@pytest.mark.parametrize("options", [["--fail-fast"], ["--until-idle", "1"]], ids=" ".join)
+def test_a_cluster_that_is_not_there_may_end_it(absent: Path, orders: list[object], options: list[str]) -> None:
+    code, _, err = call("run", absent, *options)
+    assert code == 3
+    assert "error: no name server can be reached: 127.0.0.1:1 " in err
+
+
+def test_the_second_signal_tells_what_is_left(config: Path, orders: list[object], tmp_path: Path) -> None:
+    """Somebody else writes to the target's file, so what is sent there stays in flight."""
+    (port,) = free_ports(1)
+    config.write_text(config.read_text().replace("{enabled: false}", f"{{listen: '127.0.0.1:{port}'}}"))
+    process = start("run", config)
+    limit = time.monotonic() + DEADLINE_S
+
+    def routes() -> list[dict[str, int]]:
+        try:
+            return list(httpx.get(f"http://127.0.0.1:{port}/routes").json())
+        except httpx.TransportError:
+            return []
+
+    while not (found := routes()) or not found[0]["lanes"]:
+        assert time.monotonic() < limit
+    with closing(sqlite3.connect(tmp_path / "target.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        call("produce", "-t", "orders", *orders, stdin="1\n2\n3\n")
+        while not routes()[0]["received"]:
+            assert time.monotonic() < limit
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        while "draining" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+        process.send_signal(signal.SIGTERM)
+        code, _, err = finish(process)
+    assert code == 130
+    assert "route copy leaves 1 batches in flight (0.0 MB): they are delivered again by the next run" in err

@@ -4,16 +4,19 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+import httpx
 import pytest
 
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway import cautions
+from mqbridge.gateway.cautions import warnings_about
 from mqbridge.gateway.clusters import connected
-from mqbridge.gateway.survey import survey
+from mqbridge.gateway.plan import Planner
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.operations import MemoryOperations
 from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, running, until
+from tests.kit.process import free_ports
 
 Asked = list[tuple[str, str | None, tuple[str, ...]]]
 
@@ -36,6 +39,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.made: list[tuple[str, str, int]] = []
+        self.refused = False
 
 
 @pytest.fixture
@@ -47,12 +51,24 @@ def groups(world: World, monkeypatch: pytest.MonkeyPatch) -> Groups:
         async def create_group(self, topic: str, group: str) -> None:
             groups.made.append((topic, group, len(everything(world.b, topic))))
 
+        def check_create_group(self) -> None:
+            if groups.refused:
+                raise ClusterError("groups are not made here", Failure.FATAL)
+
     monkeypatch.setattr(MemoryCluster, "operations", property(KeepingOperations))
     return groups
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and one.name == cautions.__name__]
+
+
+async def look(world: World, made: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Problems and warnings, as `check --connect` shows them."""
+    config = from_dict(world.config(made), adapters=ADAPTERS)
+    async with connected(config, ADAPTERS) as clusters:
+        plan = await Planner(clusters).plan(config.routes[0])
+        return [str(problem) for problem in plan.problems], await warnings_about(plan.uses, clusters)
 
 
 # --- warnings ---------------------------------------------------------------------------------------------------------
@@ -62,13 +78,14 @@ async def test_running_warns_about_targets_dead_letters_and_the_group(world: Wor
     fill(world.a, "t", 1, 0)
     made = route("r", "a/t", "b/bad-target", source_={"group": "bad-group"})
     made["delivery"] = {"dead_letter": {"cluster": "c", "topic": "bad-letters"}}
-    async with running(world.config(made)) as gateway:
+    (port,) = free_ports(1)
+    async with running(world.config(made, http={"listen": f"127.0.0.1:{port}"})) as gateway:
         await until(lambda: gateway.routes[0].cautions.current)
-        assert warned(caplog) == [
-            "route r: cluster a: bad-group is in danger; do something",
-            "route r: cluster b: bad-target is in danger; do something",
-            "route r: cluster c: bad-letters is in danger; do something",
-        ]
+        told = [f"cluster {where} is in danger; do something" for where in ("a: bad-group", "b: bad-target", "c: bad-letters")]
+        assert warned(caplog) == [f"route r: {text}" for text in told]
+        async with httpx.AsyncClient(trust_env=False) as web:
+            (row,) = (await web.get(f"http://127.0.0.1:{port}/routes")).json()
+        assert row["warnings"] == told
 
 
 async def test_a_warning_is_said_once_and_again_when_it_comes_back(world: World, asked: Asked, caplog, monkeypatch) -> None:
@@ -112,10 +129,7 @@ async def test_a_cluster_that_cannot_tell_stops_nothing(world: World, caplog, mo
 
 async def test_looking_warns_about_topics_that_are_not_there_yet(world: World, asked: Asked) -> None:
     fill(world.a, "t", 1, 0)
-    config = from_dict(world.config(route("r", "a/t", "b/bad")), adapters=ADAPTERS)
-    async with connected(config, ADAPTERS) as clusters:
-        found = await survey(config.routes[0], clusters)
-    assert found.warnings == ["cluster b: bad is in danger; do something"]
+    assert await look(world, route("r", "a/t", "b/bad")) == ([], ["cluster b: bad is in danger; do something"])
     assert "bad" not in world.b.topics
 
 
@@ -139,20 +153,37 @@ async def test_a_target_of_a_said_size_does_not_follow_its_source(world: World, 
 
 async def test_planned_groups_are_told_when_looking(world: World, asked: Asked, groups: Groups) -> None:
     fill(world.a, "t", 1, 0)
-    config = from_dict(world.config(route("r", "a/t", end("b/t", create={"subscriptions": "billing"}))), adapters=ADAPTERS)
-    async with connected(config, ADAPTERS) as clusters:
-        found = await survey(config.routes[0], clusters)
-    assert (found.problems, asked) == ([], [("t", "g-r", ()), ("t", None, ("billing",))])
+    problems, _ = await look(world, route("r", "a/t", end("b/t", create={"subscriptions": "billing"})))
+    assert (problems, asked) == ([], [("t", "g-r", ()), ("t", None, ("billing",))])
     assert groups.made == []
+
+
+async def test_what_makes_no_groups_as_it_is_configured_is_refused_first(world: World, groups: Groups) -> None:
+    fill(world.a, "t", 1, 5)
+    groups.refused = True
+    made = route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]}))
+    with pytest.raises(ClusterError, match="groups are not made here"):
+        await run(world.config(made))
+    assert "t" not in world.b.topics
+    problems, _ = await look(world, made)
+    assert problems == ["groups are not made here"]
+
+
+async def test_hundreds_of_topics_are_not_hundreds_of_lines(world: World, asked: Asked, caplog) -> None:
+    for number in range(30):
+        fill(world.a, f"bad{number:02}", 1, 0)
+    async with running(world.config(route("r", "a/~bad.*", "b/good", source_={"group": "g"}))) as gateway:
+        await until(lambda: len(gateway.routes[0].cautions.current) == 30)
+        lines = warned(caplog)
+        assert len(lines) == cautions.MOST_LINES + 1
+        assert lines[-1].startswith(f"route r: {30 - cautions.MOST_LINES} more warnings")
 
 
 async def test_subscriptions_are_refused_where_they_keep_nothing(world: World) -> None:
     fill(world.a, "t", 1, 5)
-    config = world.config(route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]})))
+    made = route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]}))
     with pytest.raises(ConfigError, match=r"cluster 'b' keeps messages whether or not .* Remove `subscriptions`"):
-        await run(config)
+        await run(world.config(made))
     assert "t" not in world.b.topics, "nothing was made"
-    made = from_dict(config, adapters=ADAPTERS)
-    async with connected(made, ADAPTERS) as clusters:
-        (problem,) = (await survey(made.routes[0], clusters)).problems
+    (problem,), _ = await look(world, made)
     assert "it has no use for `create.subscriptions`" in problem

@@ -285,7 +285,7 @@ async def test_patterns_and_templates(source: Broker, target: Broker, name: str)
 
 
 async def test_a_gap_stops_its_partition_alone(source: Broker, target: Broker, name: str, tmp_path: Path) -> None:
-    config = settings(source, name, state=str(tmp_path / "state" / "checkpoint.db"))
+    config = settings(source, name, state=str(tmp_path / "checkpoint.db"))
     await run(config)
     for number in range(COUNT, COUNT + 300):
         put(source, "orders", number % 3, Message(b"%d" % number))
@@ -489,7 +489,7 @@ async def test_an_inbound_that_cannot_be_opened_stops_its_route(source: Broker, 
 async def test_the_log_says_that_it_moves(
     source: Broker, target: Broker, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mqbridge.gateway.run.REPORT_EVERY_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.report.REPORT_EVERY_S", 0.05)
     caplog.set_level("INFO")
     assert (await run(settings(source, name))).clean
     assert "route r: a/orders (3 partitions) to b/orders-copy (3 partitions)" in caplog.text

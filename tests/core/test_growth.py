@@ -88,8 +88,8 @@ async def test_a_partition_without_a_place_does_not_keep_an_idle_gateway_up(worl
     real = gateway.run(0.3)
     prepare = gateway._prepare
 
-    async def grown_meanwhile(stack: Any) -> None:
-        await prepare(stack)
+    async def grown_meanwhile(stack: Any, **more: Any) -> None:
+        await prepare(stack, **more)
         fill(world.a, "t", 3, 9, first=100)
 
     gateway._prepare = grown_meanwhile  # type: ignore[method-assign]
@@ -155,7 +155,7 @@ async def test_a_target_that_cannot_be_opened_leaves_the_route_as_it_is(world: W
     world.b.create("t1", 2)
     async with running(world.config(route("r", "a/~t.", end("b/{topic}", create=False), source_=SOON))) as gateway:
         fill(world.a, "t2", 1, 10)
-        await until(lambda: "there is no topic 't2' in memory cluster 'b'" in caplog.text)
+        await until(lambda: "route r goes on as it is: route 'r': there is no topic b/t2, and it cannot be made" in caplog.text)
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 101)
         assert named(gateway, "r").sessions == 1

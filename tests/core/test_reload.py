@@ -358,3 +358,25 @@ async def test_an_idle_gateway_does_not_end_while_it_reloads(world: World, file:
         put(world.a, "t", 0, b"10")
         await until(lambda: stored(world.c, "t") == [[b"10"]])
         assert gateway.ready
+
+
+async def test_a_cluster_that_comes_late_is_taken_then(
+    world: World, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody has to ask again; until then the old configuration goes on."""
+    monkeypatch.setattr("mqbridge.gateway.reload.AGAIN_FIRST_S", 0.05)
+    config = write(file, two_routes(world))
+    async with running(config, file) as gateway:
+        world.c.disconnect()
+        config["routes"].append(route("late", "a/t", "d/late"))
+        config["clusters"]["d"] = config["clusters"]["c"]
+        write(file, config)
+        first = await gateway.reloader.reload()
+        assert first.problems == ["memory cluster 'd' is disconnected"]
+        assert first.again_in_s is not None
+        await until(lambda: caplog.text.count("is read again in ") > 1)
+        assert [route.name for route in gateway.routes] == ["kept", "changed"]
+        world.c.reconnect()
+        await until(lambda: everything(world.c, "late") == list(range(COUNT)))
+        assert gateway.reloader.last is not None
+        assert not gateway.reloader.last.problems

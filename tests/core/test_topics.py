@@ -30,3 +30,20 @@ def test_an_unknown_word_names_the_known_ones() -> None:
 def test_a_broken_template() -> None:
     with pytest.raises(ConfigError, match="not well formed"):
         render("{topic", Selected("orders", {"topic": "orders"}))
+
+
+@pytest.mark.parametrize(
+    ("template", "target"),
+    [
+        ("persistent://public/default/{topic}", "persistent://public/default/orders"),
+        ("persistent://acme/{region}/{topic}-copy", "persistent://acme/eu/orders-copy"),
+        ("copy-of-{topic}", "copy-of-orders"),
+        ("{topic}", "persistent://acme/eu/orders"),
+        ("{topic}-copy", "persistent://acme/eu/orders-copy"),
+        ("a-{{{topic}}}", "a-{orders}"),
+    ],
+)
+def test_a_full_name_behind_a_prefix_is_not_given_twice(template: str, target: str) -> None:
+    full = "persistent://acme/eu/orders"
+    [chosen] = select(["~persistent://acme/(?P<region>.+)/orders"], [full])
+    assert render(template, chosen) == target

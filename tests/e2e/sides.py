@@ -48,8 +48,9 @@ class Side:
         return found | {f"TARGET_{name}": value for name, value in found.items() if name != "TUBEMQ_HEARTBEAT"}
 
     def take_topic(self, partitions: int) -> str:
-        """A fresh topic."""
-        return self.server.take_topic(partitions)
+        """A fresh topic that keeps its messages until they are read back."""
+        topic = self.server.take_topic(partitions)
+        return self.server.keep(topic) if isinstance(self.server, Pulsar) else topic
 
 
 def side(system: str, request: pytest.FixtureRequest) -> Side:

@@ -12,7 +12,7 @@ from typing import Any
 from mqbridge.adapter import Cluster, InboundLane, InboundSpec, OutboundSpec, Receipt, load_adapters
 from mqbridge.message import Batch, Message, Share
 from tests.kit.oracle import Oracle, message
-from tests.kit.pulsar import Pulsar
+from tests.kit.pulsar import KEEPER, Pulsar
 from tests.kit.tubemq import TubeMQ
 
 BATCH = 500
@@ -21,6 +21,8 @@ WINDOW = 8
 HEARTBEAT = "2s"
 QUIET_S = 3.0
 """A target is read to its end when nothing came for so long, and every partition says that it has no more."""
+KEPT = {"subscriptions": [KEEPER]}
+"""How a Pulsar target is created: what is read back later must outlive restarts and unloads."""
 PATIENCE_S = 120.0
 """How long partitions may say nothing at all."""
 
@@ -46,7 +48,7 @@ def config(tubemq: TubeMQ, pulsar: Pulsar, source: str, target: str, **delivery:
             {
                 "name": "r",
                 "from": {"cluster": "tube", "topic": source, "group": f"g_{source}"},
-                "to": {"cluster": "pulsar", "topic": target},
+                "to": {"cluster": "pulsar", "topic": target, "create": KEPT},
                 "delivery": delivery,
             }
         ],
@@ -101,7 +103,7 @@ async def fill(tubemq: TubeMQ, topic: str, counts: Sequence[int], size: int, fir
 
 async def judge(pulsar: Pulsar, topic: str, oracle: Oracle) -> Oracle:
     """Read the whole target and let the oracle see it."""
-    async for partition, messages in read("pulsar", pulsar_settings(pulsar), topic, "judge"):
+    async for partition, messages in read("pulsar", pulsar_settings(pulsar), topic, KEEPER):
         oracle.see(partition, messages)
     return oracle
 
@@ -111,6 +113,9 @@ async def read(system: str, settings: dict[str, Any], topic: str, group: str) ->
     async with opened(system, settings) as cluster:
         described = await cluster.describe(topic)
         assert described is not None, f"there is no topic {topic}"
+        if system == "pulsar":
+            assert cluster.operations is not None
+            assert not await cluster.operations.warnings(topic), "or a ledger that was closed meanwhile may be gone"
         lanes: dict[int, InboundLane] = {}
         inbound = await cluster.inbound(InboundSpec((topic,), group))
         found: asyncio.Queue[tuple[int, Sequence[Message]]] = asyncio.Queue(maxsize=4)

@@ -13,8 +13,9 @@ import pytest
 from mqbridge.adapter import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from tests.e2e.sides import Side, side
-from tests.e2e.support import opened, read
+from tests.e2e.support import KEPT, opened, read
 from tests.kit.gateway import GatewayProcess
+from tests.kit.pulsar import KEEPER
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_more import SecondBroker
@@ -65,7 +66,7 @@ async def test_new_queues_are_read_and_the_target_grows_with_them(
     here, there = side("rocketmq", request), side("pulsar", request)
     source, target = here.take_topic(2), f"grown-{time.time_ns()}"
     config = {"clusters": clusters(here=here, there=there), "routes": [route("r", "here", "there", (source, target))]}
-    config["routes"][0]["to"]["partitions"] = {"by": "identity"}
+    config["routes"][0]["to"] |= {"partitions": {"by": "identity"}, "create": KEPT}
     await send(here, source, range(2))
     with GatewayProcess(config, tmp_path) as gateway:
         await asyncio.to_thread(gateway.wait_stored, 2 * PER_PARTITION)
@@ -82,6 +83,7 @@ async def test_the_partitions_of_a_new_broker_are_read(request: pytest.FixtureRe
     with TubeMQ({"demo": 2}, pool={}) as server:
         here = Side("tubemq", server, 0)
         config = {"clusters": clusters(here=here, there=there), "routes": [route("r", "here", "there", ("demo", target))]}
+        config["routes"][0]["to"]["create"] = KEPT
         await send(here, "demo", range(2))
         with GatewayProcess(config, tmp_path) as gateway:
             await asyncio.to_thread(gateway.wait_stored, 2 * PER_PARTITION)
@@ -103,6 +105,7 @@ async def test_a_ring_of_two_carries_each_message_once(request: pytest.FixtureRe
     topic = one.take_topic(1)
     async with opened(other.system, other.settings) as cluster:
         await cluster.create(topic, 1)
+        await cluster.operations.create_group(topic, KEEPER)
     ring = [route("there", "one", "other", (topic, topic)), route("back", "other", "one", (topic, f"{topic}"))]
     await send(one, topic, range(1))
     with GatewayProcess({"clusters": clusters(one=one, other=other), "routes": ring}, tmp_path, "--until-idle", "5") as gateway:

@@ -120,7 +120,7 @@ class World:
         self.ways: list[Way] = []
         for source, target in (("rocketmq", "pulsar"), ("pulsar", "rocketmq")):
             topic, name = cluster.take_topic(PER_BROKER), f"faults-{time.time_ns()}"
-            full = pulsar.create_topic(name, PARTITIONS)
+            full = pulsar.keep(pulsar.create_topic(name, PARTITIONS))
             self.ways.append(Way(source, target, settings, {"rocketmq": topic, "pulsar": full}))
 
     @property

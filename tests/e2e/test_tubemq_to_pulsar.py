@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.support import config, environment, fill, judge, pulsar_settings, read, tubemq_settings
 from tests.kit.gateway import CONFIG, GatewayProcess
 from tests.kit.oracle import Oracle
-from tests.kit.pulsar import Pulsar
+from tests.kit.pulsar import KEEPER, Pulsar
 from tests.kit.tubemq import TubeMQ
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -140,7 +140,7 @@ async def test_a_message_too_large_for_pulsar_becomes_a_dead_letter(
     with GatewayProcess(settings, tmp_path, "--until-idle", IDLE_S) as gateway:
         assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
 
-    arrived = [m async for _, batch in read("pulsar", pulsar_settings(fragile_pulsar_small), target, "j") for m in batch]
+    arrived = [m async for _, batch in read("pulsar", pulsar_settings(fragile_pulsar_small), target, KEEPER) for m in batch]
     sequence = [int.from_bytes((m.payload or b"")[4:8], "big") for m in arrived]
     assert sorted(set(sequence)) == [n for n in range(21) if n != 10]
     [letter] = [m async for _, batch in read("tubemq", tubemq_settings(tubemq), dead, "j") for m in batch]
@@ -158,7 +158,7 @@ def fragile_pulsar_small() -> Iterator[Pulsar]:
 
 
 async def test_the_shipped_configuration_runs_as_it_is(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
-    source, target = tubemq.take_topic(3), f"persistent://public/default/copy-{time.time_ns()}"
+    source, target = tubemq.take_topic(3), pulsar.keep(pulsar.create_topic(f"copy-{time.time_ns()}", 3))
     await fill(tubemq, source, [100, 100, 100], SIZE)
     env = environment(tubemq, pulsar, source, target)
     with GatewayProcess(CONFIG / "tubemq-to-pulsar.yaml", tmp_path, "--until-idle", IDLE_S, env=env) as gateway:

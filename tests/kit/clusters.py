@@ -18,6 +18,7 @@ from tests.kit.pulsar import Pulsar, server_folder
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_settings import OLD_VERSION, VERSION
 from tests.kit.rocketmq_settings import server_jars as rocketmq_jars
+from tests.kit.started import Started
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_jars import server_jars as tubemq_jars
 
@@ -45,7 +46,7 @@ MQBRIDGE_CACHE (default ~/.cache/mqbridge) and in Maven's own repository."""
 
 
 @contextmanager
-def running(clusters: Sequence[Cluster]) -> Iterator[list[Future[None]]]:
+def running(clusters: Sequence[Started]) -> Iterator[list[Future[None]]]:
     """Start clusters side by side; each future is done when its cluster is ready. All are killed at the end."""
     with ThreadPoolExecutor(max(1, len(clusters))) as pool:
         try:

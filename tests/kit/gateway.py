@@ -15,15 +15,21 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from tests.kit import redirected
 from tests.kit.guard import guard
 from tests.kit.process import free_ports
+from tests.kit.tcp_proxy import Network
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIG = REPOSITORY / "config"
 POLL_S = 0.05
 
 
 class GatewayProcess:
-    """`mqbridge run`, of this checkout or another one, with its log in a file. As a context manager it is killed at the end."""
+    """`mqbridge run`, of this checkout or another one, with its log in a file. As a context manager it is killed at the end.
+
+    With `network` it reaches its servers through that, see `tests/kit/tcp_proxy.py`.
+    """
 
     def __init__(
         self,
@@ -32,6 +38,7 @@ class GatewayProcess:
         *options: str,
         env: Mapping[str, str] | None = None,
         checkout: Path | None = None,
+        network: Network | None = None,
     ) -> None:
         (self.port,) = free_ports(1)
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,8 +52,13 @@ class GatewayProcess:
         self._began = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
+            program = ["-m", "mqbridge"]
+            if network is not None:
+                python = sys.executable
+                program = ["-P", redirected.__file__]
+                environment |= {redirected.VARIABLE: network.redirections, "PYTHONPATH": str(checkout or REPOSITORY)}
             self.process = subprocess.Popen(
-                [python, "-m", "mqbridge", "run", str(path), *options],
+                [python, *program, "run", str(path), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from mqbridge.message import Message
 
-_HEAD = struct.Struct(">II")
+HEAD = struct.Struct(">II")
 TYPES = ("t0", "t1", "t2")
 
 
 def body(partition: int, number: int, size: int) -> bytes:
     """The body of a message: its place, then bytes that depend on it."""
-    head = _HEAD.pack(partition, number)
+    head = HEAD.pack(partition, number)
     return (head * (size // len(head) + 1))[: max(size, len(head))]
 
 
@@ -78,7 +78,7 @@ class Oracle:
         verdict = self.partitions[partition]
         for got in messages:
             payload = got.payload or b""
-            source, number = _HEAD.unpack_from(payload) if len(payload) >= _HEAD.size else (-1, -1)
+            source, number = HEAD.unpack_from(payload) if len(payload) >= HEAD.size else (-1, -1)
             verdict.see(partition, number, self._said(partition, source, number, got))
 
     def _said(self, partition: int, source: int, number: int, got: Message) -> str | None:

@@ -48,6 +48,9 @@ def _fetch(into: Path) -> None:
     (into.with_name("unpacked") / f"apache-pulsar-{VERSION}" / "lib").rename(into / "lib")
 
 
+KEEPER = "judge"
+"""The subscription that is made with topics which are read back later: without any the broker deletes ledgers that are closed."""
+
 SEND_TRIES = 3
 """A REST send right after a kill was once seen to get no answer in 30 s on a busy machine."""
 
@@ -119,6 +122,15 @@ class Pulsar(Started):
     def take_topic(self, partitions: int = 0) -> str:
         """The full name of a new topic that no one has used."""
         return self.create_topic(f"topic_{partitions}p_{next(self._numbers):03}", partitions)
+
+    def keep(self, topic: str) -> str:
+        """Let an existing topic (full name) keep its messages for whoever reads it back, as `KEEPER` or otherwise; its name.
+
+        Without a subscription and without retention a broker deletes ledgers that are closed: by rollover, unload or restart.
+        """
+        path = f"{topic.replace('://', '/')}/subscription/{KEEPER}"
+        self.admin("PUT", path, {"ledgerId": -1, "entryId": -1, "partitionIndex": -1})
+        return topic
 
     def create_namespace(self, tenant: str, namespace: str) -> str:
         """Create a namespace, and its tenant when absent; the name of both."""

@@ -15,6 +15,8 @@ class CuttingProxy:
         self._target = (host, port)
         self.cut_at, self.answers = 0, False
         self.frames = self.connections = 0
+        self.cuts = 0
+        """How often it was cut since the last plan."""
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
@@ -33,7 +35,7 @@ class CuttingProxy:
 
     def plan(self, cut_at: int, answers: bool) -> None:
         """Count anew."""
-        self.frames, self.cut_at, self.answers = 0, cut_at, answers
+        self.frames, self.cuts, self.cut_at, self.answers = 0, 0, cut_at, answers
 
     def drop(self) -> None:
         """Take every connection away."""
@@ -60,6 +62,7 @@ class CuttingProxy:
                 if answers is self.answers:
                     self.frames += 1
                     if self.frames == self.cut_at:
+                        self.cuts += 1
                         break
                 writer.write(head + frame)
                 await writer.drain()

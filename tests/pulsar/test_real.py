@@ -375,7 +375,7 @@ async def test_rejected_entries_come_again(pulsar, client, subscribe):
 
 
 async def test_an_unload_repeats_nothing_for_an_ordered_consumer(pulsar, client, subscribe):
-    topic = pulsar.take_topic()
+    topic = pulsar.keep(pulsar.take_topic())
     producer = client.producer(topic)
     await send_all(producer, 0, 10)
     consumer = await subscribe(topic)
@@ -414,7 +414,7 @@ async def test_seeking_by_id_and_by_time(pulsar, client, subscribe):
 
 
 async def test_a_reader_begins_where_it_is_told_and_leaves_no_subscription(pulsar, client, subscribe):
-    topic = pulsar.take_topic()
+    topic = pulsar.keep(pulsar.take_topic())
     producer = client.producer(topic)
     await send_all(producer, 0, 10)
     reader = await subscribe(topic, "r", reader_from=ids.EARLIEST)

@@ -236,8 +236,8 @@ async def ledgers(admin: Admin, topic: TopicName) -> set[int]:
 async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_path):
     """Source and target are at the broker that is killed; the other one takes both over while messages come.
 
-    The target's subscription is made with it, so the ledger that the kill closes is kept for the judge. A topic that nobody subscribed
-    to shows that the broker deletes such ledgers.
+    The target's subscription is made with it, so the ledger that the kill closes is kept for the judge. A topic that nobody
+    subscribed to shows that the broker deletes such ledgers.
     """
     staying, killed = brokers.cluster.brokers
     source, target = await brokers.topic(killed, partitions=1), await brokers.topic(killed, partitions=1)

@@ -108,7 +108,7 @@ async def test_a_redelivered_batch_leaves_out_what_is_acknowledged(pulsar, clien
 
 
 async def test_a_reader_by_time_and_by_place(pulsar, client, subscribe):
-    topic = pulsar.take_topic()
+    topic = pulsar.keep(pulsar.take_topic())
     producer = client.producer(topic)
     for number in range(10):
         await producer.send(MessageMetadata(publish_time=1_700_000_000_000 + number * 1000), b"%d" % number)

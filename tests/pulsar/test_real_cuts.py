@@ -1,29 +1,77 @@
-"""The connection to a real, deduplicating broker is cut at one step after another, in both directions."""
+"""The connection to a real, deduplicating broker is cut at one step after another of every kind of conversation, both ways.
+
+A conversation is held again and again, each time with the cut one frame later, until it ends without meeting it: so each of its
+frames is lost once, and every run but the last is known to have been cut.
+"""
 
 import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
 import pytest
 
 from mqbridge.errors import ClusterError
+from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.publication import Publication
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.subscription import Subscription, Types, reader
+from mqbridge.pulsar.client.topic_consumer import open_pattern_consumer
+from mqbridge.pulsar.wire import ids, schemas
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from tests.kit.pulsar import Pulsar
 from tests.pulsar.conftest import client_of
-from tests.pulsar.entries import PATIENCE_S, drain, numbers
+from tests.pulsar.entries import PATIENCE_S, drain, numbers, payloads, send_all, take
 from tests.pulsar.proxy import CuttingProxy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 COUNT = 8
+ALL = list(range(COUNT))
+MOST_STEPS = 80
+"""A conversation that is longer than that goes round in circles."""
 
 
-async def converse(url: str, topic: str, name: str, kind: int) -> list[int]:
-    """Send, receive, acknowledge, close; what was received."""
-    client = client_of(url)
-    producer = client.producer(topic, Publication(name))
-    sent = [producer.send(MessageMetadata(), b"%d" % number) for number in range(COUNT)]
-    consumer = await client.consumer(topic, Subscription(name, kind))
+class Scene:
+    """What a conversation is held about: `client` goes through the proxy, `direct` does not."""
+
+    def __init__(self, pulsar: Pulsar, namespace: str, topic: str, client: PulsarClient, direct: PulsarClient) -> None:
+        self.pulsar, self.namespace, self.topic, self.client, self.direct = pulsar, namespace, topic, client, direct
+
+    async def fill(self) -> None:
+        """Numbered entries, stored without a cut."""
+        producer = self.direct.producer(self.topic)
+        await send_all(producer, 0, COUNT)
+        await producer.close()
+
+    async def stored(self) -> list[int]:
+        """What the topic holds, in order."""
+        consumer = await self.direct.consumer(self.topic, reader(ids.EARLIEST))
+        found = numbers(await drain(consumer))
+        await consumer.close()
+        return found
+
+    async def left(self, name: str, kind: int = Types.Exclusive) -> bool:
+        """Whether the subscription has anything that is not acknowledged."""
+        consumer = await self.direct.consumer(self.topic, Subscription(name, kind))
+        more = await consumer.has_more()
+        await consumer.close()
+        return more
+
+
+async def confirmed(consumer: Consumer) -> None:
+    while True:
+        try:
+            await consumer.confirm_acks()
+        except ClusterError:
+            await asyncio.sleep(0.01)
+        else:
+            return
+
+
+async def take_all(consumer: Consumer, kind: int = Types.Exclusive) -> list[int]:
+    """Receive and acknowledge until every number was seen; in the order in which they came."""
     seen: list[int] = []
     while len(set(seen)) < COUNT:
         entry = await consumer.receive()
@@ -32,36 +80,189 @@ async def converse(url: str, topic: str, name: str, kind: int) -> list[int]:
             consumer.acknowledge(entry.place)
         else:
             consumer.acknowledge_up_to(entry.place)
-    await asyncio.gather(*sent)
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                await consumer.confirm_acks()
-                break
-            except ClusterError:
-                await asyncio.sleep(0.01)
-    await producer.close()
-    await consumer.close()
-    await client.close()
     return seen
 
 
-@pytest.mark.parametrize("kind", [Types.Exclusive, Types.Shared], ids=["exclusive", "shared"])
+# --- conversations ----------------------------------------------------------------------------------------------------
+
+
+async def deliver(scene: Scene, kind: int) -> None:
+    """Send, receive, acknowledge, close."""
+    producer = scene.client.producer(scene.topic, Publication("me"))
+    sent = [producer.send(MessageMetadata(), b"%d" % number) for number in ALL]
+    consumer = await scene.client.consumer(scene.topic, Subscription("me", kind))
+    seen = await take_all(consumer, kind)
+    await asyncio.gather(*sent)
+    await confirmed(consumer)
+    await producer.close()
+    await consumer.close()
+    assert sorted(set(seen)) == ALL
+    assert kind == Types.Shared or seen == ALL
+    assert await scene.stored() == ALL, "stored once and in order"
+    assert not await scene.left("me", kind), "all acknowledged"
+
+
+async def exclusive(scene: Scene) -> None:
+    await deliver(scene, Types.Exclusive)
+
+
+async def shared(scene: Scene) -> None:
+    await deliver(scene, Types.Shared)
+
+
+async def seek(scene: Scene) -> None:
+    """Back to the beginning, and into the middle: nothing from before the seek comes after it."""
+    await scene.fill()
+    consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Exclusive))
+    entries = await take(consumer, 5)
+    await consumer.seek(ids.EARLIEST)
+    assert numbers(await take(consumer, COUNT)) == ALL
+    await consumer.seek(entries[3].place)
+    again = await take(consumer, COUNT - 3)
+    assert numbers(again) == ALL[3:]
+    consumer.acknowledge_up_to(again[-1].place)
+    await confirmed(consumer)
+    await consumer.close()
+    assert not await scene.left("me")
+
+
+async def redelivery(scene: Scene) -> None:
+    """What is not acknowledged comes again, in order, and nothing else."""
+    await scene.fill()
+    consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Exclusive))
+    entries = await take(consumer, COUNT)
+    consumer.acknowledge_up_to(entries[1].place)
+    await confirmed(consumer)
+    consumer.redeliver()
+    assert await take_rest(consumer, ALL[2:]) == ALL[2:]
+    await confirmed(consumer)
+    await consumer.close()
+    assert not await scene.left("me")
+
+
+async def take_rest(consumer: Consumer, wanted: list[int]) -> list[int]:
+    seen: list[int] = []
+    while set(seen) != set(wanted):
+        entry = await consumer.receive()
+        seen += numbers([entry])
+        consumer.acknowledge_up_to(entry.place)
+    return seen
+
+
+async def refusal(scene: Scene) -> None:
+    """Entries that are refused come again until they are acknowledged."""
+    await scene.fill()
+    consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Shared))
+    refused: set[int] = set()
+    done: set[int] = set()
+    while len(done) < COUNT:
+        entry = await consumer.receive()
+        (number,) = numbers([entry])
+        if number % 2 and number not in refused:
+            refused.add(number)
+            consumer.negative_acknowledge(entry.place, 0.01)
+        else:
+            done.add(number)
+            consumer.acknowledge(entry.place)
+    await confirmed(consumer)
+    await consumer.close()
+    assert not await scene.left("me", Types.Shared)
+
+
+async def reading(scene: Scene) -> None:
+    """A reader sees everything once, in order, and knows the end."""
+    await scene.fill()
+    consumer = await scene.client.consumer(scene.topic, reader(ids.EARLIEST))
+    entries = await take(consumer, COUNT)
+    assert numbers(entries) == ALL
+    assert await consumer.last_id() == (entries[-1].ledger, entries[-1].entry)
+    assert not await consumer.has_more()
+    await consumer.close()
+
+
+async def watching(scene: Scene) -> None:
+    """Topics that come while a pattern is watched are consumed, each from its first message."""
+    name = scene.topic.rpartition("/")[2]
+    pattern = f"{scene.namespace}/{name}.*"
+    consumer = await open_pattern_consumer(scene.client, scene.namespace, pattern, Subscription("me"), refresh_s=0.5)
+    await asyncio.to_thread(scene.pulsar.create_topic, f"{name}-more", namespace=scene.namespace)
+    for topic, text in ((scene.topic, b"0"), (f"{scene.topic}-more", b"1")):
+        producer = scene.direct.producer(topic)
+        await producer.send(MessageMetadata(), text)
+        await producer.close()
+    found: set[bytes] = set()
+    while found != {b"0", b"1"}:
+        one, entry = await consumer.receive()
+        found.update(payloads(entry))
+        one.acknowledge_up_to(entry.place)
+    await consumer.close()
+
+
+async def schema(scene: Scene) -> None:
+    """A schema is registered once, whoever asks how often, and its version goes with the messages."""
+    text = schemas.STRING
+    version = await scene.client.register_schema(scene.topic, text)
+    registered = await scene.client.schema(scene.topic)
+    assert registered is not None
+    assert registered.version == version == bytes(8)
+    producer = scene.client.producer(scene.topic, Publication("me", schema=text))
+    await producer.send(MessageMetadata(), b"0")
+    assert producer.schema_version == version
+    await producer.close()
+    consumer = await scene.client.consumer(scene.topic, Subscription("me", schema=text))
+    (entry,) = await take(consumer, 1)
+    assert entry.metadata.schema_version == version
+    await consumer.close()
+
+
+async def access(scene: Scene) -> None:
+    """A producer that has the topic alone keeps it over a cut; the next one, which waits for it, comes behind it."""
+    half = COUNT // 2
+    first = scene.client.producer(scene.topic, Publication("first", access=pb.Exclusive))
+    await send_all(first, 0, half)
+    await first.close()
+    second = scene.client.producer(scene.topic, Publication("second", access=pb.WaitForExclusive))
+    await send_all(second, half, COUNT - half)
+    assert first.topic_epoch is not None
+    assert second.topic_epoch is not None
+    assert first.topic_epoch < second.topic_epoch, "each time that it is given out it grows, also where the answer was lost"
+    await second.close()
+    assert await scene.stored() == ALL
+
+
+CONVERSATIONS: dict[Callable[[Scene], Awaitable[None]], int] = {
+    exclusive: 12,
+    shared: 12,
+    seek: 8,
+    redelivery: 6,
+    refusal: 8,
+    reading: 6,
+    watching: 6,
+    schema: 8,
+    access: 10,
+}
+"""Each with the fewest frames that it takes in either direction."""
+
+
+@pytest.mark.parametrize("converse", CONVERSATIONS, ids=lambda converse: converse.__name__)
 @pytest.mark.parametrize("answers", [False, True], ids=["commands", "answers"])
-async def test_a_cut_at_every_step(pulsar, subscribe, kind, answers):
+async def test_a_cut_at_every_step(pulsar, client, converse, answers):
     namespace = await asyncio.to_thread(pulsar.create_namespace, "acme", f"cuts-{uuid4().hex[:6]}")
     await asyncio.to_thread(pulsar.admin, "POST", f"namespaces/{namespace}/deduplication", True)
     async with CuttingProxy("127.0.0.1", pulsar.port) as proxy:
-        for step in range(1, 19):
+        for step in itertools.count(1):
             topic = await asyncio.to_thread(pulsar.create_topic, f"t-{step}", namespace=namespace)
+            through = client_of(proxy.url)
             proxy.plan(step, answers)
-            seen = await asyncio.wait_for(converse(proxy.url, topic, "me", kind), PATIENCE_S)
-            assert sorted(set(seen)) == list(range(COUNT)), f"cut at step {step}"
-            if kind == Types.Exclusive:
-                assert seen == list(range(COUNT)), f"cut at step {step}"
-            reader = await subscribe(topic)
-            assert numbers(await drain(reader)) == list(range(COUNT)), f"stored once and in order, cut at step {step}"
-            again = await subscribe(topic, "me", type=kind)
-            assert not await again.has_more(), f"all acknowledged, cut at step {step}"
-            await reader.close()
-            await again.close()
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await converse(Scene(pulsar, namespace, topic, through, client))
+            except BaseException as error:
+                error.add_note(f"cut at step {step}")
+                raise
+            finally:
+                await through.close()
+            if not proxy.cuts:
+                break
+            assert step < MOST_STEPS
+    assert step > CONVERSATIONS[converse], "each run before was cut"

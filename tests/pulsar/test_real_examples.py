@@ -50,7 +50,20 @@ async def test_produce_then_consume(pulsar: Pulsar):
 async def test_read(pulsar: Pulsar):
     topic = pulsar.take_topic()
     await run("produce.py", pulsar.service_url, topic)
-    assert (await run("read.py", pulsar.service_url, topic)).startswith("10 messages, the last one at (")
+    assert (await run("read.py", pulsar.service_url, topic)).startswith(f"{topic}: 10 messages, the last one at (")
+
+
+async def test_read_a_topic_with_partitions(pulsar: Pulsar):
+    """And make no topic of the same name beside them; nor one that is missing."""
+    topic = pulsar.take_topic(3)
+    await run("produce.py", pulsar.service_url, topic)
+    lines = (await run("read.py", pulsar.service_url, topic)).splitlines()
+    counted = [re.fullmatch(rf"{topic}-partition-{number}: (\d+) messages, .*", line) for number, line in enumerate(lines)]
+    assert sum(int(found[1]) for found in counted if found is not None) == 10
+    assert await run("read.py", pulsar.service_url, f"{topic}-none") == f"there is no topic {topic}-none\n"
+    namespace = topic.removeprefix("persistent://").rpartition("/")[0]
+    made = [name for name in pulsar.admin("GET", f"persistent/{namespace}") if name.startswith(topic)]
+    assert sorted(made) == [f"{topic}-partition-{number}" for number in range(3)]
 
 
 async def test_large_message(pulsar: Pulsar):

@@ -166,5 +166,7 @@ async def test_what_cannot_be_told_is_said(pulsar, namespace):
     (warning,) = await made.operations.warnings(f"non-persistent://{namespace}/t")
     assert "keeps nothing" in warning
     with pytest.raises(ClusterError, match="needs admin_url"):
+        made.operations.check_create_group()
+    with pytest.raises(ClusterError, match="needs admin_url"):
         await made.operations.create_group(f"persistent://{namespace}/t", "g")
     await made.close()

@@ -98,7 +98,7 @@ async def test_dead_letters_of_a_java_group_are_a_source(
         same_again(program.lines(), 2)
 
     rocket = side("rocketmq", request)
-    targets = [(side("pulsar", request), pulsar.take_topic(1)), (side("tubemq", request), tubemq.take_topic(1))]
+    targets = [(side("pulsar", request), pulsar.keep(pulsar.take_topic(1))), (side("tubemq", request), tubemq.take_topic(1))]
     with GatewayProcess(config(rocket, dead, f"g_{time.time_ns()}", *targets), tmp_path, "--until-idle", "3") as gateway:
         assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
     (original,), (letters,), *arrived = await asyncio.gather(

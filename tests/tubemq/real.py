@@ -40,19 +40,25 @@ class Client:
         self.stack.push_async_callback(sender.close)
         return sender
 
-    async def consumer(self, topics: str, group: str = "", **settings: Any) -> "Reading":
-        """`topics` are separated by commas."""
+    async def consumer(
+        self, topics: str, group: str = "", *, owners: "dict[str, Reading] | None" = None, **settings: Any
+    ) -> "Reading":
+        """`topics` are separated by commas. Members of one group may share `owners`, to notice when two own a partition."""
         consumer = Consumer(self.masters, group or fresh_group(), topics.split(","), heartbeat_s=0.5, **settings)
         await consumer.start()
         self.stack.push_async_callback(consumer.close)
-        return Reading(consumer)
+        return Reading(consumer, {} if owners is None else owners)
 
 
 class Reading:
     """Reads all partitions of a consumer and notes what it got, by partition; `judge` says what becomes of a pack."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, owners: "dict[str, Reading]") -> None:
         self.consumer = consumer
+        self.owners = owners
+        """Who reads each partition now, of all members that share it."""
+        self.conflicts: list[str] = []
+        """Partitions that another member owned when we got them, or got a pack of them."""
         self.got: dict[str, list[bytes]] = {}
         self.offsets: dict[str, list[int]] = {}
         self.held: set[str] = set()
@@ -67,9 +73,11 @@ class Reading:
     async def _read(self, session: HeldPartition) -> None:
         name = session.ref.name
         self.held.add(name)
+        self._owns(name)
         try:
             while True:
                 pack = await session.fetch()
+                self._owns(name)
                 assert all(checksum(message.payLoadData) == message.checkSum for message in pack.messages)
                 self.got.setdefault(name, []).extend(message.payLoadData for message in pack.messages)
                 self.offsets.setdefault(name, []).append(pack.offset)
@@ -77,6 +85,12 @@ class Reading:
                     await judged
         except LaneRevoked:
             self.held.discard(name)
+            if self.owners.get(name) is self:
+                del self.owners[name]
+
+    def _owns(self, name: str) -> None:
+        if self.owners.setdefault(name, self) is not self:
+            self.conflicts.append(name)
 
     @property
     def count(self) -> int:

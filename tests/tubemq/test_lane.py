@@ -52,9 +52,12 @@ class Held:
     def confirm(self) -> None:
         self.packs.popleft()
 
-    async def seek(self, offset: int) -> None:
+    max_offset = 1120
+
+    async def seek(self, offset: int) -> int:
         if self.fails:
             raise ClusterError("not now", Failure.RETRY)
+        return min(offset, self.packs[0].offset)
 
 
 def lane_of(held: Held) -> TubeMQLane:

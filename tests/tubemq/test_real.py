@@ -211,10 +211,11 @@ async def test_two_members_share_and_hand_over(client: Client, tubemq: TubeMQ) -
     def seen(*readings: Reading) -> list[bytes]:
         return [body for reading in readings for bodies in reading.got.values() for body in bodies]
 
-    first = await client.consumer(topic, group)
+    owners: dict[str, Reading] = {}
+    first = await client.consumer(topic, group, owners=owners)
     await send(400)
     await until(lambda: len(first.held) == 8 and first.count == 400)
-    second = await client.consumer(topic, group)
+    second = await client.consumer(topic, group, owners=owners)
     await send(400)
     await until(lambda: len(first.held) == 4 and len(second.held) == 4)
     assert not first.held & second.held
@@ -225,6 +226,7 @@ async def test_two_members_share_and_hand_over(client: Client, tubemq: TubeMQ) -
     await until(lambda: len(second.held) == 8)
     await until(lambda: set(seen(first, second)) == sent)
     assert len(seen(first, second)) == len(sent), "nothing twice"
+    assert not first.conflicts + second.conflicts, "two owners, at whatever time"
 
 
 async def test_a_range_is_found_among_messages_of_other_partitions(client: Client, tubemq: TubeMQ) -> None:

@@ -246,6 +246,31 @@ async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> Non
     assert (counters["packs"], counters["messages"], counters["registrations"]) == (1, 1, 1)
 
 
+async def test_rules_of_the_master_slow_a_reader_down(client: Client, tubemq: TubeMQ) -> None:
+    """After a pack this group waits for minutes; another one goes on reading, and finds nothing many times, meanwhile."""
+    group, topic = fresh_group(), tubemq.take_topic(1)
+    rules = '[{"type":3,"rule":[{"normFreqInMs":300000,"filterFreqInMs":300000,"minDataFilterFreqInMs":300000}]}]'
+    tubemq.admin(
+        "admin_set_group_flow_control_rule",
+        groupName=group,
+        statusId=1,
+        qryPriorityId=302,
+        flowCtrlInfo=rules,
+        createUser="tests",
+    )
+    sender = await client.sender(topic)
+    slowed, free = await client.consumer(topic, group), await client.consumer(topic)
+    await until(lambda: slowed.consumer.membership.flow.group_in_force)
+    await sender.send("1:0", b"0")
+    await until(lambda: slowed.count == 1)
+    gets = slowed.consumer.held_partitions.snapshot()["gets"]
+    await sender.send("1:0", b"1")
+    await until(lambda: free.count == 2)
+    misses = free.consumer.held_partitions.snapshot()["misses"]
+    await until(lambda: free.consumer.held_partitions.snapshot()["misses"] > misses + 5)
+    assert (slowed.count, slowed.consumer.held_partitions.snapshot()["gets"]) == (1, gets)
+
+
 async def test_a_connection_for_each_partition_and_idle_ones_closed(
     tubemq: TubeMQ, open_client: Callable[..., Awaitable[Client]]
 ) -> None:

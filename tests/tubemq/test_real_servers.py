@@ -23,7 +23,7 @@ from mqbridge.tubemq.wire.frame import measure, split_frame
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_more import SecondBroker, StandbyMasters
-from tests.tubemq.real import PATIENCE_S, Client, fresh_group, in_order, until
+from tests.tubemq.real import PATIENCE_S, Client, Reading, fresh_group, in_order, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -59,15 +59,28 @@ async def test_a_broker_that_joins_and_one_that_dies(own: TubeMQ, open_client: O
 
         sending = spawn(send(), "test spread")
         await until(lambda: count > 100)
+        now = asyncio.get_running_loop().time
+
+        def avoided() -> list[int]:
+            return [broker.id for broker in spread.shield.avoided(now())]
+
         # What is only in its memory dies with it: acknowledged, and yet not lost for what this test counts.
         on_second = len([name for name in reading.got if name.startswith("2:")])
+        assert avoided() == []
         await asyncio.to_thread(second.kill)
+        await until(lambda: avoided() == [2])
+        (dead,) = [record for broker, record in spread.shield._records.items() if broker.id == 2]
+        (well,) = [record for broker, record in spread.shield._records.items() if broker.id == 1]
+        # Of those that are sent while it is avoided none goes there; each look at the Brokers counts anew.
+        tried, at_first = dead.sent, well.sent
+        await until(lambda: avoided() != [2] or well.sent > at_first + 20 or well.sent < at_first)
+        assert avoided() != [2] or dead.sent in (tried, 0)
         await sending
         results = await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
         assert all(isinstance(result, SendResult) for result in results)
         assert on_second == 3
         assert {ref.broker.id for ref in sender.route.listed} <= {1, 2}
-        assert [broker.id for broker in spread.shield.avoided(asyncio.get_running_loop().time())] in ([], [2])
+        assert avoided() in ([], [2])
     finally:
         second.kill()
 
@@ -263,6 +276,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
     first = await cut.consumer(topic)
     first.judge = committed
     number = 0
+    others: list[Reading] = []
 
     def happened(method: int) -> int:
         return sum(found == method for found, _ in cutter.done)
@@ -275,10 +289,17 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
             await asyncio.sleep(0.05)
             if number in (10, 30, 50):
                 other = await cut.consumer(topic, first.consumer.membership.group)
+                others.append(other)
                 await until(lambda other=other: bool(other.held))  # type: ignore[misc]
                 await other.consumer.close()
-    await until(lambda: all(len(set(first.got.get(f"1:{place}", ()))) > 0 for place in range(3)))
-    # What other members read while they lived was confirmed by them: a group of its own sees it all.
+    sent = {f"1:{place}": {b"%04d" % n for n in range(number)} for place in range(3)}
+
+    def got(name: str) -> set[bytes]:
+        """By any member of the group that was cut: what the others read while they lived was confirmed by them."""
+        return {body for member in (first, *others) for body in member.got.get(name, ())}
+
+    await until(lambda: all(got(name) == bodies for name, bodies in sent.items()))
+    assert {found for found, _ in cutter.done} == set(CUT_METHODS)
     judge = await client.consumer(topic)
     await until(lambda: all(len(set(judge.got.get(f"1:{place}", ()))) == number for place in range(3)))
     for messages in judge.got.values():

@@ -83,4 +83,4 @@ async def test_the_policy_of_a_real_topic(tubemq, cluster):
     await cluster._admin._change("admin_modify_topic_info", **record)
     (warning,) = await operations.warnings(topic)
     assert f"{topic} keeps messages for 10 hours only (deletePolicy=delete,10h)" in warning
-    assert await operations.warnings("no-such-topic") == []
+    assert await operations.warnings("no_such_topic") == []

@@ -94,14 +94,18 @@ class FilesCluster:
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create or grow; members of groups learn of new partitions at once."""
-        if not _NAME.fullmatch(topic) or partitions < 1:
-            raise ConfigError(f"topic {topic!r} cannot be made", hint="Use letters, digits, . _ - and a partition or more")
+        await self.check_create(topic, partitions)
         try:
             self.folder.create(topic, partitions)
         except OSError as error:
             raise ClusterError(f"topic {topic!r} cannot be made: {error}", Failure.FATAL) from error
         for group in self.folder.groups.values():
             group.deal()
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """What can be said beforehand: whether the name is one."""
+        if not _NAME.fullmatch(topic) or partitions < 1:
+            raise ConfigError(f"topic {topic!r} cannot be made", hint="Use letters, digits, . _ - and a partition or more")
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next line by partition."""
@@ -133,9 +137,13 @@ class FilesCluster:
 
     async def inbound(self, spec: InboundSpec) -> "FilesInbound":
         """Join a group."""
+        await self.check_inbound(spec)
+        return FilesInbound(self, self._group(spec.group), spec)
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Any name can be a group's; the topics have to be there."""
         for topic in spec.topics:
             self._existing(topic)
-        return FilesInbound(self, self._group(spec.group), spec)
 
     async def outbound(self, spec: OutboundSpec) -> "FilesOutbound":
         """Open a way into a topic."""

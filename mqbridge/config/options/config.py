@@ -20,7 +20,8 @@ class Config(Options):
     routes: tuple[Route, ...] = Field(default=(), description="What goes from where to where.")
     state: Path | None = Field(
         default=None,
-        description="The checkpoint database, a file that is made when missing; relative to the working directory. "
+        description="The checkpoint database, a file that is made when missing, in a folder that exists; relative to the working "
+        "directory. "
         "Without it a gap in a source cannot be noticed after a restart.",
     )
     http: Http = Field(default=Http(), description="Metrics and health over HTTP.")

@@ -19,8 +19,8 @@ class Target(Options):
     cluster: Name = Field(description="The cluster to produce to.")
     topic: TargetTopic = Field(
         default="{topic}",
-        description="The target topic: a template in which `{topic}` is the source topic and `{name}` a named group of the "
-        "pattern that matched it.",
+        description="The target topic: a template in which `{topic}` is the source topic (behind other text the last part "
+        "of a full name) and `{name}` a named group of the pattern that matched it.",
         examples=["orders-copy", "persistent://public/default/{topic}"],
     )
     partitions: PartitionRule = Field(default=PartitionRule(), description="Which target partition a message goes to.")

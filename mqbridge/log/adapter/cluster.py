@@ -66,12 +66,16 @@ class LogCluster:
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create or grow; a topic is never made smaller."""
+        await self.check_create(topic, partitions)
+        await self.store.write(topics.create(topic, partitions))
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Only a name, or a number of partitions, can be wrong."""
         if not topic or not 1 <= partitions <= MAX_PARTITIONS:
             raise ConfigError(
                 f"topic {topic!r} with {partitions} partitions cannot be made in log {self.name!r}",
                 hint=f"Give it a name and 1 to {MAX_PARTITIONS} partitions",
             )
-        await self.store.write(topics.create(topic, partitions))
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset by partition."""
@@ -109,11 +113,15 @@ class LogCluster:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
-        for topic in spec.topics:
-            await self.existing(topic)
+        await self.check_inbound(spec)
         inbound = LogInbound(self.store, self.name, spec)
         await inbound.join()
         return inbound
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Whether the topics are there."""
+        for topic in spec.topics:
+            await self.existing(topic)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""

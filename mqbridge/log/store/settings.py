@@ -7,6 +7,7 @@ from pydantic import Field
 
 from mqbridge.adapter import ClusterModel
 from mqbridge.config.units import Duration, Size
+from mqbridge.config.urls import split_url
 
 
 class LogSettings(ClusterModel):
@@ -49,5 +50,6 @@ class LogSettings(ClusterModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`log:///absolute/path.db` or `log://relative/path.db`."""
-        return cls(path=Path(url.removeprefix("log://")))
+        """`log:///absolute/path.db` or `log://relative/path.db`, with `?NAME=VALUE` for the other settings."""
+        path, settings = split_url(url, cls, without={"path"})
+        return cls.model_validate(settings | {"path": path.removeprefix("log://")})

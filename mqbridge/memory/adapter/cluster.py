@@ -19,10 +19,11 @@ from mqbridge.memory.adapter.config import MemoryConfig, MemoryOptions
 from mqbridge.memory.adapter.inbound import MemoryInbound, make_batch
 from mqbridge.memory.adapter.operations import MemoryOperations
 from mqbridge.memory.adapter.outbound import MemoryOutbound
-from mqbridge.memory.broker import StoredPartition, broker
+from mqbridge.memory.broker import ADDRESS, StoredPartition, broker
 from mqbridge.memory.mapping.preview import preview
 from mqbridge.memory.mapping.table import TABLE
 from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.connectivity import Connectivity
 
 
 class MemoryCluster:
@@ -37,6 +38,7 @@ class MemoryCluster:
         )
         self._config = config
         self.broker = broker(config.broker or name)
+        self.connectivity = Connectivity(name)
 
     @property
     def operations(self) -> Operations:
@@ -45,10 +47,22 @@ class MemoryCluster:
 
     async def connect(self) -> None:
         """Nothing to open. Raises Unreachable while the broker is told to be disconnected."""
-        self._reach()
+        self.connectivity.open()
+        if self.connectivity not in self.broker.clients:
+            self.broker.clients.append(self.connectivity)
+        try:
+            self._reach()
+        except Unreachable as error:
+            self.connectivity.failed(ADDRESS, error)
+            raise
+        self.connectivity.answered(ADDRESS)
+        self.connectivity.ended(ADDRESS)
 
     async def close(self, deadline: float | None = None) -> None:
         """Nothing to close."""
+        self.connectivity.close()
+        if self.connectivity in self.broker.clients:
+            self.broker.clients.remove(self.connectivity)
 
     async def topics(self) -> list[str]:
         """All topics."""
@@ -63,12 +77,18 @@ class MemoryCluster:
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create or grow."""
+        await self.check_create(topic, partitions)
+        self.broker.create(topic, partitions)
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Names are all that can be wrong, besides faults."""
         self._reach()
         if not topic or partitions < 1:
             raise ConfigError(
                 f"topic {topic!r} with {partitions} partitions cannot be made", hint="Give it a name and a partition"
             )
-        self.broker.create(topic, partitions)
+        if self.broker.faults.no_topics is not None:
+            raise ClusterError(self.broker.faults.no_topics, Failure.FATAL)
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset by partition."""
@@ -103,16 +123,22 @@ class MemoryCluster:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
-        for topic in spec.topics:
-            self.existing(topic)
+        await self.check_inbound(spec)
         inbound = MemoryInbound(self.broker, self.name, self._config, spec)
         self.broker.join(spec.group, inbound)
         return inbound
 
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Whether the topics are there."""
+        for topic in spec.topics:
+            self.existing(topic)
+        if self.broker.faults.no_groups is not None:
+            raise ClusterError(self.broker.faults.no_groups, Failure.FATAL)
+
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
         self.existing(spec.topic)
-        return MemoryOutbound(self.broker, self._config, spec)
+        return MemoryOutbound(self.broker, self._config, spec, self.connectivity)
 
     def _reach(self) -> None:
         if not self.broker.connected.is_set():

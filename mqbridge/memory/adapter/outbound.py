@@ -11,6 +11,7 @@ from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, StoredPartition
 from mqbridge.message import Message, Partition, Position, Share, format_position, position_of
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, spawn
 
 
@@ -49,7 +50,8 @@ class MemoryOutbound:
 
     formats = ()
 
-    def __init__(self, broker: Broker, config: MemoryConfig, spec: OutboundSpec) -> None:
+    def __init__(self, broker: Broker, config: MemoryConfig, spec: OutboundSpec, connectivity: Connectivity) -> None:
+        self._connectivity = connectivity
         self._broker, self._config, self._spec = broker, config, spec
         # The broker's own list, which grows with the topic, or what it holds now.
         stored = broker.topics[spec.topic]
@@ -151,6 +153,7 @@ class MemoryOutbound:
         while not send.future.done() and (self._broker.faults.transient or not self._broker.connected.is_set()):
             if send.deadline is not None and asyncio.get_running_loop().time() >= send.deadline:
                 return False
+            self._connectivity.retries += 1
             self._broker.faults.transient = max(0, self._broker.faults.transient - 1)
             await asyncio.sleep(backoff.delay())
         return True

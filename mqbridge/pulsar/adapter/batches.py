@@ -63,6 +63,7 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
         handle=handle,
         held_bytes=sum(map(held_bytes, entries)),
         mentions=lambda text: any(_mentions(entry, text) for entry in entries),
+        published_ms=first.metadata.publish_time or None,
     )
 
 

@@ -18,6 +18,8 @@ from mqbridge.adapter import (
 )
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
+from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.dial import speaking
 from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
 from mqbridge.pulsar.adapter.operations import PulsarOperations
@@ -29,7 +31,7 @@ from mqbridge.pulsar.client.client import PulsarClient, Timing
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.mapping.preview import preview
 from mqbridge.pulsar.mapping.table import TABLE
-from mqbridge.pulsar.wire.names import parse_topic
+from mqbridge.pulsar.wire.names import TopicName, parse_topic
 
 SYSTEM_NAMESPACE = "pulsar/system"
 
@@ -42,9 +44,13 @@ class Pulsar:
         self.capabilities = Capabilities(seek=True, delay=True)
         self._config = config
         timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)
-        self._client = PulsarClient(parse_service_url(config.service_url, tls=False), timing=timing)
+        service = parse_service_url(config.service_url, tls=False)
+        self.connectivity = Connectivity(name, service)
+        self._client = PulsarClient(service, timing=timing, connectivity=self.connectivity)
         self._topics = Topics(self._client, name, config.namespace)
-        self._admin = Admin(config.admin_url, config.operation_timeout) if config.admin_url else None
+        self._admin: Admin | None = None
+        if config.admin_url:
+            self._admin = Admin(config.admin_url, config.operation_timeout, is_guess=config.admin_is_guessed)
         self._operations = PulsarOperations(name, self._topics, self._admin, self.bounds)
 
     @property
@@ -54,10 +60,13 @@ class Pulsar:
 
     async def connect(self) -> None:
         """Shake hands with a broker."""
-        await self._client.connect()
+        self.connectivity.open()
+        with speaking("a Pulsar broker", self._config.service_url):
+            await self._client.connect()
 
     async def close(self, deadline: float | None = None) -> None:
         """Close every connection."""
+        self.connectivity.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
                 await self._client.close()
@@ -88,19 +97,40 @@ class Pulsar:
     async def create(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or give it more partitions. Raises ClusterError (FATAL) where that cannot be."""
         full = self._topics.parse(topic)
-        if partitions < 1:
-            raise ClusterError(f"topic {full} cannot have {partitions} partitions", Failure.FATAL)
-        have = await self._client.partitions(str(full))
+        have = await self._missing(full, partitions)
         if have is not None and max(have, 1) >= partitions:
             return
-        if have == 0:
-            raise ClusterError(f"topic {full} exists without partitions and cannot get {partitions}", Failure.FATAL)
         if self._admin is None:
             await self._create_by_asking(str(full), partitions)
         elif have is None:
             await self._admin.create(full, partitions)
         else:
             await self._admin.grow(full, partitions)
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Without `admin_url` a broker makes topics as it is set up to, so more than one partition is refused beforehand."""
+        full = self._topics.parse(topic)
+        have = await self._missing(full, partitions)
+        if have is not None and max(have, 1) >= partitions:
+            return
+        if self._admin is not None:
+            await self._admin.policies(f"{full.tenant}/{full.namespace}")
+        elif have is not None or partitions > 1:
+            what = "made with" if have is None else "given"
+            raise ClusterError(
+                f"topic {full} cannot be {what} {partitions} partitions: set admin_url of cluster {self.name!r} "
+                "(its REST interface, such as http://host:8080), or do it yourself",
+                Failure.FATAL,
+            )
+
+    async def _missing(self, topic: TopicName, partitions: int) -> int | None:
+        """How many partitions it has now, None when it is not there. Raises ClusterError (FATAL) for what can never be."""
+        if partitions < 1:
+            raise ClusterError(f"topic {topic} cannot have {partitions} partitions", Failure.FATAL)
+        have = await self._client.partitions(str(topic))
+        if have == 0 and partitions > 1:
+            raise ClusterError(f"topic {topic} exists without partitions and cannot get {partitions}", Failure.FATAL)
+        return have
 
     async def _create_by_asking(self, topic: str, partitions: int) -> None:
         """Let the broker create it, which decides by itself how many partitions it gets.
@@ -150,6 +180,13 @@ class Pulsar:
         inbound = PulsarInbound(self._client, self._topics, spec, self._config.refresh)
         await inbound.open()
         return inbound
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Whether the topics are there and, with `admin_url`, whether the subscription is or may be made."""
+        for topic in spec.topics:
+            await self._topics.existing(topic)
+            if self._admin is not None:
+                await self._operations.check_subscription(topic, spec.group)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""

@@ -1,17 +1,18 @@
 """The configuration of a Pulsar cluster, and of the routes' ends at it."""
 
 from typing import Literal, Self
-from urllib.parse import parse_qs
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
 from mqbridge.adapter import ClusterModel
 from mqbridge.config.units import Duration, Size
+from mqbridge.config.urls import ADMIN, split_url
 from mqbridge.pulsar.client.pool import TLS_SCHEME, parse_service_url
 from mqbridge.pulsar.wire.compression import CodecName
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
 
 ADMIN_PORT = 8080
+NO_TLS = "encrypted connections (pulsar+ssl://) are not supported yet: write pulsar://host:6650, the port without TLS"
 
 
 class PulsarCluster(ClusterModel):
@@ -20,8 +21,9 @@ class PulsarCluster(ClusterModel):
     service_url: str = Field(description="`pulsar://host:6650`, several hosts with commas between them; tried in turn.")
     admin_url: str | None = Field(
         default=None,
-        description="`http://host:8080`, the REST interface. Without it topics can be created only as the broker creates them by"
-        " itself, only those of the default namespace are listed, and groups and their positions cannot be read.",
+        description="`http://host:8080`, the REST interface of any broker: calls are followed to the one that owns a topic."
+        " Without it topics can be created only as the broker creates them by itself, only those of the default namespace are"
+        " listed, groups and their positions cannot be read, and whether a target keeps its messages cannot be told.",
     )
     namespace: str = Field(default=DEFAULT_NAMESPACE, description="`tenant/namespace` of topics that are named without one.")
     operation_timeout: Duration = Field(
@@ -34,11 +36,13 @@ class PulsarCluster(ClusterModel):
     )
     refresh: Duration = Field(default=60.0, ge=0.1, description="Time between looks for new partitions of consumed topics.")
 
+    _admin_is_guessed: bool = PrivateAttr(default=False)
+
     @field_validator("service_url")
     @classmethod
     def _is_service_url(cls, url: str) -> str:
         if url.startswith(TLS_SCHEME):
-            raise ValueError("encrypted connections are not supported yet: write pulsar://host:6650")
+            raise ValueError(NO_TLS)
         parse_service_url(url, tls=False)
         return url
 
@@ -57,11 +61,22 @@ class PulsarCluster(ClusterModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`pulsar://host:6650[,host:6650]`; REST at port 8080 of the first host, or where `?admin=http://host:port` says."""
-        service, _, query = url.partition("?")
-        given = parse_qs(query).get("admin")
+        """`pulsar://host:6650[,host:6650][?admin=http://host:8080&NAME=VALUE]`; without `admin` it is a guess."""
+        service, settings = split_url(url, cls, without={"service_url"}, short=ADMIN)
+        if service.startswith(TLS_SCHEME):
+            raise ValueError(NO_TLS)
+        if "admin_url" in settings:
+            return cls.model_validate(settings | {"service_url": service})
         host = parse_service_url(service, tls=False)[0].host
-        return cls(service_url=service, admin_url=given[0] if given else f"http://{host}:{ADMIN_PORT}")
+        guess = f"http://[{host}]:{ADMIN_PORT}" if ":" in host else f"http://{host}:{ADMIN_PORT}"
+        made = cls.model_validate(settings | {"service_url": service, "admin_url": guess})
+        made._admin_is_guessed = True  # noqa: SLF001 - its own
+        return made
+
+    @property
+    def admin_is_guessed(self) -> bool:
+        """Nobody wrote `admin_url`: it was made from the service URL."""
+        return self._admin_is_guessed
 
 
 class PulsarInboundOptions(BaseModel):

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from mqbridge.adapter import CLOSE_S, InboundSpec, Start
 from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.adapter.config import PulsarInboundOptions
 from mqbridge.pulsar.adapter.lane import PulsarLane
@@ -137,4 +138,4 @@ class PulsarInbound:
             try:
                 await self._subscribe_all(first=False)
             except ClusterError as error:
-                log.warning("looking for new partitions for %s: %s", self._spec.group, error)
+                log.log(level_of(error, logging.WARNING), "looking for new partitions for %s: %s", self._spec.group, error)

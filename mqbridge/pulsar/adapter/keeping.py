@@ -57,11 +57,14 @@ async def policies_of(admin: Admin, topic: TopicName, *, exists: bool) -> Polici
     )
 
 
-def keeping_subscriptions(stats: Mapping[str, Any]) -> set[str]:
-    """The subscriptions for which a partition keeps messages: those that outlive their consumers, and are not a broker's own."""
+def keeping_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
+    """The subscriptions for which a partition keeps messages: those that outlive their consumers, and are not a broker's own.
+
+    None are the statistics of a partition that was never used.
+    """
     return {
         name
-        for name, one in stats["subscriptions"].items()
+        for name, one in ({} if stats is None else stats["subscriptions"]).items()
         if one.get("isDurable", True) and not name.startswith((READER_PREFIX, "__"))
     }
 

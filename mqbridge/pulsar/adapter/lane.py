@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from mqbridge.adapter import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.connectivity import level_of
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, mask_of, masks_of, size_of
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.wire.codes import is_missing
@@ -101,7 +102,7 @@ class PulsarLane:
             except ClusterError as error:
                 if self._consumer.ended is not None and not self.revoked.is_set() and not is_missing(self._consumer.ended):
                     raise self._consumer.ended from error
-                log.info("%s: %s", self.partition, error)
+                log.log(level_of(error, logging.INFO), "%s: %s", self.partition, error)
         await self._consumer.changed(IDLE_CHECK_S)
 
     def _gather(self, entry: Entry) -> list[Entry]:

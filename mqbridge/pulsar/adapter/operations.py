@@ -50,6 +50,23 @@ class PulsarOperations:
         names = await self._need_admin("listing groups").subscriptions(self._topics.parse(topic))
         return [name for name in names if not name.startswith(READER_PREFIX)]
 
+    async def check_subscription(self, topic: str, group: str) -> None:
+        """Raises ClusterError (FATAL) when it is not there, and brokers make none by themselves."""
+        if group in await self.groups(topic):
+            return
+        admin, full = self._need_admin("making a group"), self._topics.parse(topic)
+        own = (await admin.policies(f"{full.tenant}/{full.namespace}")).get("autoSubscriptionCreationOverride")
+        if own is None:
+            allowed = (await admin.call("GET", "/brokers/configuration/runtime"))["allowAutoSubscriptionCreation"] == "true"
+        else:
+            allowed = bool(own["allowAutoSubscriptionCreation"])
+        if not allowed:
+            raise ClusterError(
+                f"{full} has no subscription {group!r}, and its brokers make none by themselves "
+                "(allowAutoSubscriptionCreation): create it",
+                Failure.FATAL,
+            )
+
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The position behind everything that the subscription has acknowledged without a gap."""
         admin = self._need_admin("reading the positions of a group")
@@ -132,6 +149,10 @@ class PulsarOperations:
 
         await self._each(topic, create)
 
+    def check_create_group(self) -> None:
+        """Only the REST interface creates subscriptions without consuming."""
+        self._need_admin("creating a subscription")
+
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """By the subscriptions, and the policies of retention, time to live and backlog."""
         full = self._topics.parse(topic)
@@ -146,10 +167,10 @@ class PulsarOperations:
         policies = await policies_of(self._admin, full, exists=names is not None)
         if group is not None:
             return group_warnings(full, policies, group)
-        kept_for = {name: set(planned) for name in names or (WHOLE,)}
-        if names is not None and not planned:
-            stats = await self._each(topic, self._admin.stats)
-            kept_for = {name: keeping_subscriptions(one.raw) for name, one in stats.items()}
+        if names is None or planned:
+            return target_warnings(full, policies, {name: set(planned) for name in names or (WHOLE,)})
+        stats = await self._admin.stats_by_partition(full, len(names) if names != (WHOLE,) else 0)
+        kept_for = {name: keeping_subscriptions(stats.get(str(self._concrete(topic, name)))) for name in names}
         return target_warnings(full, policies, kept_for)
 
     # --- for all of these -------------------------------------------------------------------------------------------

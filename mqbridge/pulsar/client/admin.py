@@ -26,10 +26,13 @@ class TopicStats(NamedTuple):
 
 
 class Admin(AdminSubscriptions):
-    """Calls of one cluster. Each raises ClusterError; ServerRefused has HTTP's status as its code."""
+    """Calls of one cluster. Each raises ClusterError; ServerRefused has HTTP's status as its code.
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self._http = AdminHttp(url, timeout_s)
+    A `url` that `is_guess` is named as one where nothing answers there as it should.
+    """
+
+    def __init__(self, url: str, timeout_s: float, *, is_guess: bool = False) -> None:
+        self._http = AdminHttp(url, timeout_s, is_guess=is_guess)
         super().__init__(self._http)
 
     async def close(self) -> None:
@@ -76,7 +79,11 @@ class Admin(AdminSubscriptions):
 
     async def policies(self, namespace: str) -> dict[str, Any]:
         """All policies of a namespace, by Pulsar's own names; those never set are left out or null."""
-        return dict(await self.call("GET", f"/namespaces/{namespace}"))
+        path = f"/namespaces/{namespace}"
+        found = await self.call("GET", path)
+        if not isinstance(found, dict):
+            raise self._http.something_else("GET", path)
+        return found
 
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
         """Set one by the name of its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
@@ -143,6 +150,12 @@ class Admin(AdminSubscriptions):
         said = await self.call("GET", path)
         backlog = {name: int(each["msgBacklog"]) for name, each in said["subscriptions"].items()}
         return TopicStats(int(said["msgInCounter"]), int(said["bytesInCounter"]), int(said["storageSize"]), backlog, said)
+
+    async def stats_by_partition(self, topic: TopicName, partitions: int) -> dict[str, dict[str, Any]]:
+        """The whole answers by concrete topic, in one call; `partitions` is how many it has, 0 for one without."""
+        if not partitions:
+            return {str(topic): (await self.stats(topic)).raw}
+        return dict((await self.call("GET", f"{path_of(topic)}/partitioned-stats?perPartition=true"))["partitions"])
 
     async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
         """Ledgers and cursors of a partition, or of a topic without."""

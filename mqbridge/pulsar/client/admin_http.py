@@ -24,12 +24,17 @@ MAX_REDIRECTS = 20
 _FAILURES = {401: Failure.FATAL, 403: Failure.FATAL, MISSING: Failure.FATAL, 405: Failure.FATAL, EXISTS: Failure.REFUSED}
 _FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
 """Every other status may pass."""
+GUESSED = (
+    ". This address of the REST interface is a guess, made from the service URL: give the right one with ?admin=http://HOST:PORT"
+)
 
 
 class AdminHttp:
     """Connections to one web service, and to the brokers that it sends calls on to."""
 
-    def __init__(self, url: str, timeout_s: float, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str, timeout_s: float, transport: httpx.AsyncBaseTransport | None = None, *, is_guess: bool = False
+    ) -> None:
         """With a `transport` the calls go through it instead of sockets."""
         base = httpx.URL(f"{url}/admin/v2/")
         self._base = base.copy_with(username=None, password=None)
@@ -38,6 +43,7 @@ class AdminHttp:
         self._http = httpx.AsyncClient(timeout=timeout_s, transport=transport)
         self._brokers: frozenset[str] = frozenset()
         """Hosts that the cluster listed the last time it was asked."""
+        self._advice = GUESSED if is_guess else ""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -49,8 +55,18 @@ class AdminHttp:
         if answer.status_code >= 300:
             failure = _FAILURES.get(answer.status_code, Failure.RETRY)
             said = f"{method} {path}: HTTP {answer.status_code}: {answer.text[:300]}"
+            if "json" not in answer.headers.get("content-type", ""):  # Pulsar refuses in JSON
+                said += self._advice
             raise ServerRefused(said, answer.status_code, failure)
-        return answer.json() if answer.content else None
+        try:
+            return answer.json() if answer.content else None
+        except ValueError as error:
+            raise self.something_else(method, path) from error
+
+    def something_else(self, method: str, path: str) -> ClusterError:
+        """The answer is none of Pulsar's."""
+        problem = f"{_origin(self._base)} answered {method} {path} as Pulsar's REST interface does not{self._advice}"
+        return ClusterError(problem, Failure.FATAL)
 
     async def _answer(self, method: str, path: str, body: Any) -> httpx.Response:
         """What the broker that serves this call answers."""
@@ -63,11 +79,13 @@ class AdminHttp:
                         return answer
                     url = _next(answer, f"{method} {path}")
         except (httpx.TimeoutException, TimeoutError) as error:
-            raise RequestTimeout(f"{_origin(url)} did not answer {method} {path} in time") from error
+            raise RequestTimeout(f"{_origin(url)} did not answer {method} {path} in time{self._advice}") from error
         except (httpx.InvalidURL, httpx.RemoteProtocolError) as error:  # httpx reads the address of a redirect before we do
-            raise ClusterError(f"{_origin(url)} gave no answer to {method} {path} that can be used: {error}") from error
+            raise ClusterError(
+                f"{_origin(url)} gave no answer to {method} {path} that can be used: {error}{self._advice}"
+            ) from error
         except httpx.TransportError as error:
-            raise Unreachable(f"{_origin(url)} cannot be reached: {error}") from error
+            raise Unreachable(f"{_origin(url)} cannot be reached: {error}{self._advice}") from error
         raise ClusterError(f"{method} {path}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on who answers")
 
     async def _ask(self, method: str, url: httpx.URL, body: Any) -> httpx.Response:
@@ -81,14 +99,20 @@ class AdminHttp:
         if self._base.scheme == "https" and url.scheme != "https":
             return False
         if url.host not in self._brokers:
-            answer = await self._http.get(self._base.join("brokers"), auth=self._auth)
-            if answer.status_code == 200:
-                self._brokers = frozenset(httpx.URL(f"//{broker}").host for broker in answer.json())
+            self._brokers = _hosts(await self._http.get(self._base.join("brokers"), auth=self._auth))
         return url.host in self._brokers
 
 
 def _origin(url: httpx.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def _hosts(brokers: httpx.Response) -> frozenset[str]:
+    """Where the brokers of a list such as `["host:8080"]` are; nowhere when it is refused, or no such list."""
+    try:
+        return frozenset(httpx.URL(f"//{broker}").host for broker in (brokers.json() if brokers.status_code == 200 else ()))
+    except (ValueError, TypeError, httpx.InvalidURL):
+        return frozenset()
 
 
 def _next(answer: httpx.Response, call: str) -> httpx.URL:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.connection import Connection, Session
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, Lookup
@@ -100,7 +101,7 @@ class Attachment:
             try:
                 return await self._lookup.assigned(*urls, self._proxied)
             except ClusterError as error:
-                log.info("%s: the broker that was named as the next one: %s", self._topic, error)
+                log.log(level_of(error, logging.INFO), "%s: the broker that was named as the next one: %s", self._topic, error)
         owner = await self._lookup.owner(self._topic, self._cluster)
         self._proxied = owner.proxied
         return owner.connection
@@ -122,7 +123,7 @@ class Attachment:
                     self._task = None
                     self._role.end(_final(f"no {self._what} for {self._topic}: {error}", error))
                     return
-                log.info("%s: %s; trying again in %.1f s", self._topic, error, delay)
+                log.log(level_of(error, logging.INFO), "%s: %s; trying again in %.1f s", self._topic, error, delay)
                 await asyncio.sleep(delay)
             else:
                 break
@@ -185,7 +186,7 @@ class Attachment:
                 timeout,
             )
         except ClusterError as error:
-            log.info("%s: closing the %s: %s", self._topic, self._what, error)
+            log.log(level_of(error, logging.INFO), "%s: closing the %s: %s", self._topic, self._what, error)
 
 
 def _final(problem: str, error: ClusterError) -> ClusterError:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.pulsar.client import schemas
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
@@ -50,9 +51,17 @@ class PulsarClient:
         tls: ssl.SSLContext | None = None,
         auth: Auth = NO_AUTH,
         timing: Timing | None = None,
+        connectivity: Connectivity | None = None,
     ) -> None:
         self._timing = timing = timing or Timing()
-        self._pool = Pool(service, tls=tls, auth=auth, keep_alive_s=timing.keep_alive, connect_timeout_s=timing.connect)
+        self._pool = Pool(
+            service,
+            tls=tls,
+            auth=auth,
+            keep_alive_s=timing.keep_alive,
+            connect_timeout_s=timing.connect,
+            connectivity=connectivity,
+        )
         self._lookup = Lookup(self._pool, timing.request)
         self._ids = itertools.count()
 

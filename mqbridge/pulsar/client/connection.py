@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mqbridge import __version__
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, PeerSilent, RemoteProtocolError, RequestTimeout
+from mqbridge.net.connectivity import Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
@@ -84,8 +85,9 @@ class Connection:
             async with asyncio.timeout(timeout):
                 await self._connected
         except TimeoutError as error:
-            self.endpoint.abort(error)
-            raise RequestTimeout(f"{self.endpoint.peer} did not answer CONNECT within {timeout:g} s") from error
+            late = RequestTimeout(f"{self.endpoint.peer} did not answer CONNECT within {timeout:g} s")
+            self.endpoint.abort(late)
+            raise late from error
         self._tick = asyncio.get_running_loop().call_later(self._keep_alive_s, self._keep_alive)
 
     async def close(self) -> None:
@@ -112,7 +114,7 @@ class Connection:
     def _keep_alive(self) -> None:
         """At every tick: a ping that nothing has followed since the last one means that the peer is gone."""
         if self._pinged_at and self.endpoint.received_at < self._pinged_at:
-            self.endpoint.abort(ConnectionLost(f"{self.endpoint.peer} has said nothing for {self._keep_alive_s:g} s"))
+            self.endpoint.abort(PeerSilent(f"{self.endpoint.peer} has said nothing for {self._keep_alive_s:g} s"))
             return
         if self.alive:
             self.endpoint.send(commands.PING)
@@ -242,15 +244,16 @@ async def open_connection(
     auth: Auth = NO_AUTH,
     keep_alive_s: float = KEEP_ALIVE_S,
     timeout: float = HANDSHAKE_TIMEOUT_S,
+    link: Link | None = None,
 ) -> Connection:
     """Dial and shake hands. Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost."""
     connection = Connection(auth, keep_alive_s)
-    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout)
+    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
     try:
         await connection.handshake(proxy_to, timeout)
     except RemoteProtocolError as error:
         raise ClusterError(f"{host}:{port} does not speak Pulsar's protocol: {error}", Failure.FATAL) from error
     except asyncio.CancelledError:
-        connection.endpoint.abort(ConnectionLost("nobody needs this connection any more"))
+        connection.endpoint.abort(ConnectionLost("nobody needs this connection any more"), wanted=True)
         raise
     return connection

@@ -136,10 +136,20 @@ class Consumer(ConsumerHandler):
 
         What is acknowledged and not yet sent is forgotten: it would move the position again.
         """
+
+        async def ask() -> None:
+            try:
+                await self._requests.seek(entry, publish_time)
+            except ClusterError:
+                if self._connection() is None:
+                    self._reopen()  # the broker had closed the consumer to seek, and then its answer was lost
+                raise
+
         self._state.seeking()
+        self._acks.forget()
         self._inbox.drop()
         try:
-            await retrying(lambda: self._requests.seek(entry, publish_time), self._request_timeout_s)
+            await retrying(ask, self._request_timeout_s)
         finally:
             self._state.sought(entry)
             self._subscribe_anew(self._forget)

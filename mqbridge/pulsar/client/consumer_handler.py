@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
+from mqbridge.net.connectivity import level_of
 from mqbridge.pulsar.client.acknowledger import Acknowledger
 from mqbridge.pulsar.client.attachment import Attachment
 from mqbridge.pulsar.client.connection import Connection
@@ -150,7 +151,7 @@ class ConsumerHandler:
 
     def on_lost(self, error: Exception) -> None:
         """The connection is gone."""
-        log.info("%s: the consumer lost its connection (%s), reconnecting", self.topic, error)
+        log.log(level_of(error, logging.INFO), "%s: the consumer lost its connection (%s), reconnecting", self.topic, error)
         self._leave()
         self._reopen()
 

@@ -144,6 +144,7 @@ class ConsumerState:
         self._settled = start != ids.LATEST
         self._closed = False
         self._single_acks = False
+        """The application acknowledges single entries: one that did so once may do so again."""
 
     # --- link and role ----------------------------------------------------------------------------------------------
 
@@ -191,7 +192,8 @@ class ConsumerState:
         if not self._tracks:
             self.handed = ids.EARLIEST
         elif self._single_acks:
-            # Single acknowledgements may be lost with the session, and nothing later covers them: the entries must come again.
+            # Single acknowledgements may be lost (a broker that is killed forgets those of earlier sessions, too), and nothing
+            # later covers them: the entries must come again.
             self.rewound()
         if was_subscribed:
             self._resume_at = min(self.handed, first_open)
@@ -260,7 +262,6 @@ class ConsumerState:
         self.place = _next(PLACE, self.place, E.REWIND)
         self.run += 1
         self.handed = self._resume_at = max(self.acked, self._floor)
-        self._single_acks = False
 
     def forget(self) -> None:
         """The positions have lost their meaning; the broker's cursor decides."""
@@ -268,7 +269,7 @@ class ConsumerState:
         self.run += 1
         self.handed = self.acked = self.skipped = ids.EARLIEST
         self._resume_at = self._floor = self._before_run = ids.EARLIEST
-        self.told, self.repeats, self._closed, self._single_acks = None, False, False, False
+        self.told, self.repeats, self._closed = None, False, False
 
     def migrated(self) -> None:
         """The topic is in another cluster, whose ids are others; a reader takes all that is there."""
@@ -277,8 +278,9 @@ class ConsumerState:
             self.start, self._settled = ids.EARLIEST, True
 
     def seeking(self) -> None:
-        """A SEEK is asked for: what comes from now on may be of either side."""
+        """A SEEK is asked for: what comes from now on may be of either side, and an acknowledgement would undo it."""
         self.place = _next(PLACE, self.place, E.SEEK)
+        self.told, self.repeats = None, False
 
     def sought(self, to: EntryId | None) -> None:
         """It is answered, or nobody knows; `to` None is a time, whose entry the cursor tells."""

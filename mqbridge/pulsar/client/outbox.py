@@ -57,8 +57,10 @@ class Outbox:
             self.pump()
 
     def attach(self, session: Connection) -> None:
-        """Send over this connection from now on."""
+        """Send over this connection from now on; what has its bytes already was sent over another one."""
         self._session = session
+        if session.endpoint.link is not None:
+            session.endpoint.link.repeats(sum(bool(sending.head) for sending in self._queue))
         self.pump()
 
     def detach(self) -> None:

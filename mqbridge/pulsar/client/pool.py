@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
@@ -52,8 +53,10 @@ class Pool:
         auth: Auth = NO_AUTH,
         keep_alive_s: float = KEEP_ALIVE_S,
         connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        connectivity: Connectivity | None = None,
     ) -> None:
         self._service = list(service)
+        self.connectivity = connectivity or Connectivity(",".join(map(str, service)), service)
         self._tls, self._auth = tls, auth
         self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
         self._connections: dict[tuple[str, Address], Connection] = {}
@@ -123,6 +126,7 @@ class Pool:
             auth=self._auth,
             keep_alive_s=self._keep_alive_s,
             timeout=self._connect_timeout_s,
+            link=Link(self.connectivity, *key[1]),
         )
 
     def _dialled(self, key: tuple[str, Address], task: asyncio.Task[Connection]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.pulsar.client.attachment import Attachment
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, REQUEST_TIMEOUT_S, Lookup
@@ -180,7 +181,7 @@ class Producer:
 
     def on_lost(self, error: Exception) -> None:
         """The connection is gone: send again over the next one."""
-        log.info("%s: the producer lost its connection (%s), reconnecting", self.topic, error)
+        log.log(level_of(error, logging.INFO), "%s: the producer lost its connection (%s), reconnecting", self.topic, error)
         self._leave()
         self._attachment.reopen()
 

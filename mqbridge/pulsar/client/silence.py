@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.wire.ids import EntryId
 
@@ -73,7 +74,7 @@ class SilenceWatch:
         try:
             last = await self._beyond()
         except (ClusterError, ProtocolError) as error:
-            log.info("%s is silent, and its end is not known: %s", self._topic, error)
+            log.log(level_of(error, logging.INFO), "%s is silent, and its end is not known: %s", self._topic, error)
         else:
             self._judge(last)
         self.begin()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.client import REFRESH_S, PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
@@ -158,7 +159,7 @@ class TopicConsumer:
         try:
             await self._subscribe(topic, missing_is_fatal=False)
         except ClusterError as error:
-            log.warning("looking for partitions of %s: %s", topic, error)
+            log.log(level_of(error, logging.WARNING), "looking for partitions of %s: %s", topic, error)
 
     async def close(self) -> None:
         """Send the acknowledgements and close all consumers."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.batching import PLAIN, Batcher, Batching, MessageId, OutgoingMessage
 from mqbridge.pulsar.client.client import REFRESH_S, PulsarClient
@@ -126,7 +127,7 @@ class TopicProducer:
             try:
                 count = await self._client.partitions(self.topic)
             except ClusterError as error:
-                log.warning("looking for new partitions of %s: %s", self.topic, error)
+                log.log(level_of(error, logging.WARNING), "looking for new partitions of %s: %s", self.topic, error)
                 continue
             if count is not None and count > self.partitions:
                 log.info("%s has %d partitions now, %d before", self.topic, count, self.partitions)

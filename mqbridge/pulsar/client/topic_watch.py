@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, Lookup
 from mqbridge.pulsar.wire import topic_lists
@@ -87,7 +88,7 @@ class TopicWatch:
             except ClusterError as error:
                 if error.failure is Failure.FATAL:
                     raise
-                log.info("the topics of %s: %s", self._namespace, error)
+                log.log(level_of(error, logging.INFO), "the topics of %s: %s", self._namespace, error)
                 await asyncio.sleep(self._backoff.delay())
             else:
                 self._backoff.reset()
@@ -144,7 +145,7 @@ class TopicWatch:
 
     def on_lost(self, error: Exception) -> None:
         """The connection is gone; the next look watches anew."""
-        log.info("the watch on %s: %s", self._namespace, error)
+        log.log(level_of(error, logging.INFO), "the watch on %s: %s", self._namespace, error)
         self._session = None
         self._news.set()
 
@@ -162,4 +163,4 @@ class TopicWatch:
                 self._request_timeout_s,
             )
         except ClusterError as error:
-            log.info("%s", error)
+            log.log(level_of(error, logging.INFO), "%s", error)

@@ -20,17 +20,21 @@ from mqbridge.adapter import (
     Start,
     Topic,
 )
-from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.dial import speaking
+from mqbridge.rocketmq.adapter.beforehand import check_group_can_be_joined
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.deadlines import by_deadline
 from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
 from mqbridge.rocketmq.adapter.operations import RocketMQOperations, name_of
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.reading import read_range
+from mqbridge.rocketmq.client.base_client import connectivity_of
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
 from mqbridge.rocketmq.client.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.consumer import join
+from mqbridge.rocketmq.client.names import check_group, check_topic
 from mqbridge.rocketmq.client.rebalance import STRATEGIES
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
@@ -50,6 +54,7 @@ class RocketMQ:
 
     def __init__(self, name: str, config: RocketMQCluster) -> None:
         self.name = name
+        self.connectivity = connectivity_of(name, config.name_servers)
         self._config = config
         self._connected: RocketmqClient | None = None
         self._levels: dict[str, Sequence[int]] = {}
@@ -62,16 +67,19 @@ class RocketMQ:
 
     async def connect(self) -> None:
         """Reach a name server, and learn of a Broker."""
+        self.connectivity.open()
         self._connected = client = self._make_client()
         try:
             await client.connect()
-            await client.admin.masters()
+            with speaking("a RocketMQ name server", ", ".join(self._config.name_servers), Unreachable):
+                await client.admin.masters()
         except BaseException:
             await self.close()
             raise
 
     async def close(self, deadline: float | None = None) -> None:
         """Close what was opened."""
+        self.connectivity.close()
         client, self._connected = self._connected, None
         if client is not None:
             await by_deadline(client.close(), deadline, f"cluster {self.name!r}")
@@ -79,7 +87,7 @@ class RocketMQ:
     def _make_client(self) -> RocketmqClient:
         config = self._config
         timing = Timing(request=config.request_timeout, route=config.refresh, heartbeat=config.heartbeat)
-        return RocketmqClient(config.name_servers, timing=timing)
+        return RocketmqClient(config.name_servers, timing=timing, connectivity=self.connectivity)
 
     @property
     def _client(self) -> RocketmqClient:
@@ -100,13 +108,19 @@ class RocketMQ:
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create it or grow it; every master gets the same number of queues, so there may be a few more than asked for."""
-        if partitions < 1:
-            raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it one at least")
+        await self.check_create(topic, partitions)
         admin = self._client.admin
         route = await self._client.routes.get(topic, fresh=True)
         if route is None or len(route.write_queues()) < partitions:
             masters = await admin.masters()
             await admin.create_topic(topic, -(-partitions // len(masters)))
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Whether it is a name, and a Broker is there."""
+        if partitions < 1:
+            raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it one at least")
+        check_topic(topic)
+        await self._client.admin.masters()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset of every queue."""
@@ -147,9 +161,10 @@ class RocketMQ:
         options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
         for topic in spec.topics:
             await self._route(topic)
+        check_group(spec.group)
         group = GroupSpec(
             group=spec.group,
-            subscriptions=tuple(_subscription(topic, spec, options) for topic in spec.topics),
+            subscriptions=_subscriptions(spec),
             model=Model.CLUSTERING,
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
             came_later=lambda queue: spec.start_of(queue.topic, f"{queue.broker}:{queue.id}") is Start.EARLIEST,
@@ -167,6 +182,13 @@ class RocketMQ:
             await client.close()
             raise
         return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group))
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Whether the topics are there, the filter is one, and the group is there or may be made."""
+        for topic in spec.topics:
+            await self._route(topic)
+        _subscriptions(spec)
+        await check_group_can_be_joined(self._client, spec.group)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
@@ -197,6 +219,11 @@ class RocketMQ:
                 except ClusterError as error:
                     log.warning("%s is taken to hold messages until any time, as it cannot be asked now: %s", address, error)
         return next((levels for address in route.masters() if (levels := self._levels.get(address))), ())
+
+
+def _subscriptions(spec: InboundSpec) -> tuple[Subscription, ...]:
+    options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
+    return tuple(_subscription(topic, spec, options) for topic in spec.topics)
 
 
 def _subscription(topic: str, spec: InboundSpec, options: RocketMQInboundOptions) -> Subscription:

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter import ClusterModel
 from mqbridge.config.units import Duration, Size
+from mqbridge.config.urls import split_url
 from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT
 from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES
@@ -37,8 +38,9 @@ class RocketMQCluster(ClusterModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`rocketmq://host:9876[,host:9876]`."""
-        return cls(name_servers=tuple(url.removeprefix("rocketmq://").rstrip("/").split(",")))
+        """`rocketmq://host:9876[,host:9876][?NAME=VALUE]`."""
+        servers, settings = split_url(url, cls, without={"name_servers"})
+        return cls.model_validate(settings | {"name_servers": servers.removeprefix("rocketmq://").rstrip("/")})
 
     @field_validator("name_servers", mode="before")
     @classmethod

@@ -122,6 +122,7 @@ def make_batch(partition: Partition, pulls: Sequence[Pulled], run: int | None = 
         handle=run,
         held_bytes=size + RECORD_BYTES * count if full[0].tags else size,
         mentions=lambda text: any(pulled.mentions(text) for pulled in full),
+        published_ms=full[0].published_ms,
     )
 
 

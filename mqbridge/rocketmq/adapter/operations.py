@@ -111,7 +111,11 @@ class RocketMQOperations:
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Brokers delete what was stored more than `fileReservedTime` hours ago, read or not."""
-        hours = min((await self._admin.at_masters(self._reserved_hours)).values())
+        configs = await self._admin.at_masters(self._admin.broker_config)
+        told = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
+        if not told:
+            return []
+        hours = min(told)
         kept = f"fileReservedTime={hours}"
         if group is None:
             return target_warnings(topic, kept, hours * 3600.0)
@@ -120,9 +124,6 @@ class RocketMQOperations:
             self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late)
         )
         return group_warnings(topic, group, kept, of_group, bounds, younger)
-
-    async def _reserved_hours(self, address: str) -> int:
-        return int((await self._admin.broker_config(address))["fileReservedTime"])
 
 
 def _said(config: TopicConfig) -> dict[str, str]:

@@ -18,10 +18,12 @@ from ipaddress import ip_address
 from typing import Self
 
 from mqbridge.errors import Failure, LocalProtocolError, MqbridgeError
+from mqbridge.net.connectivity import Connectivity, level_of
+from mqbridge.net.dial import split_address
 from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection, Sign
 from mqbridge.rocketmq.client.heartbeats import HEARTBEAT_S, Heartbeats
-from mqbridge.rocketmq.client.nameservers import NameServers
+from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT, NameServers
 from mqbridge.rocketmq.client.pool import Pool
 from mqbridge.rocketmq.client.routes import REFRESH_S, Routes
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData
@@ -71,9 +73,19 @@ class BaseClient:
         instance: str | None = None,
         tls: ssl.SSLContext | None = None,
         sign: Sign | None = None,
+        connectivity: Connectivity | None = None,
     ) -> None:
         self.timing = timing = timing or Timing()
-        self.pool = Pool(self._on_request, self._on_lost, self._greet, tls=tls, sign=sign, connect_timeout_s=timing.connect)
+        self.connectivity = connectivity or connectivity_of(",".join(name_servers), name_servers)
+        self.pool = Pool(
+            self._on_request,
+            self._on_lost,
+            self._greet,
+            tls=tls,
+            sign=sign,
+            connect_timeout_s=timing.connect,
+            connectivity=self.connectivity,
+        )
         self.name_servers = NameServers(name_servers, self.pool, timing.request)
         self.routes = Routes(self.name_servers, timing.route)
         self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
@@ -223,8 +235,13 @@ class BaseClient:
             await self._heartbeats.greet(connection)
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
-        log.info("%s", error)
+        log.log(level_of(error, logging.INFO), "%s", error)
         self.routes.lost(connection.address)
+
+
+def connectivity_of(name: str, name_servers: Sequence[str]) -> Connectivity:
+    """That of a cluster that begins with these name servers. Raises ValueError for an address that is none."""
+    return Connectivity(name, (split_address(address, DEFAULT_PORT) for address in name_servers))
 
 
 def _month_start(now: int) -> int:

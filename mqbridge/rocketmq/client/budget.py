@@ -5,8 +5,8 @@ what it may bring from the moment in which it is asked: it asks for so many mess
 came before. An answer that brings more is counted at once, and no pull goes out until all fits again.
 
 Each queue has an equal share of the limit, and holds no more than that as long as one message is not larger: so a queue that
-nobody reads takes nothing from the others. A pull that waits at the broker keeps its charge for 20 s, so it asks for little. Where
-one message is too much for that, because queues are many or messages large, idle queues are asked without waiting, in turn.
+nobody reads takes nothing from the others. A pull that waits at the broker keeps its charge for 20 s, so it asks for little.
+Where one message is too much for that, because queues are many or messages large, idle queues are asked without waiting, in turn.
 """
 
 import asyncio

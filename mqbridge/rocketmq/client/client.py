@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Sequence
 
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.base_client import BaseClient, Timing
 from mqbridge.rocketmq.client.connection import Sign
@@ -26,8 +27,9 @@ class RocketmqClient(BaseClient):
         instance: str | None = None,
         tls: ssl.SSLContext | None = None,
         sign: Sign | None = None,
+        connectivity: Connectivity | None = None,
     ) -> None:
-        super().__init__(name_servers, timing=timing, instance=instance, tls=tls, sign=sign)
+        super().__init__(name_servers, timing=timing, instance=instance, tls=tls, sign=sign, connectivity=connectivity)
         self.admin, self.positions, self.query = Admin(self), Positions(self), Query(self)
         self.groups = GroupAdmin(self, self.admin, self.positions)
 

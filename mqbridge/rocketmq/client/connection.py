@@ -10,7 +10,8 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 
-from mqbridge.errors import ClusterError, ConnectionLost, RequestTimeout
+from mqbridge.errors import ClusterError, ConnectionLost, PeerSilent, RequestTimeout
+from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial, split_address
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
@@ -78,7 +79,7 @@ class Connection:
     def suspect(self, since: float, error: Exception) -> None:
         """A request from `since` (loop time) had no answer: end the connection if the peer has been silent ever since."""
         if self.alive and self.endpoint.received_at <= since:
-            self.endpoint.abort(ConnectionLost(f"{self.address} has been silent: {error}"))
+            self.endpoint.abort(PeerSilent(f"{self.address} has been silent: {error}"))
 
     def oneway(self, code: int, ext: Mapping[str, str], body: bytes, remark: str | None = None) -> None:
         """Send what is not answered. Raises ConnectionLost when the connection is over already."""
@@ -139,9 +140,11 @@ async def open_connection(
     tls: ssl.SSLContext | None = None,
     sign: Sign | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
+    connectivity: Connectivity | None = None,
 ) -> Connection:
     """Connect to `host:port`. Raises Unreachable, ValueError for an address that is none."""
     host, port = split_address(address, 0)
     connection = Connection(address, on_request, on_lost, sign)
-    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout)
+    link = None if connectivity is None else Link(connectivity, host, port)
+    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
     return connection

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
@@ -208,7 +209,7 @@ class GroupConsumer:
         try:
             mine, alone = await self._assignment.part_of(topic)
         except (ClusterError, ProtocolError) as error:
-            log.warning("the queues of %s for %s stay as they are: %s", topic, self.name, error)
+            log.log(level_of(error, logging.WARNING), "the queues of %s for %s stay as they are: %s", topic, self.name, error)
             return False
         if mine is None:
             return self._assignment.may_stay_missing(topic)
@@ -232,7 +233,7 @@ class GroupConsumer:
         try:
             offset, first_start = await self._assignment.start_of(queue)
         except (ClusterError, ProtocolError) as error:
-            log.warning("%s is ours but cannot be taken yet: %s", shown(queue), error)
+            log.log(level_of(error, logging.WARNING), "%s is ours but cannot be taken yet: %s", shown(queue), error)
             await self.held.unlock_unused({queue})
             return False
         if self.gaps.get(queue) == offset:

@@ -11,6 +11,7 @@ from collections import Counter
 from functools import partial
 
 from mqbridge.errors import ClusterError
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
@@ -93,7 +94,7 @@ class Heartbeats:
             else:
                 await self._order.take(address, partial(self._send, connection))
         except ClusterError as error:
-            log.warning("%s has no heartbeat: %s", address, error)
+            log.log(level_of(error, logging.WARNING), "%s has no heartbeat: %s", address, error)
 
     async def _send(self, connection: Connection) -> None:
         body = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values())).encode()
@@ -125,4 +126,4 @@ class Heartbeats:
         try:
             await self._order.take(connection.address, request)
         except ClusterError as error:
-            log.info("%s was not told that %s is gone: %s", connection.address, group, error)
+            log.log(level_of(error, logging.INFO), "%s was not told that %s is gone: %s", connection.address, group, error)

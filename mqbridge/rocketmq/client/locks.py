@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.net.connectivity import level_of
 from mqbridge.rocketmq.client.brokers import Brokers, by_broker, twice
 from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
 from mqbridge.rocketmq.wire.bodies.locks import LockedQueues, LockRequest
@@ -47,7 +48,13 @@ class Locks:
             answer = await self._order.take(queues[0].broker, partial(self._ask, Code.LOCK_BATCH_MQ, queues))
             return {Queue(*queue) for queue in LockedQueues.decode(answer.body).queues}
         except (ClusterError, ProtocolError) as error:
-            log.warning("queues of group %s could not be locked at broker %s: %s", self._group, queues[0].broker, error)
+            log.log(
+                level_of(error, logging.WARNING),
+                "queues of group %s could not be locked at broker %s: %s",
+                self._group,
+                queues[0].broker,
+                error,
+            )
             return None
 
     async def unlock(self, queues: Sequence[Queue]) -> None:
@@ -57,7 +64,12 @@ class Locks:
             try:
                 await twice(partial(self._ask, Code.UNLOCK_BATCH_MQ, group))
             except ClusterError as error:
-                log.info("queues of group %s could not be unlocked, they are free in a minute: %s", self._group, error)
+                log.log(
+                    level_of(error, logging.INFO),
+                    "queues of group %s could not be unlocked, they are free in a minute: %s",
+                    self._group,
+                    error,
+                )
 
     async def _ask(self, code: int, queues: Sequence[Queue]) -> Command:
         body = LockRequest(self._brokers.client.client_id, self._group, tuple(queues)).encode()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, Unreachable
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.client.connection import REQUEST_TIMEOUT_S
 from mqbridge.rocketmq.client.pool import Pool
@@ -51,6 +52,11 @@ class NameServers:
         self.addresses = tuple(addresses)
         self._pool, self._timeout_s = pool, timeout_s
         self._turn = 0
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """Of the whole cluster."""
+        return self._pool.connectivity
 
     def skip(self) -> None:
         """Begin with the next server from now on: what this one said was of no use."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from mqbridge.errors import ClusterError
+from mqbridge.net.connectivity import level_of
 from mqbridge.rocketmq.client.broadcast import BroadcastOffsets
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.positions import Positions
@@ -63,7 +64,14 @@ class GroupOffsets:
                 ext = UpdateOffsetHeader(self._group, queue.topic, queue.id, offset).encode()
                 await self._brokers.tell(queue, Code.UPDATE_CONSUMER_OFFSET, ext)
             except ClusterError as error:
-                log.info("offset %d of %s for group %s is committed later: %s", offset, shown(queue), self._group, error)
+                log.log(
+                    level_of(error, logging.INFO),
+                    "offset %d of %s for group %s is committed later: %s",
+                    offset,
+                    shown(queue),
+                    self._group,
+                    error,
+                )
                 failed.append(queue)
         return failed
 
@@ -89,7 +97,7 @@ class StoredOffsets:
         try:
             await self._store.save(offsets)
         except ClusterError as error:
-            log.warning("offsets of %d queues are stored later: %s", len(offsets), error)
+            log.log(level_of(error, logging.WARNING), "offsets of %d queues are stored later: %s", len(offsets), error)
             return list(offsets)
         return []
 

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, Sign, open_connection
 
@@ -27,7 +28,9 @@ class Pool:
         tls: ssl.SSLContext | None = None,
         sign: Sign | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        connectivity: Connectivity | None = None,
     ) -> None:
+        self.connectivity = connectivity or Connectivity("rocketmq")
         self._on_request, self._on_lost, self._greet = on_request, on_lost, greet
         self._tls, self._sign, self._connect_timeout_s = tls, sign, connect_timeout_s
         self._connections: dict[str, Connection] = {}
@@ -54,10 +57,7 @@ class Pool:
             return connection
         if self._closed:
             raise closed()
-        dialing = self._dialing.get(address)
-        if dialing is None:
-            dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", quiet=True)
-            dialing.add_done_callback(lambda task: self._dialled(address, task))
+        dialing = self._begin(address)
         try:
             return await asyncio.shield(dialing)
         except asyncio.CancelledError:
@@ -71,17 +71,32 @@ class Pool:
             del self._connections[connection.address]
             self._retired.add(connection)
 
+    def _begin(self, address: str) -> "asyncio.Task[Connection]":
+        """The attempt that is under way, or a new one."""
+        dialing = self._dialing.get(address)
+        if dialing is None:
+            dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", quiet=True)
+            dialing.add_done_callback(lambda task: self._dialled(address, task))
+        return dialing
+
     async def _dial(self, address: str) -> Connection:
         try:
             connection = await open_connection(
-                address, self._on_request, self._lost, tls=self._tls, sign=self._sign, timeout=self._connect_timeout_s
+                address,
+                self._on_request,
+                self._lost,
+                tls=self._tls,
+                sign=self._sign,
+                timeout=self._connect_timeout_s,
+                connectivity=self.connectivity,
             )
         except ValueError as error:
             raise Unreachable(f"{address!r} is not host:port: {error}") from error
         try:
             await self._greet(connection)
         except BaseException as error:
-            connection.endpoint.abort(ConnectionLost(f"the greeting of {address} failed: {error}"))
+            lost = ConnectionLost(f"the greeting of {address} failed: {error}")
+            connection.endpoint.abort(lost, wanted=isinstance(error, asyncio.CancelledError))
             raise
         return connection
 
@@ -97,6 +112,8 @@ class Pool:
             del self._connections[connection.address]
             if not self._closed:
                 self._on_lost(connection, error)
+                if connection.endpoint.heard:  # at once: name servers drop the routes of a dead broker, and nobody would find out
+                    self._begin(connection.address)
 
     async def close(self) -> None:
         """Close all connections; requests that wait fail."""

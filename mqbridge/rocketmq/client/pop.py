@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
+from mqbridge.net.connectivity import level_of
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.pop_receipts import batch_acks, make_receipts, popped_topic
@@ -146,7 +147,7 @@ class Popper:
         try:
             await self.acknowledge(others)
         except ClusterError as error:
-            log.info("%d messages with other tags come again: %s", len(others), error)
+            log.log(level_of(error, logging.INFO), "%d messages with other tags come again: %s", len(others), error)
         return Popped(wanted, header.rest_num)
 
     # --- acknowledging ----------------------------------------------------------------------------------------------

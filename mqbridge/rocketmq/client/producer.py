@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
+from mqbridge.net.connectivity import level_of
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.names import check_group, check_topic
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage, encode_batch
@@ -221,7 +222,7 @@ class Producer:
         except ClusterError as error:
             if self._known is None or error.failure is Failure.FATAL:
                 raise
-            log.info("%s is used by the last route that was known: %s", self.topic, error)
+            log.log(level_of(error, logging.INFO), "%s is used by the last route that was known: %s", self.topic, error)
             return self._known
         if route is not None:
             self._known = route

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, ProtocolError, RemoteProtocolError, ServerRefused
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client import pulling
 from mqbridge.rocketmq.client.budget import Account, Budget, Charge
@@ -269,7 +270,7 @@ class PullLoop:
 
     async def _pause(self, error: MqbridgeError) -> None:
         delay = self._errors.delay()
-        log.warning("%s: pulling goes on in %.1f s: %s", self._name, delay, error)
+        log.log(level_of(error, logging.WARNING), "%s: pulling goes on in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
             self._context.look_again()
         await asyncio.sleep(delay)

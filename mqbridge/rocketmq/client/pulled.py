@@ -14,6 +14,7 @@ _SYS_FLAG_AT = 39
 """The byte of a record with the lowest eight bits of its sysFlag."""
 _INNER_BATCH = 128
 _FIRST_AT = 20
+_BORN_AT = 40
 
 
 class Pulled:
@@ -72,6 +73,11 @@ class Pulled:
     def first_stored(self) -> int:
         """The offset of the first record in `body`."""
         return int.from_bytes(self.body[_FIRST_AT : _FIRST_AT + 8], signed=True)
+
+    @property
+    def published_ms(self) -> int | None:
+        """When the first record in `body` was born; None where there is none."""
+        return int.from_bytes(self.body[_BORN_AT : _BORN_AT + 8], signed=True) or None
 
     def until(self, end: int) -> "Pulled":
         """What of it is before this offset, where it was read without `tags`."""

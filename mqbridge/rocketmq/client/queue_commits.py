@@ -5,6 +5,7 @@ import logging
 from typing import Protocol
 
 from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.net.connectivity import level_of
 from mqbridge.rocketmq.client.brokers import twice
 from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
 from mqbridge.rocketmq.client.offsets import OffsetStore
@@ -38,7 +39,13 @@ class QueueCommits:
         try:
             await twice(self._save)
         except (ClusterError, ProtocolError) as error:
-            log.warning("%s: offset %d could not be committed: %s", self._name, self._state.acknowledged, error)
+            log.log(
+                level_of(error, logging.WARNING),
+                "%s: offset %d could not be committed: %s",
+                self._name,
+                self._state.acknowledged,
+                error,
+            )
 
     async def _save(self) -> None:
         state = self._state

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.route import TopicRoute, read_route
@@ -93,7 +94,7 @@ class Routes:
         except ClusterError as error:
             if known is None or error.failure is Failure.FATAL:
                 raise
-            log.info("%s is used by the last route that was known: %s", topic, error)
+            log.log(level_of(error, logging.INFO), "%s is used by the last route that was known: %s", topic, error)
             route = None
         if route is None and (route := self._known.get(topic)) is not None:
             self._in_vain_at[topic] = asyncio.get_running_loop().time()
@@ -125,7 +126,8 @@ class Routes:
         if route is None:
             if before is not None and self._watchers.get(topic):
                 if topic not in self._orphans:
-                    log.warning("no name server knows topic %s any more; its last route is kept", topic)
+                    level = logging.DEBUG if self._name_servers.connectivity.missing else logging.WARNING
+                    log.log(level, "no name server knows topic %s any more; its last route is kept", topic)
                     self._orphans.add(topic)
                 self._asked_at.pop(topic)  # so that `get` asks again, and says so
             else:
@@ -196,7 +198,13 @@ class Routes:
         try:
             await self.get(topic, fresh=True)
         except ClusterError as error:
-            log.warning("the route of %s could not be refreshed, trying again in %g s: %s", topic, self._refresh_s, error)
+            log.log(
+                level_of(error, logging.WARNING),
+                "the route of %s could not be refreshed, trying again in %g s: %s",
+                topic,
+                self._refresh_s,
+                error,
+            )
 
     def _forget(self) -> None:
         limit = asyncio.get_running_loop().time() - FORGET_S

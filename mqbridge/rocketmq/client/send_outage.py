@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mqbridge.errors import MqbridgeError, ServerRefused
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.rocketmq.wire.codes import Status
 
 log = logging.getLogger(__name__)
@@ -20,8 +21,8 @@ AVOID_S = 5.0
 class SendOutage:
     """From a queue's first failure to the next message that is stored; `name` is the queue's, for people."""
 
-    def __init__(self, name: str, max_elapsed_s: float | None) -> None:
-        self._name, self._max_elapsed_s = name, max_elapsed_s
+    def __init__(self, name: str, max_elapsed_s: float | None, connectivity: Connectivity) -> None:
+        self._name, self._max_elapsed_s, self._connectivity = name, max_elapsed_s, connectivity
         self._time: Callable[[], float] = asyncio.get_running_loop().time
         self._backoff = Backoff(FIRST_RETRY_S, MOST_RETRY_S)
         self._since: float | None = None
@@ -52,9 +53,9 @@ class SendOutage:
             self._backoff.reset()
 
     async def wait(self, error: MqbridgeError) -> None:
-        """Pause before the next try. Says why once per outage; a broker that is busy is no news."""
-        level = logging.DEBUG if self._told or is_busy(error) else logging.WARNING
-        self._told = True
+        """Pause before the next try. Says why once per outage; a broker that is busy, or away with its cluster, is no news."""
+        level = logging.DEBUG if self._told or is_busy(error) else self._connectivity.level_of(error, logging.WARNING)
+        self._told |= level > logging.DEBUG
         log.log(level, "sending to %s goes on later: %s", self._name, error)
         await asyncio.sleep(self._backoff.delay())
 

@@ -47,7 +47,7 @@ class PartitionSendQueue:
         self._barred_by: MqbridgeError | None = None
         self._address: str | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._outage = SendOutage(shown(queue), context.max_elapsed_s)
+        self._outage = SendOutage(shown(queue), context.max_elapsed_s, context.client.connectivity)
         self._doubted: list[tuple[SendRequest, ServerRefused]] = []
         self._loop = asyncio.get_running_loop()
 
@@ -157,6 +157,7 @@ class PartitionSendQueue:
             self._take_back(request)
         else:
             self._waiting.appendleft(request)
+            self._client.connectivity.retries += 1
             if isinstance(error, ServerRefused) and doubtful:
                 self._doubted.append((request, error))
         if self._outage.failed():

@@ -6,6 +6,7 @@ offsets) goes through the administrators' web API, when `admin_url` is set.
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -26,7 +27,8 @@ from mqbridge.adapter import (
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.net.dial import split_address
+from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.dial import speaking, split_address
 from mqbridge.ranges import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
@@ -44,6 +46,11 @@ from mqbridge.tubemq.mapping.preview import preview
 from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.wire.text import PartitionRef
 
+MAX_TOPIC_CHARS = 64
+MAX_GROUP_CHARS = 1024
+_TOPIC = re.compile(r"[a-zA-Z]\w+", re.ASCII)
+"""What Masters let be created."""
+
 
 class TubeMQ:
     """One configured cluster: a producer's view of it, kept current, and the connections that all ends share."""
@@ -58,6 +65,8 @@ class TubeMQ:
             list_topics=has_admin,
             group_topics=MAX_TOPICS,
         )
+        self._addresses = [split_address(address, DEFAULT_PORT) for address in config.masters]
+        self.connectivity = Connectivity(name, self._addresses)
         self._config = config
         self._zone = ZoneInfo(config.time_zone)
         self._admin: Operator | None = None
@@ -73,11 +82,12 @@ class TubeMQ:
     async def connect(self) -> None:
         """Register a producer with the Master."""
         config = self._config
-        self._sessions = Sessions(timeout_s=config.request_timeout)
-        addresses = [split_address(address, DEFAULT_PORT) for address in config.masters]
-        routes = Routes(Masters(addresses, self._sessions), heartbeat_s=config.heartbeat)
+        self.connectivity.open()
+        self._sessions = Sessions(timeout_s=config.request_timeout, connectivity=self.connectivity)
+        routes = Routes(Masters(self._addresses, self._sessions), heartbeat_s=config.heartbeat)
         try:
-            await routes.start()
+            with speaking("a TubeMQ Master", ", ".join(config.masters)):
+                await routes.start()
         except BaseException:
             await self._sessions.close()
             raise
@@ -89,6 +99,7 @@ class TubeMQ:
 
     async def close(self, deadline: float | None = None) -> None:
         """Close what was opened; what is only polite (to say goodbye, to sweep) is left out after the deadline."""
+        self.connectivity.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
                 if self._reader is not None:
@@ -112,9 +123,13 @@ class TubeMQ:
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create it, spread over the Brokers that are online, or grow it; waits until it accepts messages."""
-        if partitions < 1:
-            raise ConfigError(f"topic {topic!r} cannot have {partitions} partitions", hint="Give it one at least")
+        _check_topic(topic, partitions)
         await self._administrator("create topics").create(topic, partitions)
+
+    async def check_create(self, topic: str, partitions: int) -> None:
+        """Whether it is a name, the web interface answers and takes the token, and a Broker is online."""
+        _check_topic(topic, partitions)
+        await self._administrator("create topics").check_change()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset, the same for partitions of one store. Without `admin_url` Brokers say it to a reader."""
@@ -143,11 +158,17 @@ class TubeMQ:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
-        for topic in spec.topics:
-            await self._view.topic(topic)
+        await self.check_inbound(spec)
         consumer = self._member(spec)
         await consumer.start()
         return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
+
+    async def check_inbound(self, spec: InboundSpec) -> None:
+        """Whether the topics are there, and the group's name is one."""
+        for topic in spec.topics:
+            await self._view.topic(topic)
+        if not spec.group.strip() or len(spec.group) > MAX_GROUP_CHARS:
+            raise ConfigError(f"{spec.group[:80]!r} cannot be a group", hint=f"Give it 1 to {MAX_GROUP_CHARS} characters")
 
     def _member(self, spec: InboundSpec) -> Consumer:
         return Consumer(
@@ -184,7 +205,9 @@ class TubeMQ:
 
     def _administrator(self, what: str) -> Operator:
         if self._admin is None:
-            raise ClusterError(f"cluster {self.name!r} cannot {what}: set admin_url", Failure.FATAL)
+            raise ClusterError(
+                f"cluster {self.name!r} cannot {what}: set admin_url (--at URL?admin=http://HOST:PORT)", Failure.FATAL
+            )
         return self._admin
 
     async def _names(self, topic: str) -> list[str]:
@@ -203,6 +226,16 @@ class TubeMQ:
         if name not in names:
             raise ClusterError(f"topic {topic!r} has no partition {name}", Failure.FATAL)
         return names.index(name)
+
+
+def _check_topic(topic: str, partitions: int) -> None:
+    if not _TOPIC.fullmatch(topic) or len(topic) > MAX_TOPIC_CHARS:
+        raise ConfigError(
+            f"{topic[:80]!r} cannot be a topic of TubeMQ",
+            hint=f"Use a letter, then letters, digits and _, {MAX_TOPIC_CHARS} characters at most",
+        )
+    if partitions < 1:
+        raise ConfigError(f"topic {topic!r} cannot have {partitions} partitions", hint="Give it one at least")
 
 
 def _priority(spec: InboundSpec) -> int | None:

@@ -1,13 +1,13 @@
 """The configuration of a TubeMQ cluster."""
 
 from typing import Any, Self
-from urllib.parse import parse_qs
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from mqbridge.adapter import ClusterModel
 from mqbridge.config.units import Duration
+from mqbridge.config.urls import ADMIN, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.tubemq.client.master import DEFAULT_PORT
 
@@ -50,10 +50,10 @@ class TubeMQCluster(ClusterModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`tubemq://host:8715[,host:8715][?admin=http://host:8080]`; a short heartbeat, because a person waits."""
-        masters, _, query = url.removeprefix("tubemq://").partition("?")
-        given = parse_qs(query).get("admin")
-        return cls(masters=tuple(masters.split(",")), admin_url=given[0] if given else None, heartbeat=URL_HEARTBEAT)
+        """`tubemq://host:8715[,host:8715][?admin=http://host:8080&admin_token=…]`; a short heartbeat, because a person waits."""
+        masters, settings = split_url(url, cls, without={"masters"}, short=ADMIN)
+        addresses = masters.removeprefix("tubemq://").rstrip("/")
+        return cls.model_validate({"heartbeat": URL_HEARTBEAT} | settings | {"masters": addresses})
 
     @field_validator("masters", mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
+from mqbridge.tubemq.client.range_reader import left_out
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
@@ -55,10 +56,7 @@ class TubeMQLane:
         self.revoked = held.revoked
         self._held, self._zone = held, zone
         self._skip: tuple[int, int] | None = None
-        """After a seek: the offset of a pack, and how many of its messages are left out. A Broker begins with whole packs.
-
-        It says nothing of a pack that begins elsewhere, which is what a Broker gives that no longer knows that offset.
-        """
+        """After a seek: the offset of a pack, and how many messages behind it are left out. Brokers begin with whole packs."""
 
     @property
     def caught_up(self) -> bool:
@@ -106,8 +104,8 @@ class TubeMQLane:
     async def seek(self, position: Position) -> None:
         """Register anew at the position's offset. Messages of its pack that lie before it are left out."""
         offset, skip = position
-        await self._held.seek(offset)
-        self._skip = (offset, skip)
+        begin = await self._held.seek(offset)
+        self._skip = left_out(offset, skip, begin, self._held.max_offset)
 
     async def release(self, deadline: float | None = None) -> None:
         """Give the partition back."""

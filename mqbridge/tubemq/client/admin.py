@@ -18,6 +18,8 @@ READY_TIMEOUT_S = 90.0
 """A new topic opens after the Broker's next heartbeats, on some versions only after a fixed 35 s."""
 READY_POLL_S = 0.5
 USER = "mqbridge"
+UNAUTHORIZED = "unauthorized"
+"""In the text of the refusal of a wrong token, which has no code of its own."""
 SYSTEM_TOPICS = frozenset({"__offset_history__"})
 
 
@@ -72,6 +74,17 @@ class Admin:
             for broker in changed:
                 await self._change("admin_reload_broker_configure", brokerId=broker, modifyUser=USER)
         await self._opened(topic, partitions)
+
+    async def check_change(self) -> None:
+        """Whether topics could be made now; changes nothing. Raises ClusterError: FATAL for a token that is missing or wrong."""
+        try:
+            # It names no Broker, so it is refused in any case; the Master looks at the token first.
+            await self._change("admin_reload_broker_configure", modifyUser=USER)
+        except ServerRefused as error:
+            if UNAUTHORIZED in str(error):
+                raise
+        if not await self.brokers():
+            raise ClusterError("no Broker is online", Failure.RETRY)
 
     async def brokers(self) -> list[Node]:
         """The Brokers that are online."""
@@ -178,7 +191,9 @@ class Admin:
 
     async def _change(self, method: str, **parameters: object) -> None:
         if self._token is None:
-            raise ClusterError(f"{method} needs the Master's confModAuthToken: set admin_token", Failure.FATAL)
+            raise ClusterError(
+                f"{method} needs the Master's confModAuthToken: set admin_token (--at: &admin_token=TOKEN)", Failure.FATAL
+            )
         await self._call(self._url, method, parameters, [("confModAuthToken", self._token)])
 
     async def _broker(self, node: Node, method: str, **parameters: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -77,7 +78,7 @@ class BrokerHeartbeats:
             answer = await session.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)
             failures = [parse_failure(text) for text in answer.failureInfo]
         except (ClusterError, ProtocolError) as error:
-            log.warning("a heartbeat to Broker %s failed: %s", broker, error)
+            log.log(level_of(error, logging.WARNING), "a heartbeat to Broker %s failed: %s", broker, error)
             return
         if not answer.success:
             log.warning("a heartbeat to Broker %s was refused with %d: %s", broker, answer.errCode, answer.errMsg)

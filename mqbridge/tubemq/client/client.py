@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Self
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import split_address
 from mqbridge.tubemq.client.admin import Admin
 from mqbridge.tubemq.client.balanced import BalancedConsumer
@@ -60,7 +61,8 @@ class TubeMQClient:
         self._routes: Routes | None = None
 
     async def __aenter__(self) -> Self:
-        sessions = Sessions(**self._settings)
+        name = ",".join(f"{host}:{port}" for host, port in self._addresses)
+        sessions = Sessions(**self._settings, connectivity=Connectivity(name, self._addresses))
         self._stack.push_async_callback(sessions.close)
         self._masters = Masters(self._addresses, sessions)
         return self

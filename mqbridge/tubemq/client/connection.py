@@ -11,7 +11,7 @@ queue longer.
 import asyncio
 from collections.abc import Callable
 
-from mqbridge.errors import ConnectionLost, RequestTimeout, ServerRefused
+from mqbridge.errors import ConnectionLost, PeerSilent, RequestTimeout, ServerRefused
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.tubemq.client.stats import CallCounters
 from mqbridge.tubemq.wire.frame import measure, split_frame
@@ -126,7 +126,7 @@ class Connection(Endpoint):
             self._counters.late += 1
             on_answer(RequestTimeout(f"{self._address} did not answer {METHOD_NAMES[method]} within {self._timeout_s:g} s"))
         if late and is_silent:
-            self.abort(ConnectionLost(f"{self._address} has been silent for {self._timeout_s:g} s"), discard=True)
+            self.abort(PeerSilent(f"{self._address} has been silent for {self._timeout_s:g} s"), discard=True)
         elif self.waiting and self._timer is None:
             self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 

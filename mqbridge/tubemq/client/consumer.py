@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError, RequestTimeout
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.bound import Bound
 from mqbridge.tubemq.client.group_consumer import GroupConsumer
@@ -148,6 +149,6 @@ class Consumer(GroupConsumer):
         try:
             partition = await self.held_partitions.take(ref, offset)
         except MqbridgeError as error:
-            log.warning("%s was assigned to us but could not be taken: %s", ref, error)
+            log.log(level_of(error, logging.WARNING), "%s was assigned to us but could not be taken: %s", ref, error)
             return
         self._new.put_nowait(partition)

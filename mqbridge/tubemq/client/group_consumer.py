@@ -8,6 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.balanced_membership import BalancedMembership
 from mqbridge.tubemq.client.held_partitions import HeldPartitions
@@ -57,7 +58,7 @@ class GroupConsumer(ABC):
             async with asyncio.timeout_at(deadline):
                 await self._member.leave()
         except (ClusterError, ProtocolError, TimeoutError) as error:
-            log.info("the Master was not told that %s left: %s", self._member.client_id, error)
+            log.log(level_of(error, logging.INFO), "the Master was not told that %s left: %s", self._member.client_id, error)
 
     async def _join(self) -> None:
         """Register with the Master, also when it has forgotten us."""
@@ -74,7 +75,13 @@ class GroupConsumer(ABC):
                 if isinstance(error, ServerRefused) and error.failure is Failure.FATAL and error.code != codes.TOPIC_NOT_DEPLOYED:
                     self._fail(error)
                     return
-                log.warning("a heartbeat of group %s failed, retrying in %g s: %s", self._member.group, RETRY_S, error)
+                log.log(
+                    level_of(error, logging.WARNING),
+                    "a heartbeat of group %s failed, retrying in %g s: %s",
+                    self._member.group,
+                    RETRY_S,
+                    error,
+                )
                 await asyncio.sleep(RETRY_S)
             else:
                 await self._until_next()

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MappingError, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.connection import Answer
 from mqbridge.tubemq.client.routes import Routes
@@ -248,6 +249,7 @@ class Line:
         self._again.sort(key=attrgetter("number"))
         self._waiting.extendleft(reversed(self._again))
         self._way.counters.retried += len(self._again)
+        self._way.routes.masters.sessions.connectivity.retries += len(self._again)
         self._again.clear()
         error, self._again_for = self._again_for, None
         self._recover(error)
@@ -293,7 +295,7 @@ class Line:
 
     def _say(self, error: MqbridgeError) -> None:
         """Once per outage; a full memory store is no news."""
-        level = logging.DEBUG if self._troubled or _only_full(error) else logging.WARNING
+        level = logging.DEBUG if self._troubled or _only_full(error) else level_of(error, logging.WARNING)
         self._troubled = True
         log.log(level, "sending to %s partition %s goes on later: %s", self._way.topic, self._name, error)
 

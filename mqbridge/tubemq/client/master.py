@@ -16,6 +16,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
+from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
@@ -143,6 +144,6 @@ async def retried(what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         except ClusterError as error:
             if not left or error.failure is Failure.FATAL:
                 raise
-            log.warning("%s failed, %d tries left: %s", what, left, error)
+            log.log(level_of(error, logging.WARNING), "%s failed, %d tries left: %s", what, left, error)
             await asyncio.sleep(REGISTER_PAUSE_S)
     raise AssertionError("unreachable")

@@ -27,6 +27,7 @@ from mqbridge.errors import (
     ServerRefused,
     Unreachable,
 )
+from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
@@ -140,7 +141,7 @@ class HeldPartition:
             except _DOUBT as error:
                 delay = self._pacing.failed()
                 self.counters.failures += 1
-                log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
+                log.log(level_of(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
             except ServerRefused as error:
                 self.counters.failures += 1
                 self._refused(error)
@@ -210,7 +211,7 @@ class HeldPartition:
             self.lose(LaneRevoked(f"{self} was lost: {error}"))
             return
         delay = self._pacing.refused(error.code)
-        log.warning("fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
+        log.log(level_of(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
 
     # --- committing -------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,7 @@ class HeldPartition:
         try:
             await self.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
-            log.info("a commit for %s comes with the next get instead: %s", self, error)
+            log.log(level_of(error, logging.INFO), "a commit for %s comes with the next get instead: %s", self, error)
 
     # --- registering ------------------------------------------------------------------------------------------------
 
@@ -247,21 +248,23 @@ class HeldPartition:
         """
         return await self._registration.register(read_status, offset)
 
-    async def start_at(self, read_status: int, offset: int) -> None:
+    async def start_at(self, read_status: int, offset: int) -> int:
         """Like `register`, and exactly at `offset`: when the Broker no longer holds that, `fetch` raises GapError.
 
         An offset beyond the end, which a Broker that lost its memory may leave behind, becomes the end, and that is logged.
+        Returns where the Broker begins.
         """
-        await self._registration.start_at(read_status, offset)
+        return await self._registration.start_at(read_status, offset)
 
-    async def seek(self, offset: int) -> None:
-        """Go on reading at `offset`, also after a GapError; a pack that is out is forgotten.
+    async def seek(self, offset: int) -> int:
+        """Go on reading at `offset`, also after a GapError; a pack that is out is forgotten. Returns where the Broker goes on.
 
         Raises LaneRevoked, and ClusterError, after which everything is as it was before.
         """
         async with self._one_request:
-            await self._registration.seek(offset)
+            given = await self._registration.seek(offset)
             self._pacing.clear()
+            return given
 
     def heartbeat_failed(self, code: int, run: int) -> None:
         """The Broker said in a heartbeat that was sent in that run that it does not count this partition as ours."""

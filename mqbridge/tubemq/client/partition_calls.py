@@ -6,6 +6,7 @@ What the answers mean is the business of `partition_reader`, `partition_commits`
 import logging
 
 from mqbridge.errors import ClusterError, ProtocolError, ServerRefused, Unreachable
+from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire import codes, rpc
@@ -71,7 +72,7 @@ class PartitionCalls:
         try:
             await self.give_back(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
-            log.info("%s could not be given back, its Broker will notice: %s", self, error)
+            log.log(level_of(error, logging.INFO), "%s could not be given back, its Broker will notice: %s", self, error)
             return isinstance(error, (ServerRefused, Unreachable))
         return True
 

@@ -9,6 +9,7 @@ import logging
 from typing import Protocol
 
 from mqbridge.errors import ClusterError, ServerRefused, Unreachable
+from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
@@ -60,19 +61,24 @@ class PartitionRegistration:
         """Take the partition at its Broker, from `offset` when there is one. Raises ServerRefused, ClusterError."""
         return await self._take_patiently(read_status, offset, None)
 
-    async def start_at(self, read_status: int, offset: int) -> None:
-        """Take the partition exactly at `offset`: a later one is a gap, an earlier one is logged."""
+    async def start_at(self, read_status: int, offset: int) -> int:
+        """Take the partition at exactly `offset`: a later one is a gap, an earlier one is logged. Returns which it is."""
         answer = await self._take_patiently(read_status, offset, offset)
         if (given := answer.currOffset) < offset:
             log.warning("%s starts at offset %d, the last that its Broker knows, and not at %d", self._calls, given, offset)
+        return given
 
-    async def seek(self, offset: int) -> None:
-        """Go on at `offset`. Raises LaneRevoked, and ClusterError, after which everything is as it was before."""
+    async def seek(self, offset: int) -> int:
+        """Go on at `offset`; returns where the Broker goes on.
+
+        Raises LaneRevoked, and ClusterError, after which everything is as it was before.
+        """
         if self._state.is_over:
             self._state.check()
-        await self.start_at(0, offset)
+        given = await self.start_at(0, offset)
         if self._state.is_over:
             self._state.check()
+        return given
 
     async def renew(self) -> bool:
         """After the Broker has forgotten us, or a request was given up. False while the Master does not answer.
@@ -118,7 +124,7 @@ class PartitionRegistration:
                 occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
                 if not left or (occupied and left < REGISTER_TRIES - 1):
                     raise
-                log.info("taking %s failed, trying again: %s", self._calls, error)
+                log.log(level_of(error, logging.INFO), "taking %s failed, trying again: %s", self._calls, error)
                 await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
             if self._state.is_over:
                 self._state.check()

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError
+from mqbridge.net.connectivity import level_of
 from mqbridge.tubemq.client.master import Masters, client_id
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -27,6 +28,17 @@ ALL_STORES = 303
 
 Place = tuple[int, int]
 """The offset of a pack, and the index of a message behind it."""
+
+
+def left_out(offset: int, index: int, begin: int, end: int) -> Place | None:
+    """Which messages a position leaves out of a partition that the Broker begins at `begin`, when its store ended at `end`.
+
+    None of a pack that begins elsewhere: that is what a Broker gives that no longer knows the offset. And none that came after
+    the position was made: each of those before has an entry of the index, unless the Broker lost it.
+    """
+    if begin != offset:
+        return None
+    return offset, min(index, max(0, end - offset) // INDEX_ENTRY_BYTES)
 
 
 class PackSlice(NamedTuple):
@@ -83,8 +95,8 @@ async def read_range(
     """
     partition = await _open(masters, ref, group)
     try:
-        await partition.start_at(0, begin[0])
-        reader = _Range(partition, begin, end)
+        given = await partition.start_at(0, begin[0])
+        reader = _Range(partition, left_out(*begin, given, partition.max_offset) or (given, 0), end)
         while not reader.is_done:
             for found in await reader.step():
                 yield found
@@ -114,7 +126,7 @@ class _Range:
         try:
             behind = await partition.commit(consumed=True)
         except ClusterError as error:
-            log.info("%s is read once more, because its end is not known: %s", partition, error)
+            log.log(level_of(error, logging.INFO), "%s is read once more, because its end is not known: %s", partition, error)
             return []
         if pack is None:
             self._found_nothing(behind)

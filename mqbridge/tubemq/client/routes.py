@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
+from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
@@ -89,7 +90,7 @@ class Routes:
             request = CloseRequestP2M(clientId=self.client_id, authInfo=self.masters.certificate())
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
         except (ClusterError, ProtocolError) as error:
-            log.info("the Master was not told that producer %s is gone: %s", self.client_id, error)
+            log.log(level_of(error, logging.INFO), "the Master was not told that producer %s is gone: %s", self.client_id, error)
 
     async def topic(self, topic: str) -> TopicRoute:
         """The route of a topic, from now on kept current. Raises ServerRefused (FATAL) when the Master knows no such topic.
@@ -140,7 +141,12 @@ class Routes:
             try:
                 await self.refresh()
             except (ClusterError, ProtocolError) as error:
-                log.warning("a producer heartbeat failed, trying again in %g s: %s", self._heartbeat_s, error)
+                log.log(
+                    level_of(error, logging.WARNING),
+                    "a producer heartbeat failed, trying again in %g s: %s",
+                    self._heartbeat_s,
+                    error,
+                )
 
     async def _register(self) -> None:
         request = RegisterRequestP2M(

@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 from google.protobuf.message import Message
 
 from mqbridge.errors import ConnectionLost
+from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection import Answer, Connection, OnAnswer
@@ -34,7 +35,16 @@ M = TypeVar("M", bound=Message)
 class Session:
     """One server. `post` needs a connection that is up (`connected()`); `call` makes it."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = REQUEST_TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+        connectivity: Connectivity | None = None,
+    ) -> None:
+        self._connectivity = connectivity or Connectivity(f"{host}:{port}")
         self.host, self.port = host, port
         self.address = f"{host}:{port}"
         self.local_host = ""
@@ -76,7 +86,9 @@ class Session:
         if self._closed:
             raise ConnectionLost(f"the session to {self.address} is closed")
         make = partial(Connection, self.address, self._timeout_s, self.counters, self._on_lost)
-        connection = cast(Connection, await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S))
+        link = Link(self._connectivity, self.host, self.port)
+        made = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S, link=link)
+        connection = cast(Connection, made)
         if self._closed:
             await connection.close()
             raise ConnectionLost(f"the session to {self.address} was closed")

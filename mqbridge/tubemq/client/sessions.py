@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.session import REQUEST_TIMEOUT_S, Session
 
@@ -25,7 +26,9 @@ class Sessions:
         tls: ssl.SSLContext | None = None,
         shared: bool = True,
         idle_s: float = IDLE_S,
+        connectivity: Connectivity | None = None,
     ) -> None:
+        self.connectivity = connectivity or Connectivity("tubemq")
         self._timeout_s, self._tls, self._shared, self._idle_s = timeout_s, tls, shared, idle_s
         self._sessions: dict[tuple[str, int, str], Session] = {}
         self._reclaiming: asyncio.Task[None] | None = None
@@ -35,7 +38,9 @@ class Sessions:
         key = host, port, "" if self._shared else partition
         session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[key] = Session(host, port, timeout_s=self._timeout_s, tls=self._tls)
+            session = self._sessions[key] = Session(
+                host, port, timeout_s=self._timeout_s, tls=self._tls, connectivity=self.connectivity
+            )
             if self._reclaiming is None:
                 self._reclaiming = spawn(self._reclaim(), "tubemq idle connections")
         return session

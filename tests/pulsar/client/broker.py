@@ -75,10 +75,13 @@ class Broker:
         """The newest connection."""
         return self.links[-1]
 
-    async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **_: Any) -> Endpoint:
+    async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **more: Any) -> Endpoint:
         if host in self.unreachable:
-            raise Unreachable(f"{host}:{port} is not there")
+            error = Unreachable(f"{host}:{port} is not there")
+            more["link"].failed(error)
+            raise error
         endpoint = make()
+        endpoint.link = more["link"]
         link = Link(self, host, endpoint)
         self.links.append(link)
         endpoint.connection_made(link)

@@ -53,6 +53,8 @@ class Store(Broker):
         self.highest: dict[tuple[str, str], int] = {}
         self.names: dict[tuple[Link, int], tuple[str, str]] = {}
         self.readers: list[Reader] = []
+        self.schemas: defaultdict[str, list[pb.Schema]] = defaultdict(list)
+        """By topic, each version once."""
         self.seen = 0
         self.cut_at = 0
         self.answer_first = False
@@ -67,6 +69,9 @@ class Store(Broker):
             BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self._on_redeliver,
             BaseCommand.CLOSE_CONSUMER: self._on_close_consumer,
             BaseCommand.GET_LAST_MESSAGE_ID: self._on_last,
+            BaseCommand.SEEK: self._on_seek,
+            BaseCommand.GET_SCHEMA: self._on_schema,
+            BaseCommand.GET_OR_CREATE_SCHEMA: self._on_new_schema,
         }
 
     def receive(self, link: Link, frame: Frame) -> None:
@@ -174,6 +179,15 @@ class Store(Broker):
         )
         self._say(link, getLastMessageIdResponse=answer)
 
+    def _on_seek(self, link: Link, frame: Frame) -> None:
+        """As the broker does: the cursor goes there, and what was acknowledged behind it is forgotten."""
+        asked = frame.command.seek
+        reader = self._reader(link, asked.consumer_id)
+        reader.cursor.mark = reader.next = max(0, ids.entry_id(asked.message_id)[1])
+        reader.cursor.acked.clear()
+        self._say(link, success=pb.CommandSuccess(request_id=asked.request_id))
+        self._dispatch()
+
     def _on_redeliver(self, link: Link, frame: Frame) -> None:
         asked = frame.command.redeliverUnacknowledgedMessages
         reader = self._reader(link, asked.consumer_id)
@@ -182,6 +196,26 @@ class Store(Broker):
         else:
             reader.next = reader.cursor.mark
         self._dispatch()
+
+    # --- schemas ----------------------------------------------------------------------------------------------------
+
+    def _on_new_schema(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.getOrCreateSchema
+        known = self.schemas[asked.topic]
+        if asked.schema not in known:
+            known.append(asked.schema)
+        answer = pb.CommandGetOrCreateSchemaResponse(
+            request_id=asked.request_id, schema_version=known.index(asked.schema).to_bytes(8, "big")
+        )
+        self._say(link, getOrCreateSchemaResponse=answer)
+
+    def _on_schema(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.getSchema
+        newest = len(self.schemas[asked.topic]) - 1
+        answer = pb.CommandGetSchemaResponse(
+            request_id=asked.request_id, schema=self.schemas[asked.topic][newest], schema_version=newest.to_bytes(8, "big")
+        )
+        self._say(link, getSchemaResponse=answer)
 
     def _on_close_consumer(self, link: Link, frame: Frame) -> None:
         asked = frame.command.close_consumer

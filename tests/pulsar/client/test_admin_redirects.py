@@ -165,6 +165,16 @@ async def test_credentials_do_not_go_to_others(web):
     assert ["authorization" in one.headers for one in web.at(STRANGER)] == [False]
 
 
+@pytest.mark.parametrize("listed", [b"no list", b"7", b'["a b:x"]', b"[]"])
+async def test_credentials_do_not_go_on_where_brokers_are_not_listed(web, listed):
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=listed) if request.url.path == f"{BASE}/brokers" else to(OWNER)(request)
+
+    web.services = {FIRST: answer, OWNER: fine}
+    assert await web.client(secret(FIRST)).call("GET", "/clusters") == {"said": "yes"}
+    assert ["authorization" in one.headers for one in web.at(OWNER)] == [False]
+
+
 async def test_credentials_do_not_go_where_everybody_can_read_them(web):
     web.services = {"https://first:8443": to(OWNER), OWNER: fine}
     await web.client("https://me:secret@first:8443").call("GET", "/clusters")

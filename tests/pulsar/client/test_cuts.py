@@ -1,20 +1,27 @@
 """The connection is cut at every step of a whole conversation: nothing hangs, nothing is lost, nothing is there twice."""
 
 import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from mqbridge.errors import ClusterError
 from mqbridge.pulsar.client import attachment, lookup, producer
 from mqbridge.pulsar.client import connection as connections
+from mqbridge.pulsar.client.client import PulsarClient
+from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.publication import Publication
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.subscription import Subscription, Types, reader
+from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
 from mqbridge.pulsar.wire.chunks import is_chunk
-from mqbridge.pulsar.wire.entry import decode_entry
+from mqbridge.pulsar.wire.entry import Entry, decode_entry
+from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
-from tests.pulsar.client.broker import scripted_client
-from tests.pulsar.client.store import Store
+from tests.pulsar.client.broker import Link, scripted_client
+from tests.pulsar.client.store import LEDGER, Store
 
 TOPIC = "persistent://public/default/t"
 LARGE = bytes(range(256)) * 9
@@ -59,6 +66,140 @@ async def converse(kind: int) -> list[bytes]:
     await consumer.close()
     await client.close()
     return seen
+
+
+# --- other conversations ----------------------------------------------------------------------------------------------
+
+
+COUNT = 6
+NUMBERS = [b"%d" % number for number in range(COUNT)]
+
+
+async def filled(client: PulsarClient) -> None:
+    sender = client.producer(TOPIC, Publication("me"))
+    await asyncio.gather(*(sender.send(MessageMetadata(), payload) for payload in NUMBERS))
+    await sender.close()
+
+
+async def take(consumer: Consumer, count: int) -> list[Entry]:
+    return [await consumer.receive() for _ in range(count)]
+
+
+async def acknowledged(consumer: Consumer, entry: Entry) -> None:
+    consumer.acknowledge_up_to(entry.place)
+    while True:
+        try:
+            await consumer.confirm_acks()
+        except ClusterError:
+            await asyncio.sleep(0.001)
+        else:
+            return
+
+
+async def seek(client: PulsarClient) -> None:
+    await filled(client)
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    entries = await take(consumer, 4)
+    await consumer.seek(ids.EARLIEST)
+    assert [entry.payload for entry in await take(consumer, COUNT)] == NUMBERS
+    await consumer.seek(entries[3].place)
+    again = await take(consumer, COUNT - 3)
+    assert [entry.payload for entry in again] == NUMBERS[3:]
+    await acknowledged(consumer, again[-1])
+    await consumer.close()
+
+
+async def redelivery(client: PulsarClient) -> None:
+    await filled(client)
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    entries = await take(consumer, COUNT)
+    await acknowledged(consumer, entries[1])
+    consumer.redeliver()
+    again = await take(consumer, COUNT - 2)
+    assert [entry.payload for entry in again] == NUMBERS[2:]
+    await acknowledged(consumer, again[-1])
+    await consumer.close()
+
+
+async def reading(client: PulsarClient) -> None:
+    await filled(client)
+    consumer = await client.consumer(TOPIC, reader(ids.EARLIEST))
+    entries = await take(consumer, COUNT)
+    assert [entry.payload for entry in entries] == NUMBERS
+    assert await consumer.last_id() == (entries[-1].ledger, entries[-1].entry)
+    assert not await consumer.has_more()
+    await consumer.close()
+
+
+async def schema(client: PulsarClient) -> None:
+    version = await client.register_schema(TOPIC, schemas.STRING)
+    registered = await client.schema(TOPIC)
+    assert registered is not None
+    assert (registered.version, registered.schema) == (version, schemas.STRING) == (bytes(8), schemas.STRING)
+
+
+OTHERS = {seek: 12, redelivery: 10, reading: 9, schema: 4}
+"""Each with the fewest commands that it takes."""
+
+
+@pytest.mark.parametrize("answer_first", [False, True], ids=["unheard", "unanswered"])
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: other.__name__)
+async def test_a_cut_at_every_step_of(
+    store: Store, other: Callable[[PulsarClient], Awaitable[None]], answer_first: bool, monkeypatch
+):
+    """Until a conversation ends without meeting the cut: each run before was cut."""
+    for step in itertools.count(1):
+        store = Store(max_message_size=1000)
+        store.cut_at, store.answer_first = step, answer_first
+        monkeypatch.setattr(connections, "dial", store.dial)
+        client = scripted_client(operation=10.0)
+        try:
+            async with asyncio.timeout(30):
+                await other(client)
+        except BaseException as error:
+            error.add_note(f"cut at step {step}")
+            raise
+        finally:
+            await client.close()
+        assert len(store.logs[TOPIC]) in {0, COUNT}
+        assert len(store.schemas[TOPIC]) <= 1
+        if store.seen < step:
+            break
+    assert step > OTHERS[other]
+
+
+class ClosesFirst(Store):
+    """Closes the consumer to seek, as a broker does, and loses the connection before the first answer to SEEK."""
+
+    seeks = 0
+
+    def _on_seek(self, link: Link, frame: Frame) -> None:
+        self.seeks += 1
+        close = pb.CommandCloseConsumer(consumer_id=frame.command.seek.consumer_id, request_id=2**64 - 1)
+        link.send(close_consumer=close)
+        if self.seeks == 1:
+            link.loop.call_soon(link.drop)
+        else:
+            super()._on_seek(link, frame)
+        self.readers.clear()
+
+
+async def test_a_seek_is_asked_again_when_the_consumer_was_closed_and_the_answer_lost(store: Store, monkeypatch):
+    """Nobody else would subscribe anew: the seek comes first, and has no connection any more."""
+    store = ClosesFirst()
+    monkeypatch.setattr(connections, "dial", store.dial)
+    client = scripted_client()
+    await filled(client)
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(consumer, 4)
+    await consumer.seek((LEDGER, 2))
+    assert [entry.payload for entry in await take(consumer, COUNT - 2)] == NUMBERS[2:]
+    assert store.seeks == 2
+    await consumer.close()
+    await client.close()
+
+
+# --- what the broker has ----------------------------------------------------------------------------------------------
 
 
 def stored(store: Store) -> list[bytes]:

@@ -251,6 +251,26 @@ async def test_once_open_it_reconnects_for_as_long_as_it_takes(broker: Broker):
     await client.close()
 
 
+async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_counted(broker: Broker, client, frames, caplog):
+    caplog.set_level("INFO")
+    broker.on[BaseCommand.SEND] = silent
+    producers = [client.producer(f"{TOPIC}-{number}") for number in range(5)]
+    sent = [one for producer in producers for one in send(producer, b"a", b"b")]
+    await until(lambda: len(frames) == 10)
+    connectivity = client._pool.connectivity
+    broker.unreachable = {"broker"}
+    broker.link.drop()
+    await until(lambda: connectivity.failures > 3)
+    assert connectivity.away_s is not None
+    broker.on[BaseCommand.SEND] = broker.store
+    broker.unreachable = set()
+    await asyncio.gather(*sent)
+    assert (connectivity.away_s, connectivity.reconnects, connectivity.retries) == (None, 1, 10)
+    said = [(record.levelname, record.name) for record in caplog.records]
+    assert said == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
+    await asyncio.gather(*(producer.close() for producer in producers))
+
+
 async def test_closed_while_being_opened_it_tries_again(broker: Broker, client):
     def close_first(link, frame):
         link.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))

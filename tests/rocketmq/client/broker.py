@@ -84,13 +84,16 @@ class Cluster:
         """What sends of this kind said, in the order of arrival."""
         return [SendHeader.decode(command.ext) for command in self.asked[code]]
 
-    async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **_: Any) -> Endpoint:
+    async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **more: Any) -> Endpoint:
         address = f"{host}:{port}"
         self.dialled.append(address)
         await asyncio.sleep(0)
         if address in self.unreachable:
-            raise Unreachable(f"{address} cannot be reached")
+            error = Unreachable(f"{address} cannot be reached")
+            more["link"].failed(error)
+            raise error
         endpoint = make()
+        endpoint.link = more["link"]
         link = Link(self, address, endpoint)
         self.links.append(link)
         endpoint.connection_made(link)

@@ -117,6 +117,7 @@ async def test_a_farewell_never_overtakes_a_heartbeat_that_was_cut_short(cluster
 
 
 async def test_they_are_repeated_and_outlive_brokers_that_fail(cluster: Cluster, caplog):
+    caplog.set_level("DEBUG")  # a broker that cannot be reached is said once, for its cluster
     client = scripted_client(heartbeat=0.01, request=0.05)
     await client.connect()
     await client.routes.get(TOPIC)

@@ -320,6 +320,22 @@ async def test_a_lost_connection_sends_the_same_again(cluster: Cluster, producer
     assert same[0] == same[1] == same[2]
 
 
+async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_counted(
+    cluster: Cluster, client: RocketmqClient, producer: Producer, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    cluster.on[SINGLE] = in_turn(hangs_up, store)
+    cluster.unreachable.add(A)
+    sent = send(producer, b"1", b"2", b"3")
+    await until(lambda: client.connectivity.failures > 3)
+    assert client.connectivity.away_s is not None
+    cluster.unreachable.clear()
+    await asyncio.gather(*sent)
+    assert (client.connectivity.away_s, client.connectivity.retries) == (None, 1)
+    said = [(record.levelname, record.name) for record in caplog.records]
+    assert said == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
+
+
 async def test_a_stored_message_whose_answer_was_lost_is_stored_twice(cluster: Cluster, producer: Producer):
     def stores_and_hangs_up(link, request):
         link.open, was = False, link.open
@@ -400,14 +416,36 @@ async def test_name_servers_are_not_needed_while_brokers_stay(cluster: Cluster, 
 async def test_a_forgetful_name_server_is_no_end(cluster: Cluster, producer: Producer):
     await asyncio.gather(*send(producer, b"1"))
     cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
+    cluster.unreachable.add(A)  # or it is connected again at once, and the route is not asked for
     cluster.link_to(A).drop()
     await asyncio.sleep(0.01)
     sent = send(producer, b"2")
     asked = len(cluster.asked[ROUTE])
     await until(lambda: len(cluster.asked[ROUTE]) > asked + 2)
     cluster.on[ROUTE] = route
+    cluster.unreachable.clear()
     await asyncio.gather(*sent)
     assert bodies(cluster) == [b"1", b"2"]
+
+
+async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_it(
+    cluster: Cluster, client: RocketmqClient, producer: Producer, caplog: pytest.LogCaptureFixture
+):
+    """Nobody would dial it again before the next heartbeat."""
+    caplog.set_level("INFO")
+    await asyncio.gather(*send(producer, b"1"))
+    cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
+    cluster.unreachable.add(A)
+    cluster.link_to(A).drop()
+    await until(lambda: client.connectivity.away_s is not None)
+    sent = send(producer, b"2")
+    asked = len(cluster.asked[ROUTE])
+    await until(lambda: len(cluster.asked[ROUTE]) > asked + 2)
+    assert [(record.levelname, record.name) for record in caplog.records] == [("WARNING", "mqbridge.net.connectivity")]
+    cluster.on[ROUTE] = route
+    cluster.unreachable.clear()
+    await asyncio.gather(*sent)
+    assert (client.connectivity.away_s, bodies(cluster)) == (None, [b"1", b"2"])
 
 
 async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: RocketmqClient, producer: Producer):

@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from mqbridge.errors import ConnectionLost, RequestTimeout
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.payload import checksum
@@ -242,6 +243,7 @@ class Model:
         self.broker, self.master, self.faults = ModelBroker(), ModelMaster(topics), Faults()
         self.sessions: dict[tuple[str, int], ModelSession] = {}
         self.away: set[tuple[str, int]] = set()
+        self.connectivity = Connectivity("model")
         broker, master = self.broker, self.master
         self.handlers: dict[int, tuple[type[Message], Callable[[Any], Message]]] = {
             rpc.PRODUCER_REGISTER: (m.RegisterRequestP2M, master.producer_register),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.balanced import BalancedConsumer
 from mqbridge.tubemq.client.consumer import Consumer
@@ -302,3 +302,34 @@ async def test_closing_a_member_leaves_nothing_that_the_master_just_assigned(tur
         await asyncio.sleep(0)
     await member.close()
     assert not model.broker.owners
+
+
+async def test_a_partition_that_is_taken_away_after_a_gap_is_left_alone() -> None:
+    """Until then it is kept alive; after that no seek takes it again, outside of everything, and nothing is asked of it."""
+    model = Model({"demo": 2})
+    for number in range(2):
+        model.broker.deleted["demo", number] = 280
+    first = Consumer(model.masters(), "g", ["demo"], heartbeat_s=0.003)
+    await first.start()
+    assignments = first.assignments()
+    held = [await asyncio.wait_for(anext(assignments), 20) for _ in range(2)]
+    for partition in held:
+        partition.state.stop(GapError("lost data", (280, 0)))
+    beats = model.faults.counts[rpc.PARTITION_HEARTBEAT]
+    await until(lambda: model.faults.counts[rpc.PARTITION_HEARTBEAT] > beats + 2)
+    second = Consumer(model.masters(), "g", ["demo"], heartbeat_s=0.003)
+    await second.start()
+    taken = await asyncio.wait_for(anext(second.assignments()), 20)
+    (lost,) = [partition for partition in held if partition.ref == taken.ref]
+    (kept,) = [partition for partition in held if partition is not lost]
+    asked = model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]
+    for attempt in (lost.seek(280), lost.fetch(), lost.look(), lost.poll()):
+        with pytest.raises(LaneRevoked):
+            await attempt
+    assert (model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]) == asked
+    assert model.broker.owners["g", "demo", lost.ref.partition] == taken.client_id
+    assert list(first.held_partitions.held.values()) == [kept]
+    with pytest.raises(GapError):
+        await kept.fetch()
+    await second.close()
+    await first.close()

@@ -4,15 +4,18 @@ Requests wait until the machine says what becomes of them. One that is given up 
 """
 
 import asyncio
+from datetime import UTC
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
-from mqbridge.tubemq.client import partition_commits, partition_reader
+from mqbridge.message import Batch, Partition
+from mqbridge.tubemq.adapter.inbound import TubeMQLane
+from mqbridge.tubemq.client import partition_commits, partition_reader, partition_registration
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
@@ -44,6 +47,8 @@ DRAIN = 300
 """Requests that suffice to read all of it, whatever came before."""
 
 
+OUTAGE = 4
+"""Requests that fail in a row: more than REGISTER_TRIES, as it is set here."""
 LUCK = st.integers(0, 3)
 """What ends a run or begins another happens only when this is 0: else nothing would grow old enough to go wrong."""
 
@@ -112,6 +117,8 @@ class PartitionMachine(RuleBasedStateMachine):
     """`low` is the first message that is not acknowledged; every pack has to begin there or before."""
 
     lag_bytes = 0
+    by_lane = False
+    """Read, settled and moved by the gateway's lane, else by the partition itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +134,12 @@ class PartitionMachine(RuleBasedStateMachine):
         self.context = self.run(self.made())
         self.tasks: dict[str, asyncio.Task[Any]] = {}
         self.pack: Pack | None = None
-        self.strayed = False
+        self.batch: Batch | None = None
+        self.strayed = self.was_reset = False
+        self.moved_to = 0
+        """Where others moved the group to, until something from there on was read."""
+        self.begin: tuple[int, int] | None = None
+        """A position to move to before anything is read, as checkpoints and people have it."""
         self.assign()
 
     async def made(self) -> Context:
@@ -149,7 +161,7 @@ class PartitionMachine(RuleBasedStateMachine):
                 del self.tasks[name]
                 getattr(self, f"{name}_done")(task)
         if not self.tasks.keys() & {"register", "fetch", "seek", "commit"} and self.pack is None and self.is_readable:
-            self.start("fetch", self.partition.fetch())
+            self.start("fetch", self.lane.receive() if self.by_lane else self.partition.fetch())
 
     def start(self, name: str, coroutine: Any) -> None:
         self.tasks[name] = self.loop.create_task(coroutine)
@@ -166,35 +178,50 @@ class PartitionMachine(RuleBasedStateMachine):
             return HeldPartition(self.context, REF, fresh_id=self.strayed)
 
         self.partition = self.run(take())
+        self.lane = TubeMQLane(self.partition, Partition("c", "demo", REF.name, 0), UTC)
         self.start("register", self.partition.register(0))
 
     # --- what came of it --------------------------------------------------------------------------------------------
 
     def register_done(self, task: "asyncio.Task[Any]") -> None:
+        if task.cancelled():
+            return
         error = task.exception()
         assert error is None or isinstance(error, ClusterError)
         if error is None:  # what was deleted before is not this run's loss
             self.low = max(self.low, task.result().currOffset // STEP)
+        if error is None and self.begin is not None and not self.partition.state.is_over:
+            self.move_to(*self.begin)
+
+    def move_to(self, target: int, left_out: int) -> None:
+        self.target, self.left_out, self.begin, self.may_be_moved = target, left_out, None, True
+        self.start("seek", self.seeking())
 
     def fetch_done(self, task: "asyncio.Task[Any]") -> None:
         if task.cancelled():
             return
         error = task.exception()
         if isinstance(error, GapError):
-            assert self.broker.deleted.get(("demo", 0), 0) > self.low * STEP, "a gap where nothing was lost"
+            is_lost = self.broker.deleted.get(("demo", 0), 0) > self.low * STEP
+            assert is_lost or self.was_reset, "a gap where nothing was lost"
             assert self.partition.state.lease is STOPPED
         elif error is not None:
             assert isinstance(error, LaneRevoked)
         else:
-            pack: Pack = task.result()
+            found = task.result()
+            pack: Pack = found.handle if self.by_lane else found
             begin = pack.offset // STEP
-            assert begin <= self.low, f"messages {self.low} to {begin - 1} were skipped"
+            first = begin + (found.first[1] if self.by_lane else 0)
+            assert first <= self.low, f"messages {self.low} to {first - 1} were skipped"
+            self.batch = found if self.by_lane else None
+            if first >= self.moved_to:
+                self.moved_to = 0
             assert [message.messageId for message in pack.messages] == list(range(begin, begin + len(pack.messages)))
             self.pack = pack
 
     def commit_done(self, task: "asyncio.Task[Any]") -> None:
         if not task.cancelled() and task.exception() is None:
-            self.low = task.result() // STEP
+            self.low = max(task.result() // STEP, self.moved_to)
             self.pack = None
         elif not task.cancelled():
             assert isinstance(task.exception(), ClusterError)
@@ -206,10 +233,14 @@ class PartitionMachine(RuleBasedStateMachine):
         if task.cancelled() or task.exception() is not None:
             assert task.cancelled() or isinstance(task.exception(), (ClusterError, LaneRevoked))
             return
-        self.low, self.pack = min(self.target, self.end), None
+        # A position beyond the end is one that the Broker lost: nothing of what comes there now is left out.
+        self.low, self.pack, self.moved_to = min(self.target + self.left_out, self.end), None, 0
 
     def release_done(self, task: "asyncio.Task[Any]") -> None:
         assert task.exception() is None
+        assert self.partition.state.is_over
+
+    revoke_done = release_done
 
     # --- what the network does --------------------------------------------------------------------------------------
 
@@ -241,6 +272,14 @@ class PartitionMachine(RuleBasedStateMachine):
             self.wire.late.append((method, body))
         future.set_exception(ConnectionLost("cut") if is_cut else RequestTimeout("silence"))
         self.go_on()
+
+    @precondition(lambda self: self.wire.waiting)
+    @rule(luck=LUCK)
+    def outage(self, luck: int) -> None:
+        """Whatever is tried, nothing arrives, for longer than a seek or a registration tries."""
+        for _ in range(0 if luck else OUTAGE):
+            if self.wire.waiting:
+                self.give_up(is_cut=True, arrives="never")
 
     @precondition(lambda self: self.wire.late)
     @rule(data=st.data())
@@ -290,6 +329,32 @@ class PartitionMachine(RuleBasedStateMachine):
         before = state._before_get if state.pack is ASKED else state.pack
         return not self.lag_bytes or before in (PackState.NONE, PackState.REJECTED)
 
+    @rule(data=st.data(), luck=LUCK)
+    def reset_from_outside(self, data: st.DataObject, luck: int) -> None:
+        """An administrator moves the group, back or forth, whoever reads."""
+        if luck or KEY not in self.broker.confirmed:
+            return
+        to = data.draw(st.integers(self.broker.deleted.get(("demo", 0), 0) // STEP, self.end))
+        self.broker.confirmed[KEY] = to * STEP
+        self.broker.delta.pop(KEY, None)
+        self.moved(to)
+
+    @precondition(lambda self: self.partition.state.lease in (READING, STOPPED))
+    @rule(count=st.integers(0, 7), luck=LUCK)
+    def taken_by_another(self, count: int, luck: int) -> None:
+        """Our lease ended, and another member has read a part by now."""
+        if luck:
+            return
+        self.broker.owners[KEY] = "another"
+        self.broker.delta.pop(KEY, None)
+        self.broker.confirmed[KEY] = min(self.broker.confirmed.get(KEY, 0) + count * STEP, self.end * STEP)
+        self.moved(self.broker.confirmed[KEY] // STEP)
+
+    def moved(self, to: int) -> None:
+        self.low = max(self.low, to)
+        self.moved_to = to
+        self.may_be_moved = self.was_reset = True
+
     @precondition(lambda self: self.lag_bytes)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
@@ -323,14 +388,31 @@ class PartitionMachine(RuleBasedStateMachine):
             self.wire.carry_out(*self.wire.late.pop())
         if self.partition.pack is self.pack:
             if is_confirmed:
-                self.partition.confirm()
-                self.low = self.pack.offset // STEP + len(self.pack.messages)
-            else:
-                self.partition.reject()
+                self.low = max(self.pack.offset // STEP + len(self.pack.messages), self.moved_to)
+            self.say(is_confirmed)
         self.pack = None
         self.go_on()
 
-    @precondition(lambda self: self.partition.pack is self.pack is not None and not self.tasks.keys() & {"commit", "seek"})
+    def say(self, is_confirmed: bool) -> None:
+        if self.batch is None:
+            (self.partition.confirm if is_confirmed else self.partition.reject)()
+        else:
+            (self.lane.acknowledge if is_confirmed else self.lane.reject)(self.batch)
+
+    @precondition(lambda self: not self.by_lane and self.partition.pack is self.pack is not None and not self.tasks)
+    @rule()
+    def fetch_again(self) -> None:
+        """Without a word about the pack that is out: the same one, or a gap, and nothing else."""
+        assert self.pack is not None
+        self.low = min(self.low, self.pack.offset // STEP)
+        self.pack = None
+        self.go_on()
+
+    @precondition(
+        lambda self: (
+            not self.by_lane and self.partition.pack is self.pack is not None and not self.tasks.keys() & {"commit", "seek"}
+        )
+    )
     @rule()
     def commit(self) -> None:
         self.may_be_moved = True
@@ -358,21 +440,59 @@ class PartitionMachine(RuleBasedStateMachine):
     def seek(self, data: st.DataObject, luck: int) -> None:
         if luck:
             return
-        first = self.broker.deleted.get(("demo", 0), 0) // STEP
-        self.target = data.draw(st.integers(first, self.end))
-        self.may_be_moved = True
-        self.start("seek", self.partition.seek(self.target * STEP))
+        self.move_to(*self.position(data))
 
-    @precondition(lambda self: "release" not in self.tasks and "register" not in self.tasks and not self.partition.state.is_over)
-    @rule(luck=LUCK)
-    def release(self, luck: int) -> None:
+    def position(self, data: st.DataObject) -> tuple[int, int]:
+        """Of a message that is there, or was, before the Broker lost it; a lane's may count from further ahead."""
+        first = self.broker.deleted.get(("demo", 0), 0) // STEP
+        begin, end = data.draw(
+            st.sampled_from([(first, self.end), (max(first, self.end - 3), self.end), (self.end, self.end + 3)])
+        )
+        return data.draw(st.integers(begin, end)), data.draw(st.integers(0, 6)) if self.by_lane else 0
+
+    def seeking(self) -> Any:
+        if self.by_lane:
+            return self.lane.seek((self.target * STEP, self.left_out))
+        return self.partition.seek(self.target * STEP)
+
+    @precondition(lambda self: not self.tasks.keys() & {"release", "revoke", "register"} and not self.partition.state.is_over)
+    @rule(luck=LUCK, is_asked_for=st.booleans())
+    def release(self, luck: int, is_asked_for: bool = True) -> None:
+        """Given back by ourselves, or taken away by the Master; at whatever step."""
         if luck:
             return
-        self.start("release", self.partition.release())
+        if is_asked_for:
+            self.start("release", self.partition.release())
+        else:
+            self.start("revoke", self.partition.revoke())
+
+    @precondition(lambda self: "register" in self.tasks)
+    @rule(luck=LUCK)
+    def close_while_it_is_taken(self, luck: int) -> None:
+        if luck:
+            return
+        self.tasks["register"].cancel()
+        self.go_on()
+        if self.partition.has_strays:
+            self.context.strayed = True
+            self.start("release", self.partition.release())
+
+    @precondition(lambda self: self.partition.state.is_over and not self.tasks)
+    @rule()
+    def use_it_all_the_same(self) -> None:
+        """Whatever is tried on what is over: it says so, and the Broker hears nothing of it."""
+        for attempt in (self.partition.seek(0), self.partition.fetch(), self.partition.look(), self.lane.receive()):
+            task = self.loop.create_task(attempt)
+            self.go_on()
+            assert task.done()
+            assert isinstance(task.exception(), LaneRevoked)
+        assert not self.wire.waiting
 
     @precondition(lambda self: self.is_idle)
-    @rule()
-    def assign_again(self) -> None:
+    @rule(data=st.data())
+    def assign_again(self, data: st.DataObject) -> None:
+        if self.by_lane:
+            self.begin = self.position(data)
         self.take_over()
 
     @property
@@ -433,11 +553,11 @@ class PartitionMachine(RuleBasedStateMachine):
             elif state.lease is STOPPED and not self.tasks:
                 assert isinstance(state.why, GapError)
                 assert state.why.resume is not None
-                self.target, self.may_be_moved = state.why.resume[0] // STEP, True
+                resume = state.why.resume[0] // STEP
                 if self.broker.owners.get(KEY, self.partition.client_id) != self.partition.client_id:
                     self.broker.owners.pop(KEY)  # a late registration's lease, which nobody keeps: it ends by itself
                     self.broker.delta.pop(KEY, None)
-                self.start("seek", self.partition.seek(self.target * STEP))
+                self.move_to(resume, 0)
             elif self.is_idle:
                 self.take_over()
             else:
@@ -452,9 +572,20 @@ class FarBehind(PartitionMachine):
     lag_bytes = partition_reader.FAR_BEHIND_BYTES + 1
 
 
-@pytest.mark.parametrize("machine", [PartitionMachine, FarBehind], ids=["well", "far behind"])
+class ByLane(PartitionMachine):
+    """As the gateway reads it, from positions inside of packs."""
+
+    by_lane = True
+
+    @initialize(data=st.data())
+    def begin_somewhere(self, data: st.DataObject) -> None:
+        self.begin = self.position(data)
+
+
+@pytest.mark.parametrize("machine", [PartitionMachine, FarBehind, ByLane], ids=["well", "far behind", "by lane"])
 def test_nothing_is_skipped_whatever_gets_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch, 0.0)
+    monkeypatch.setattr(partition_registration, "REGISTER_TRIES", 2)  # what takes five failures in a row would never be seen
     monkeypatch.setattr(partition_commits, "COMMIT_AFTER_S", 0.0)
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
 

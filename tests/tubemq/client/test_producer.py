@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client import line, producer
 from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.producer import Sender
@@ -64,6 +65,7 @@ class FakeProducer:
         self.sessions = self.routes = self.masters = self
         self.client_id, self.host, self.visit_token = "p1", "192.0.2.2", 7
         self.refreshed = 0
+        self.connectivity = Connectivity("fake")
 
     def to(self, host: str, port: int, partition: str = "") -> Any:
         return self.broker
@@ -102,6 +104,16 @@ async def test_order_is_kept_across_retries(outcome: int | Exception) -> None:
     assert broker.stored == bodies(6)
     assert all(isinstance(result, SendResult) for result in results)
     assert broker.most == 1
+    await sender.close()
+
+
+async def test_what_is_sent_again_is_counted_and_an_outage_is_told_by_its_cluster_alone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    broker = FakeBroker(200, ConnectionLost("gone"), ConnectionLost("gone"), 200)
+    sender = sender_to(broker)
+    await asyncio.gather(*(sender.send("1:0", body) for body in bodies(3)))
+    assert sender.routes.masters.sessions.connectivity.retries == 2
+    assert caplog.records == []
     await sender.close()
 
 

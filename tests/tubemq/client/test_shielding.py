@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client import shielding, spread
 from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.producer import Sender
@@ -165,6 +166,7 @@ class Cluster:
         self.found = {broker.id: FakeSession(broker) for broker in BROKERS[:count]}
         self.sessions = self.routes = self.masters = self
         self.client_id, self.host, self.visit_token = "p1", "192.0.2.2", 7
+        self.connectivity = Connectivity("fake")
         self.route = TopicRoute("demo")
         deployments = tuple((broker.id, 2, 1) for broker in BROKERS[:count])
         self.route.learn(TopicInfo("demo", deployments, 1 << 20), {broker.id: broker for broker in BROKERS})

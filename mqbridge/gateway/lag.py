@@ -1,0 +1,116 @@
+"""How far each route's group is behind its source, by partition, asked of the source cluster now and then.
+
+What is counted is the cluster's own backlog of the group, in the cluster's own unit, so it is the same number whoever asks:
+several gateways of one group show the same lag, and it stays there when the route has stopped. Where the cluster cannot count it
+(TubeMQ and Pulsar without `admin_url`), the lag is not known, and the reason is shown instead.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mqbridge.adapter import Cluster, Operations, Start, dense_backlog
+from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.gateway.route import Route
+from mqbridge.message import Position
+
+log = logging.getLogger(__name__)
+
+FIRST_S, EVERY_S, PAUSE_S = 1.0, 10.0, 0.05
+"""Before the first round, between rounds, and between two topics of a round: at most twenty topics are asked for a second."""
+PATIENCE_S = 10.0
+"""For the answers about one topic."""
+
+Place = tuple[str, str]
+"""Topic and partition."""
+
+
+@dataclass(slots=True)
+class Lag:
+    """Of one route, when it was last known."""
+
+    unit: str = ""
+    partitions: dict[Place, int] = field(default_factory=dict)
+    measured_at: float | None = None
+    """Loop time; None for never."""
+    problem: str | None = None
+    """Why the last round could not tell."""
+
+    @property
+    def total(self) -> int:
+        """Over all partitions."""
+        return sum(self.partitions.values())
+
+
+class Watched(Protocol):
+    """Whose lag is watched: a gateway."""
+
+    clusters: dict[str, Cluster]
+    routes: list[Route]
+
+
+class LagWatch:
+    """The lag of every route by name, kept current by `run`."""
+
+    def __init__(self, gateway: Watched) -> None:
+        self._gateway = gateway
+        self._lags: dict[str, Lag] = {}
+
+    def of(self, route: Route) -> Lag:
+        """What is known of a route."""
+        return self._lags.setdefault(route.name, Lag())
+
+    async def run(self) -> None:
+        """Ask again and again, until cancelled."""
+        await asyncio.sleep(FIRST_S)
+        while True:
+            for route in list(self._gateway.routes):
+                await self._measure(route)
+            await asyncio.sleep(EVERY_S)
+
+    async def _measure(self, route: Route) -> None:
+        lag = self.of(route)
+        try:
+            lag.unit, lag.partitions = await self._ask(route)
+            lag.measured_at, lag.problem = asyncio.get_running_loop().time(), None
+        except TimeoutError:
+            lag.problem = f"no answer within {PATIENCE_S:g} s"
+        except MqbridgeError as error:
+            lag.problem = str(error)
+        except Exception as error:  # noqa: BLE001 - a bug of an adapter must not end the others' lag
+            lag.problem = repr(error)
+        if lag.problem is not None:
+            log.debug("the lag of route %s is not known: %s", route.name, lag.problem)
+
+    async def _ask(self, route: Route) -> tuple[str, dict[Place, int]]:
+        """The unit, and what is counted in it. Raises MqbridgeError, TimeoutError."""
+        name = route.config.source.cluster
+        cluster = self._gateway.clusters.get(name)
+        operations = None if cluster is None else cluster.operations
+        if cluster is None or operations is None:
+            raise ClusterError(f"cluster {name!r} does not tell it; set admin_url", Failure.FATAL)
+        found: dict[Place, int] = {}
+        for topic in list(route.targets):
+            async with asyncio.timeout(PATIENCE_S):
+                counted = await _backlog(cluster, operations, topic, route)
+            found |= {(topic, partition): count for partition, count in counted.items()}
+            await asyncio.sleep(PAUSE_S)
+        return operations.backlog_unit, found
+
+
+async def _backlog(cluster: Cluster, operations: Operations, topic: str, route: Route) -> Mapping[str, int]:
+    """By partition name. A partition of ours that the group has not committed yet is counted from where the group begins."""
+    source = route.config.source
+    counted = await operations.backlog(topic, source.group)
+    uncommitted = _held(route, topic) - counted.keys()
+    if not uncommitted or source.start is not Start.EARLIEST:
+        return counted
+    bounds = {name: one for name, one in (await cluster.bounds(topic)).items() if name in uncommitted and len(one.next) == 1}
+    begins: dict[str, Position] = {name: one.first for name, one in bounds.items()}
+    return {**counted, **dense_backlog(begins, bounds)}
+
+
+def _held(route: Route, topic: str) -> Collection[str]:
+    return {partition.name for partition in (*route.deliveries, *route.stopped) if partition.topic == topic}

@@ -1,0 +1,81 @@
+"""The metrics page: every family there is, read when the page is asked for.
+
+Nothing is counted twice: the hot path adds to plain numbers once per batch (`delivery/counters.py`), and reading makes samples.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mqbridge.delivery.counters import BUCKETS_S, Histogram
+from mqbridge.gateway.metrics import clusters, ends, routes
+from mqbridge.gateway.metrics.family import Family, Shown
+
+SIMPLE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+}
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """Every metric, in the order of the page."""
+    return (
+        *clusters.clusters(),
+        *ends.lags(),
+        *ends.targets(),
+        *routes.states(),
+        *routes.totals(),
+        *routes.times(),
+        *clusters.process(),
+    )
+
+
+class GatewayCollector(Collector):
+    """Samples of everything that is declared, at the moment of asking."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        for family in families():
+            yield _filled(family, self._shown)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not read a gateway that has not begun."""
+        return []
+
+
+def _filled(family: Family, shown: Shown) -> Metric:
+    if family.kind == "histogram":
+        histograms = HistogramMetricFamily(family.name, family.text, labels=family.labels)
+        for labels, value in family.read(shown):
+            assert isinstance(value, Histogram)  # noqa: S101 - by its kind
+            histograms.add_metric(labels, _buckets(value), value.seconds)
+        return histograms
+    made = SIMPLE[family.kind](family.name, family.text, labels=family.labels)
+    for labels, value in family.read(shown):
+        assert not isinstance(value, Histogram)  # noqa: S101 - by its kind
+        made.add_metric(labels, float(value))
+    return made
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Upper bounds and how often it took at most so long, as Prometheus wants them."""
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    return list(zip(bounds, accumulate(map(float, histogram.counts)), strict=True))
+
+
+def make_registry(shown: Shown) -> CollectorRegistry:
+    """A registry of our own: nothing global, so that tests and embedders can run several gateways."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(GatewayCollector(shown))
+    return registry

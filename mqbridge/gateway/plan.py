@@ -1,0 +1,247 @@
+"""What routes would do if they were started now: topics that exist, that would be made or grown, and what refuses them.
+
+Changes nothing. `run` validates the plan of every route before it creates anything, `check --connect` shows the same plan: a
+refusal stands here once, and both give it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel
+
+from mqbridge.adapter import Cluster, InboundSpec, OutboundSpec, Topic
+from mqbridge.config.options.partition_rule import PartitionRule
+from mqbridge.config.options.route import Route
+from mqbridge.config.options.target import Target
+from mqbridge.config.problems import ConfigErrors
+from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
+from mqbridge.gateway.cautions import TopicUse, group_maker
+from mqbridge.gateway.topic_selection import select_from
+from mqbridge.routing.partitions import advice, misplaced, partitions_made, partitions_needed
+from mqbridge.routing.topics import Selected, render
+
+TopicKey = tuple[str, str]
+"""Cluster and topic."""
+
+
+@dataclass(slots=True)
+class PlannedTopic:
+    """A topic to be written: how many partitions it has (0: it is missing), and how many it will have."""
+
+    cluster: str
+    topic: str
+    have: int
+    count: int
+    why: str = ""
+    """Why it gets more partitions than its source has; empty where it does not."""
+
+    @property
+    def change(self) -> str:
+        """What becomes of it, for people; empty when it stays as it is."""
+        if self.count == self.have:
+            return ""
+        label = f"{self.cluster}/{self.topic}"
+        what = f"grows from {self.have} to {self.count} partitions" if self.have else f"is created with {self.count} partitions"
+        return f"{label} {what}{self.why}"
+
+
+@dataclass(slots=True)
+class PlannedSource:
+    """A source topic and its targets, in the order of the configuration."""
+
+    selected: Selected
+    topic: Topic
+    targets: list[PlannedTopic] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Plan:
+    """The plan of one route. `problems` keep it from starting."""
+
+    route: Route
+    sources: list[PlannedSource] = field(default_factory=list)
+    changes: dict[TopicKey, PlannedTopic] = field(default_factory=dict)
+    """What would be made or grown, besides what routes before it make."""
+    groups: dict[TopicKey, tuple[str, ...]] = field(default_factory=dict)
+    """Those that are made with targets, where they are missing."""
+    problems: list[MqbridgeError] = field(default_factory=list)
+    provisional: bool = False
+    """Rests on topics that another route is going to make: it has to be made again once they exist."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What would be made or grown, for people."""
+        return [planned.change for planned in self.changes.values()]
+
+    @property
+    def uses(self) -> list[TopicUse]:
+        """The topics that it reads and writes, to be asked what threatens their messages."""
+        source, letters = self.route.source, self.route.delivery.dead_letter
+        found = [TopicUse(source.cluster, one.selected.topic, source.group) for one in self.sources]
+        written = dict.fromkeys((target.cluster, target.topic) for one in self.sources for target in one.targets)
+        found += [TopicUse(*key, None, self.groups.get(key, ())) for key in written]
+        return found if letters is None else [*found, TopicUse(letters.cluster, letters.topic)]
+
+
+def refuse(plans: Sequence[Plan]) -> None:
+    """Raise what keeps these routes from starting: ConfigError or ClusterError, with every problem in its text.
+
+    Failures that retrying helps are raised only when there are no others: those need a person.
+    """
+    problems = [problem for plan in plans for problem in plan.problems]
+    if lasting := [problem for problem in problems if not helps_to_retry(problem)]:
+        problems = lasting
+    if len(problems) == 1:
+        raise problems[0]
+    if problems and all(isinstance(problem, ConfigError) for problem in problems):
+        raise ConfigErrors([problem for problem in problems if isinstance(problem, ConfigError)])
+    if problems:
+        raise ClusterError("\n".join(map(str, problems)), Failure.FATAL if lasting else Failure.RETRY)
+
+
+def helps_to_retry(error: Exception) -> bool:
+    """Whether the same may succeed later, without anybody changing anything."""
+    return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}
+
+
+def outbound_spec(route: Route, topic: str, options: BaseModel | None) -> OutboundSpec:
+    """How a route writes into a topic."""
+    delivery = route.delivery
+    return OutboundSpec(
+        topic=topic,
+        ordered=delivery.order == "partition",
+        stamp_origin=delivery.stamp_origin,
+        max_elapsed_s=delivery.retry.max_elapsed,
+        options=options,
+    )
+
+
+class Planner:
+    """Plans routes one after the other, each knowing what those before it are going to make.
+
+    `clusters` are connected; one that is missing there is a problem of the routes that use it, which may pass.
+    """
+
+    def __init__(self, clusters: Mapping[str, Cluster]) -> None:
+        self._clusters = clusters
+        self._topics: dict[TopicKey, PlannedTopic] = {}
+        """All that are to be written, so far."""
+
+    async def plan(self, route: Route) -> Plan:
+        """Look at the route's topics. Raises nothing that is expected: that stands in `problems`."""
+        plan = Plan(route)
+        for name in sorted(route.clusters - self._clusters.keys()):
+            plan.problems.append(ClusterError(f"route {route.name!r}: its cluster {name!r} cannot be reached"))
+        source = self._clusters.get(route.source.cluster)
+        if source is None:
+            return plan
+        try:
+            await self._sources(plan, source)
+            letters = route.delivery.dead_letter
+            if letters is not None and letters.cluster in self._clusters:
+                await self._written(plan, PlannedTopic(letters.cluster, letters.topic, 0, 1), None, create=True)
+            await self._group(plan, source)
+        except MqbridgeError as error:
+            plan.problems.append(error)
+        return plan
+
+    # --- sources ------------------------------------------------------------------------------------------------------
+
+    async def _sources(self, plan: Plan, source: Cluster) -> None:
+        missing: list[str] = []
+        to_come = [topic for cluster, topic in self._topics if cluster == source.name]
+        for selected in await select_from(source, plan.route, to_come):
+            topic = await self._source(plan, source, selected.topic)
+            if topic is None:
+                missing.append(selected.topic)
+                continue
+            planned = PlannedSource(selected, topic)
+            plan.sources.append(planned)
+            for target in plan.route.targets:
+                if target.cluster in self._clusters:
+                    planned.targets.append(await self._target(plan, target, planned))
+        if missing:
+            one = len(missing) == 1
+            plan.problems.append(
+                ClusterError(
+                    f"route {plan.route.name!r}: the topic{'' if one else 's'} {', '.join(map(repr, missing))} "
+                    f"do{'es' if one else ''} not exist in cluster {source.name!r}",
+                    Failure.FATAL,
+                )
+            )
+
+    async def _source(self, plan: Plan, source: Cluster, name: str) -> Topic | None:
+        topic = await source.describe(name)
+        to_come = self._topics.get((source.name, name))
+        if to_come is None or not to_come.change:
+            return topic
+        plan.provisional = True
+        return Topic(name, tuple(map(str, range(to_come.count)))) if topic is None else topic
+
+    async def _group(self, plan: Plan, source: Cluster) -> None:
+        """Whether the group can be joined, for topics that exist."""
+        config = plan.route.source
+        topics = tuple(one.selected.topic for one in plan.sources)
+        if topics and not plan.provisional and not plan.problems:
+            await source.check_inbound(
+                InboundSpec(topics, config.group, start=config.start, msg_types=config.msg_types, options=config.options)
+            )
+
+    # --- targets ------------------------------------------------------------------------------------------------------
+
+    async def _target(self, plan: Plan, target: Target, source: PlannedSource) -> PlannedTopic:
+        rule, partitions = target.partitions, len(source.topic.partitions)
+        needed, made = partitions_needed(rule, partitions), partitions_made(target, partitions)
+        why = f", {_because(made, partitions)}" if made > partitions and target.create is True else ""
+        wanted = PlannedTopic(target.cluster, render(target.topic, source.selected), 0, made, why)
+        group_maker(self._clusters[target.cluster], target.subscriptions)
+        if target.subscriptions:
+            plan.groups[wanted.cluster, wanted.topic] = target.subscriptions
+        planned = await self._written(plan, wanted, target.options, create=bool(target.create))
+        if planned.count and (missing := misplaced(rule, source.topic, planned.count)):
+            plan.problems.append(no_place(plan.route, target, planned.topic, source.selected.topic, missing, needed))
+        return planned
+
+    async def _written(self, plan: Plan, wanted: PlannedTopic, options: BaseModel | None, *, create: bool) -> PlannedTopic:
+        """A topic to be written, as it will be; what keeps it from becoming as wanted is a problem of the plan."""
+        cluster, key, needed = self._clusters[wanted.cluster], (wanted.cluster, wanted.topic), wanted.count
+        planned = self._topics.get(key)
+        if planned is None:
+            described = await cluster.describe(wanted.topic)
+            have = 0 if described is None else len(described.partitions)
+            planned = self._topics[key] = PlannedTopic(*key, have, have)
+        try:
+            if planned.count < needed and create and (cluster.capabilities.create_topics or not planned.count):
+                await cluster.check_create(wanted.topic, needed)
+                planned.count, planned.why = needed, wanted.why
+                plan.changes[key] = planned
+            elif not planned.count:
+                raise ClusterError("`create` is off", Failure.FATAL)
+            if planned.have:
+                outbound = await cluster.outbound(outbound_spec(plan.route, wanted.topic, options))
+                await outbound.close()
+        except MqbridgeError as error:
+            plan.problems.append(_unwritable(plan.route, planned, error))
+        return planned
+
+
+def _because(made: int, partitions: int) -> str:
+    return f"because the table names partition {made - 1} (the source has {partitions})"
+
+
+def _unwritable(route: Route, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:
+    label = f"{planned.cluster}/{planned.topic}"
+    what = f"{label} cannot be written" if planned.have else f"there is no topic {label}, and it cannot be made"
+    text = f"route {route.name!r}: {what}: {error}"
+    return ClusterError(text, error.failure) if isinstance(error, ClusterError) else ConfigError(text)
+
+
+def no_place(route: Route, target: Target, topic: str, source: str, missing: Mapping[str, str], needed: int) -> ConfigError:
+    """The refusal of a target that has no partition for some of the source's."""
+    rule: PartitionRule = target.partitions
+    partition, why = next(iter(missing.items()))
+    return ConfigError(
+        f"route {route.name!r}: {target.cluster}/{topic} has no place for partition {partition!r} of "
+        f"{route.source.cluster}/{source}: {why}",
+        hint=advice(rule, needed, missing, create=target.create),
+    )

@@ -1,0 +1,117 @@
+"""`make chaos`: faults drawn from a seed, against two instances of the gateway on real servers.
+
+python -m tests.chaos --seed 7 --seconds 60 --direction pulsar-rocketmq
+python -m tests.chaos --seed 1-10 --direction all        ten runs, each with a route for every direction
+python -m tests.chaos --seed 7 --show                    only print what would happen when
+python -m tests.chaos --seed 7 --only late,cut,roll      only faults of these kinds
+python -m tests.chaos --seed 7 --gateway DIR             the gateway of another checkout
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tests.chaos.run import Result, run
+from tests.chaos.schedule import DIRECTIONS, KINDS, WITHOUT_SERVERS, Schedule, draw
+from tests.chaos.systems import SYSTEMS, System
+from tests.kit import java
+from tests.kit.clusters import running
+from tests.kit.maven import say
+
+EVERY = "all"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--seed", type=_seeds, default=None, help="a number, or FIRST-LAST; drawn if not given")
+    top.add_argument("--seconds", type=float, default=60.0, help="how long faults come (60)")
+    top.add_argument(
+        "--direction",
+        type=_directions,
+        default=DIRECTIONS,
+        help=f"some of {', '.join(DIRECTIONS)}, all (default), or {WITHOUT_SERVERS}",
+    )
+    top.add_argument("--only", type=_kinds, default=(), help=f"some of {', '.join(kind.name for kind in KINDS)}")
+    top.add_argument("--logs", type=Path, default=Path("chaos-logs"), help="where the instances' logs are kept (chaos-logs)")
+    top.add_argument("--gateway", type=Path, default=None, help="another checkout, whose gateway is run")
+    top.add_argument("--show", action="store_true", help="print the schedule and end")
+    return top
+
+
+def main() -> None:
+    """Status 1 when a run failed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    arguments = parser().parse_args()
+    seeds = arguments.seed or range(int(time.time()), int(time.time()) + 1)
+    schedules = [draw(seed, arguments.seconds, arguments.direction, arguments.only) for seed in seeds]
+    if arguments.show:
+        for schedule in schedules:
+            print("\n".join(_plan(schedule)))
+        return
+    if set(arguments.direction) - {WITHOUT_SERVERS}:
+        java.build()
+    systems = {name: SYSTEMS[name]() for name in sorted({s for d in arguments.direction for s in d.split("-")})}
+    failed = 0
+    with running(list(systems.values())) as ready:
+        for future in ready:
+            future.result()
+        for schedule in schedules:
+            result = _one(schedule, systems, arguments.logs, arguments.gateway)
+            failed += bool(result.problems)
+    sys.exit(1 if failed else 0)
+
+
+def _one(schedule: Schedule, systems: dict[str, System], logs: Path, gateway: Path | None) -> Result:
+    folder = (logs / f"{time.strftime('%m%d-%H%M%S')}-seed-{schedule.seed}").resolve()
+    folder.mkdir(parents=True)
+    for line in _plan(schedule):
+        say(line)
+    result = asyncio.run(run(schedule, systems, folder, gateway and gateway.resolve()))
+    lines = [*result.lines(), f"  the logs are in {folder}"]
+    (folder / "verdict.txt").write_text("\n".join([*_plan(schedule), *lines, ""]))
+    print("\n".join(lines), flush=True)
+    return result
+
+
+def _plan(schedule: Schedule) -> list[str]:
+    memory = ", ".join(f"{name} {size}" for name, size in schedule.in_flight_bytes.items())
+    first = "both instances begin" if schedule.second_instance else "instance a begins alone"
+    limits = f"{memory} in flight, {schedule.rate or 'any number of'} messages a second"
+    return [
+        f"seed {schedule.seed}, {schedule.seconds:g} s, {' '.join(schedule.directions)}",
+        f"{first}, {schedule.shutdown_s} s to stop in; {limits}; orderly: {str(schedule.orderly).lower()}",
+        f"{schedule.backlog} messages in each partition before the start, then {schedule.per_second} a second in each direction",
+        *map(str, schedule.events),
+    ]
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def _directions(text: str) -> tuple[str, ...]:
+    chosen = tuple(text.split(",")) if text not in ("", EVERY) else DIRECTIONS
+    known = (*DIRECTIONS, WITHOUT_SERVERS)
+    if unknown := set(chosen) - set(known):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
+    return chosen
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    chosen = tuple(filter(None, text.split(",")))
+    if unknown := set(chosen) - {kind.name for kind in KINDS}:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(kind.name for kind in KINDS)}")
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

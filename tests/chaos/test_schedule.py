@@ -1,0 +1,26 @@
+"""Schedules: the same for the same seed, and each kind of fault has what carries it out."""
+
+from __future__ import annotations
+
+from tests.chaos.faults import FAULTS
+from tests.chaos.schedule import DIRECTIONS, KINDS, draw
+
+
+def test_a_seed_gives_one_schedule_and_another_seed_another() -> None:
+    assert draw(1, 60, DIRECTIONS) == draw(1, 60, DIRECTIONS)
+    assert draw(1, 60, DIRECTIONS).events != draw(2, 60, DIRECTIONS).events
+
+
+def test_every_kind_of_fault_is_drawn_and_can_be_carried_out() -> None:
+    drawn = {event.kind.name for seed in range(20) for event in draw(seed, 60, DIRECTIONS).events}
+    assert drawn == {kind.name for kind in KINDS} == FAULTS.keys()
+
+
+def test_only_the_faults_that_were_asked_for_are_drawn() -> None:
+    assert {event.kind.name for event in draw(1, 200, DIRECTIONS, ("cut", "roll")).events} == {"cut", "roll"}
+
+
+def test_what_a_direction_does_not_have_is_not_struck() -> None:
+    events = [event for seed in range(20) for event in draw(seed, 60, ("tubemq-rocketmq",)).events]
+    assert not {event.kind.name for event in events} & {"unload", "move_running"}
+    assert {word for event in events for word in event.where} <= {"a", "b", "tubemq", "rocketmq", "tubemq-rocketmq"}

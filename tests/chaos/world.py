@@ -1,0 +1,175 @@
+"""Everything of one run: systems, directions with their flows, and two instances."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqbridge.adapter import Cluster
+from mqbridge.net.tasks import cancel, spawn
+from tests.chaos.flow import Flow
+from tests.chaos.instance import Instance
+from tests.chaos.schedule import INSTANCES, Event, Schedule
+from tests.chaos.systems import REFRESH, System
+from tests.kit.tcp_proxy import Network
+
+PARTITIONS = 4
+AFTERMATH_S = 20.0
+"""How long a fault may keep messages from moving after its end, where no lease has to run out."""
+HARMLESS = ("burst", "no_directory")
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Strike:
+    """A fault as it took place, in seconds of the run."""
+
+    event: Event
+    begin: float
+    end: float = float("inf")
+
+
+@dataclass(slots=True)
+class Direction:
+    """A route: from a topic of one system to a topic of another."""
+
+    name: str
+    source: System
+    target: System
+    topic: str
+    copy: str
+    flow: Flow
+    moved: bool = False
+    """An operator has moved its group back while it ran."""
+
+    @property
+    def group(self) -> str:
+        """The group that the instances share."""
+        return f"g_{self.topic}"
+
+    def end(self, which: str) -> tuple[System, str]:
+        """A system and its topic: of the source or the target."""
+        return (self.source, self.topic) if which == "source" else (self.target, self.copy)
+
+
+class World:
+    """Use `opened`."""
+
+    def __init__(self, schedule: Schedule, systems: Mapping[str, System], folder: Path, say: Say, checkout: Path | None) -> None:
+        self.schedule, self.systems, self.folder, self.say = schedule, systems, folder, say
+        self.directions: dict[str, Direction] = {}
+        self.instances: dict[str, Instance] = {}
+        self.server_locks = {name: asyncio.Lock() for name in systems}
+        """Held by whoever has a system's servers down, or needs them to answer."""
+        self.began = time.monotonic()
+        self.failures: list[str] = []
+        """What should have gone on during a fault, and did not."""
+        self._strikes: list[Strike] = []
+        self._checkout = checkout
+
+    @property
+    def now(self) -> float:
+        """Seconds of this run."""
+        return time.monotonic() - self.began
+
+    @contextlib.contextmanager
+    def strike(self, event: Event) -> Iterator[None]:
+        """A fault takes place."""
+        self._strikes.append(strike := Strike(event, self.now))
+        try:
+            yield
+        finally:
+            strike.end = self.now
+
+    def is_alone(self, event: Event) -> bool:
+        """Whether nothing else that may stop messages took place during a fault that ends now, or shortly before it began."""
+        (own,) = [each for each in self._strikes if each.event is event]
+        return not any(
+            each.end > own.begin - AFTERMATH_S and each.event.kind.name not in HARMLESS
+            for each in self._strikes
+            if each is not own
+        )
+
+    async def stored(self) -> dict[str, int]:
+        """By direction, what the instances that run have stored in this life."""
+        counts = dict.fromkeys(self.directions, 0)
+        for instance in self.instances.values():
+            for route in await instance.ask("/routes") or []:
+                counts[route["name"]] += route["stored"]
+        return counts
+
+    def flows(self, system: str) -> list[Flow]:
+        """The producers of a system."""
+        return [each.flow for each in self.directions.values() if each.source.name == system]
+
+    async def open(self, stack: contextlib.AsyncExitStack) -> None:
+        """Make topics, fill them with the backlog, start the instances."""
+        systems = {name for direction in self.schedule.directions for name in direction.split("-")}
+        clusters = {name: await stack.enter_async_context(self.systems[name].open()) for name in sorted(systems)}
+        for name in self.schedule.directions:
+            direction = self.directions[name] = await self._direction(name, clusters)
+            await direction.flow.start()
+            stack.push_async_callback(direction.flow.end)
+            await direction.flow.burst(self.schedule.backlog)
+        addresses = [each for name in sorted(systems) for each in self.systems[name].addresses]
+        for name in INSTANCES:
+            network = await stack.enter_async_context(Network(addresses))
+            instance = Instance(name, self.folder / name, network, self.config, self.schedule.shutdown_s, self._checkout)
+            self.instances[name] = instance
+            stack.push_async_callback(instance.kill)
+            watch = spawn(instance.watch(self.say), f"watch {name}")
+            stack.push_async_callback(cancel, watch)
+        self.began = time.monotonic()
+        for name in INSTANCES if self.schedule.second_instance else INSTANCES[:1]:
+            await self.instances[name].start()
+
+    async def _direction(self, name: str, clusters: Mapping[str, Cluster]) -> Direction:
+        source, target = name.split("-")
+        topic = f"chaos_{source}_{target}_{time.time_ns()}"
+        for system, each in ((source, topic), (target, f"{topic}_copy")):
+            await clusters[system].create(each, PARTITIONS)
+        flow = Flow(clusters[source], topic, PARTITIONS, self.schedule.per_second)
+        return Direction(name, self.systems[source], self.systems[target], topic, f"{topic}_copy", flow)
+
+    def config(self, instance: str, folder: Path) -> dict[str, Any]:
+        """The configuration of an instance: its names of the clusters are its own, so that an origin tells who wrote it."""
+        systems = {end.name: end for each in self.directions.values() for end in (each.source, each.target)}
+        return {
+            "clusters": {f"{name}-{instance}": {"system": name, **each.settings} for name, each in systems.items()},
+            "routes": [self._route(each, instance) for each in self.directions.values()],
+            "state": str(folder / "state.db"),
+            "shutdown_timeout": f"{self.schedule.shutdown_s}s",
+        }
+
+    def _route(self, direction: Direction, instance: str) -> dict[str, Any]:
+        source: dict[str, Any] = {
+            "cluster": f"{direction.source.name}-{instance}",
+            "topic": direction.topic,
+            "group": direction.group,
+            "refresh": REFRESH,
+        }
+        if direction.source.name == "rocketmq":
+            source["options"] = {"orderly": self.schedule.orderly}
+        return {
+            "name": direction.name,
+            "from": source,
+            "to": {"cluster": f"{direction.target.name}-{instance}", "topic": direction.copy, "partitions": {"by": "identity"}},
+            "delivery": {"in_flight_bytes": self.schedule.in_flight_bytes[instance], "rate": self.schedule.rate},
+        }
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    schedule: Schedule, systems: Mapping[str, System], folder: Path, say: Say, checkout: Path | None = None
+) -> AsyncIterator[World]:
+    """A world in which messages flow."""
+    world = World(schedule, systems, folder, say, checkout)
+    async with contextlib.AsyncExitStack() as stack:
+        await world.open(stack)
+        yield world

@@ -1,0 +1,150 @@
+"""Clusters that are named by a URL on the command line."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from mqbridge.adapter import load_adapters
+from mqbridge.cli.reach import choose
+from mqbridge.errors import ConfigError
+from tests.cli.conftest import Invoke
+from tests.kit.process import free_ports
+
+
+def settings(url: str) -> dict[str, object]:
+    return choose(None, None, url).settings.model_dump()
+
+
+def test_parameters_are_the_settings_of_the_configuration() -> None:
+    tube = settings("tubemq://a:1,b?admin=http://c:8080&admin_token=secret&request_timeout=20s")
+    assert (tube["masters"], tube["admin_url"], tube["request_timeout"]) == (("a:1", "b"), "http://c:8080", "20s")
+    assert str(tube["admin_token"]) == "**********"
+    pulsar = settings("pulsar://a:6650,b?admin_url=http://c:8080&namespace=t/n")
+    assert (pulsar["service_url"], pulsar["admin_url"], pulsar["namespace"]) == ("pulsar://a:6650,b", "http://c:8080", "t/n")
+    rocket = settings("rocketmq://a:9876,b/?heartbeat=5s")
+    assert (rocket["name_servers"], rocket["heartbeat"]) == (("a:9876", "b:9876"), "5s")
+    log = settings("log:///tmp/x.db?retention=1d")
+    assert (log["path"], log["retention"]) == (Path("/tmp/x.db"), "1d")
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("tubemq://a?admin=http://b&admin_tokn=x", "there is no parameter 'admin_tokn'. Did you mean 'admin_token'?"),
+        ("pulsar://a?adminurl=http://b", "there is no parameter 'adminurl'. Did you mean 'admin_url'?"),
+        ("rocketmq://a?admin_token=x", "there is no parameter 'admin_token'. Known: heartbeat, max_message_size, "),
+        ("log:///x.db?admin=http://b", "there is no parameter 'admin'. Known: busy_timeout, "),
+        ("pulsar://a?service_url=pulsar://b", "there is no parameter 'service_url'"),
+        ("tubemq://a?admin=http://b&admin_url=http://c", "the parameter 'admin_url' is given twice"),
+        ("pulsar://a?keep_alive=soon", "keep_alive"),
+        ("pulsar+ssl://a:6651", "encrypted connections (pulsar+ssl://) are not supported yet: write pulsar://host:6650"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said(url: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        choose(None, None, url)
+    assert problem in str(raised.value)
+
+
+def test_every_setting_of_a_system_with_urls_can_be_given() -> None:
+    """None is forgotten: the names are those of the model."""
+    own = {"pulsar": "service_url", "tubemq": "masters", "rocketmq": "name_servers", "log": "path"}
+    for system, address in own.items():
+        model = load_adapters()[system].cluster_model
+        with pytest.raises(ConfigError) as raised:
+            choose(None, None, f"{system}://x?zzzzzzzzzz=1")
+        assert all(name in str(raised.value) for name in model.model_fields.keys() - {address})
+
+
+class _NotPulsar(BaseHTTPRequestHandler):
+    code = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.code)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<html>another page</html>")
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def other_page(port: int, code: int) -> Iterator[None]:
+    class Page(_NotPulsar):
+        pass
+
+    Page.code = code
+    with HTTPServer(("127.0.0.1", port), Page) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("code", [None, 200, 404])
+@pytest.mark.parametrize("guessed", [True, False])
+def test_a_guessed_admin_address_is_named_as_a_guess(code: int | None, guessed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether nothing is there, or something else; an address that somebody wrote is not called a guess."""
+    from mqbridge.errors import ClusterError
+    from mqbridge.pulsar.adapter.cluster import Pulsar
+    from mqbridge.pulsar.adapter.config import PulsarCluster
+
+    (port,) = free_ports(1)
+    monkeypatch.setattr("mqbridge.pulsar.adapter.config.ADMIN_PORT", port)
+    config = PulsarCluster.from_url("pulsar://127.0.0.1" + ("" if guessed else f"?admin=http://127.0.0.1:{port}"))
+
+    async def ask() -> None:
+        cluster = Pulsar("p", config)
+        try:
+            await cluster.topics()
+        finally:
+            await cluster.close()
+
+    with nullcontext() if code is None else other_page(port, code), pytest.raises(ClusterError) as raised:
+        asyncio.run(ask())
+    assert ("is a guess" in str(raised.value)) is guessed
+    assert ("give the right one with ?admin=http://HOST:PORT" in str(raised.value)) is guessed
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b""], ids=["http", "tls", "closed"]
+)
+@pytest.mark.parametrize("system", ["pulsar", "tubemq", "rocketmq"])
+def test_something_else_at_the_port_is_told(system: str, answer: bytes, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What web servers, servers with TLS, and those that only close the connection say to a client that is none of theirs."""
+    monkeypatch.setattr("mqbridge.tubemq.client.master.REGISTER_PAUSE_S", 0.0)
+    (port,) = free_ports(1)
+
+    def serve(loop: asyncio.AbstractEventLoop) -> None:
+        async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(answer)
+            writer.close()
+
+        async def main() -> None:
+            async with await asyncio.start_server(answered, "127.0.0.1", port):
+                started.set()
+                await stop.wait()
+
+        loop.run_until_complete(main())
+
+    loop, stop, started = asyncio.new_event_loop(), asyncio.Event(), Event()
+    thread = Thread(target=serve, args=(loop,), daemon=True)
+    thread.start()
+    started.wait()
+    try:
+        told = invoke("topics", "--at", f"{system}://127.0.0.1:{port}")
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+    assert told.code == 3
+    assert f"127.0.0.1:{port} can be reached, but does not answer as a " in told.err
+    assert "Is it the port of another system" in told.err

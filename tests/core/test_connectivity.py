@@ -1,0 +1,198 @@
+"""When a cluster counts as away, by what its connections went through: over real sockets, and step by step."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mqbridge.errors import ConnectionLost, PeerSilent, Unreachable
+from mqbridge.net import connectivity as module
+from mqbridge.net.connectivity import Connectivity, Link
+from mqbridge.net.dial import dial
+from mqbridge.net.endpoint import Endpoint
+from tests.core.world import until
+
+A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)
+
+
+class Server:
+    """Accepts connections; says hello over each when it is polite."""
+
+    def __init__(self) -> None:
+        self.polite = True
+        self.port = 0
+        self.writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _serve(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        if self.polite:
+            writer.write(b"\0\0\0\1x")
+
+    async def cut(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self.cut()
+        await self._server.wait_closed()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    await made.start()
+    yield made
+    with contextlib.suppress(AssertionError):
+        await made.stop()
+
+
+class Client:
+    """One connection after the other to one server."""
+
+    def __init__(self, port: int) -> None:
+        self.connectivity = Connectivity("c", [("127.0.0.1", port)])
+        self.heard = asyncio.Event()
+        self.lost = asyncio.Event()
+        self._port = port
+
+    async def connect(self) -> Endpoint:
+        self.heard.clear()
+        self.lost.clear()
+
+        def make() -> Endpoint:
+            return Endpoint(lambda _, __: 5, lambda _: self.heard.set(), lambda _: self.lost.set())
+
+        return await dial("127.0.0.1", self._port, make, link=Link(self.connectivity, "127.0.0.1", self._port))
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.levelname for record in caplog.records if record.name == module.__name__]
+
+
+async def test_a_server_that_is_down_is_told_once_and_its_return_once(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    client = Client(server.port)
+    await client.connect()
+    await client.heard.wait()
+    await server.stop()
+    await client.lost.wait()
+    assert client.connectivity.away_s is None  # lost, and nobody knows yet that it cannot be made again
+    for _ in range(5):
+        with pytest.raises(Unreachable):
+            await client.connect()
+    assert said(caplog) == ["WARNING"]
+    assert client.connectivity.away_s is not None
+    assert str(server.port) in (client.connectivity.reason or "")
+    assert (client.connectivity.failures, client.connectivity.reconnects) == (5, 0)
+    await server.start()
+    endpoint = await client.connect()
+    await client.heard.wait()
+    assert said(caplog) == ["WARNING", "INFO"]
+    assert (client.connectivity.away_s, client.connectivity.reason, client.connectivity.reconnects) == (None, None, 1)
+    await endpoint.close()
+    client.connectivity.close()
+
+
+async def test_connections_that_are_cut_and_made_again_are_no_outage(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    client = Client(server.port)
+    for _ in range(5):
+        await client.connect()
+        await client.heard.wait()
+        await server.cut()
+        await client.lost.wait()
+    assert said(caplog) == []
+    assert (client.connectivity.failures, client.connectivity.reconnects) == (0, 4)
+
+
+async def test_a_server_that_accepts_and_says_nothing_is_away_until_it_answers(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that is stopped (its kernel accepts), or a load balancer with nothing behind it."""
+    caplog.set_level(logging.INFO)
+    server.polite = False
+    client = Client(server.port)
+    for _ in range(3):
+        await client.connect()
+        await until(lambda: bool(server.writers))
+        await server.cut()
+        await client.lost.wait()
+    assert said(caplog) == ["WARNING"]
+    endpoint = await client.connect()
+    assert client.connectivity.away_s is not None
+    await until(lambda: bool(server.writers))
+    server.writers[-1].write(b"\0\0\0\1x")
+    await client.heard.wait()
+    assert said(caplog) == ["WARNING", "INFO"]
+    endpoint.abort(PeerSilent("it has said nothing"))
+    await client.lost.wait()
+    assert said(caplog) == ["WARNING", "INFO", "WARNING"]
+    client.connectivity.close()
+
+
+async def test_what_we_close_ourselves_says_nothing(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    server.polite = False
+    client = Client(server.port)
+    await (await client.connect()).close()
+    await client.lost.wait()
+    (await client.connect()).abort(ConnectionLost("nobody needs it"), wanted=True)
+    await client.lost.wait()
+    assert (said(caplog), client.connectivity.failures) == ([], 0)
+    client.connectivity.close()
+    client.connectivity.failed("somewhere", Unreachable("late"))
+    assert said(caplog) == []
+
+
+async def test_one_of_the_servers_to_begin_with_is_enough_but_every_other_one_is_needed() -> None:
+    made = Connectivity("c", [A, B])
+    a, b = (Link(made, *address) for address in (A, B))
+    a.failed(Unreachable("a is down"))
+    assert made.away_s is None
+    b.failed(Unreachable("b is down"))
+    assert made.reason == "a is down; b is down"
+    a.heard()
+    assert made.away_s is None
+    broker = Link(made, "10.0.0.3", 3)
+    broker.failed(Unreachable("the broker is down"))
+    assert made.reason == "the broker is down"
+    broker.heard()
+    assert made.away_s is None
+    made.close()
+
+
+async def test_a_server_that_nobody_needs_any_more_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic moved to another broker, and the old one is never asked again."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(module, "FORGET_S", 0.02)
+    made = Connectivity("c", [A])
+    Link(made, *A).heard()
+    Link(made, *B).failed(Unreachable("b is down"))
+    assert made.away_s is not None
+    await until(lambda: made.away_s is None)
+    assert said(caplog) == ["WARNING", "INFO"]
+    assert "needs none of its missing servers any more" in caplog.text
+
+
+async def test_several_connections_side_by_side_are_no_reconnects() -> None:
+    made = Connectivity("c")
+    links = [Link(made, *A) for _ in range(3)]
+    for link in links:
+        link.heard()
+    assert made.reconnects == 0
+    for link in links:
+        link.over(ConnectionLost("cut"), wanted=False, silent=False)
+    Link(made, *A).heard()
+    assert (made.reconnects, made.away_s) == (1, None)

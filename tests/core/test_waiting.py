@@ -1,0 +1,199 @@
+"""Clusters that are not there when the gateway starts, or takes a new configuration."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from mqbridge.adapter import Topic
+from mqbridge.config.load import from_dict
+from mqbridge.errors import ClusterError, Unreachable
+from mqbridge.gateway.outcome import Outcome
+from mqbridge.gateway.route import Route
+from mqbridge.gateway.run import Gateway
+from mqbridge.memory.adapter.cluster import MemoryCluster
+from tests.core.world import ADAPTERS, PATIENCE_S, World, everything, fill, named, route, until
+from tests.kit.process import free_ports
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.clusters.REACH_FIRST_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.clusters.REACH_MOST_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
+
+
+@contextlib.asynccontextmanager
+async def started(config: dict[str, Any], **how: Any) -> AsyncIterator[tuple[Gateway, "asyncio.Task[Outcome]"]]:
+    """A gateway on its way up, stopped at the end."""
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS, **how)
+    task = asyncio.ensure_future(gateway.run())
+    try:
+        yield gateway, task
+    finally:
+        gateway.stop()
+        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), PATIENCE_S)
+    assert {one for one in asyncio.all_tasks() if not one.done()} == {asyncio.current_task()}
+
+
+async def test_a_cluster_that_comes_late_starts_its_routes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    fill(world.a, "t", 2, 40)
+    fill(world.c, "u", 1, 10)
+    world.b.disconnect()
+    config = world.config(route("late", "a/t", "b/t"), route("here", "c/u", "a/u"))
+    async with started(config) as (gateway, _):
+        await until(lambda: everything(world.a, "u") == list(range(10)))  # others run meanwhile
+        late = named(gateway, "late")
+        assert (late.sessions, str(late.trouble)) == (0, "memory cluster 'b' is disconnected")
+        await until(lambda: caplog.text.count("cluster b cannot be reached, trying again in ") > 2)  # at debug level
+        world.b.reconnect()
+        await until(lambda: everything(world.b, "t") == list(range(40)))
+        assert late.trouble is None
+        assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "cluster b" in r.getMessage()] == [
+            "cluster b cannot be reached, trying again until it can: memory cluster 'b' is disconnected"
+        ]
+        assert "cluster b can be reached again after" in caplog.text
+
+
+async def test_it_is_not_ready_while_it_waits(world: World) -> None:
+    fill(world.a, "t", 2, 40)
+    world.a.disconnect()
+    (port,) = free_ports(1)
+    config = world.config(route("r", "a/t", "b/t")) | {"http": {"listen": f"127.0.0.1:{port}"}}
+    async with started(config) as (gateway, _), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        await until(lambda: gateway.ready)
+        ready = await client.get("/health/ready")
+        assert (ready.status_code, ready.json()["stopped"]) == (503, {"r": "memory cluster 'a' is disconnected"})
+        assert (await client.get("/health/live")).status_code == 200
+        world.a.reconnect()
+        await until(lambda: everything(world.b, "t") == list(range(40)))
+        assert (await client.get("/health/ready")).status_code == 200
+
+
+async def test_a_page_is_served_while_the_first_attempt_lasts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A liveness probe must not kill what waits for a cluster that does not answer."""
+    hangs = asyncio.Event()
+    monkeypatch.setattr("mqbridge.memory.adapter.cluster.MemoryCluster.connect", lambda _: hangs.wait())
+    (port,) = free_ports(1)
+    config = world.config(route("r", "a/t", "b/t")) | {"http": {"listen": f"127.0.0.1:{port}"}}
+    async with started(config) as (gateway, task), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        while True:
+            with contextlib.suppress(httpx.ConnectError):
+                assert (await client.get("/health/live")).status_code == 200
+                break
+        assert (await client.get("/health/ready")).status_code == 503
+        gateway.stop()  # ends it at once, though nobody answers
+        assert (await asyncio.wait_for(task, PATIENCE_S)).clean
+
+
+@pytest.mark.parametrize("how", [{"fail_fast": True}, {"until_idle_s": 0.1}], ids=["fail fast", "until idle"])
+async def test_fail_fast_is_asked_for_or_goes_with_a_job(world: World, how: dict[str, Any]) -> None:
+    fill(world.a, "t", 1, 1)
+    world.b.disconnect()
+    idle = how.pop("until_idle_s", None)
+    with pytest.raises(Unreachable, match="disconnected"):
+        await Gateway(from_dict(world.config(route("r", "a/t", "b/t")), adapters=ADAPTERS), ADAPTERS, **how).run(idle)
+
+
+async def test_a_job_may_wait_too(world: World) -> None:
+    fill(world.a, "t", 1, 5)
+    world.b.disconnect()
+    gateway = Gateway(from_dict(world.config(route("r", "a/t", "b/t")), adapters=ADAPTERS), ADAPTERS, fail_fast=False)
+    task = asyncio.ensure_future(gateway.run(0.1))
+    await until(lambda: gateway.ready)
+    world.b.reconnect()
+    assert (await asyncio.wait_for(task, PATIENCE_S)).clean
+    assert everything(world.b, "t") == list(range(5))
+
+
+async def test_what_waiting_does_not_help_ends_it_at_once(world: World) -> None:
+    """What is wrong with a route whose clusters are there is not waited with."""
+    fill(world.a, "t", 1, 1)
+    world.c.disconnect()
+    config = world.config(route("late", "a/t", "c/t"), route("wrong", "a/missing", "b/t"))
+    with pytest.raises(ClusterError, match="the topic 'missing' does not exist"):
+        await Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run()
+    assert not world.b.topics
+
+
+async def test_a_cluster_that_has_just_come_may_miss_topics_for_a_while(world: World) -> None:
+    """Its first server answers before the one that has the topic."""
+    world.a.disconnect()
+    async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
+        await until(lambda: gateway.ready)
+        world.a.reconnect()
+        await until(lambda: "does not exist in cluster 'a' (its cluster has just come up)" in str(named(gateway, "r").trouble))
+        fill(world.a, "t", 1, 5)
+        await until(lambda: everything(world.b, "t") == list(range(5)))
+
+
+async def test_a_cluster_that_cannot_tell_its_topics_yet_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lets us in, but is still coming up."""
+    fill(world.a, "t", 1, 5)
+    describe, coming_up = MemoryCluster.describe, [True]
+
+    async def not_yet(self: MemoryCluster, topic: str) -> Topic | None:
+        if coming_up:
+            raise ClusterError("no leader yet")
+        return await describe(self, topic)
+
+    monkeypatch.setattr(MemoryCluster, "describe", not_yet)
+    monkeypatch.setattr("mqbridge.gateway.route.Route.run", hold(run := asyncio.Event(), Route.run))
+    async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
+        await until(lambda: gateway.ready)
+        assert str(named(gateway, "r").trouble) == "no leader yet"  # before it has begun to run
+        run.set()
+        coming_up.clear()
+        await until(lambda: everything(world.b, "t") == list(range(5)))
+        coming_up.append(True)
+        with pytest.raises(ClusterError, match="no leader yet"):
+            await Gateway(gateway.config, ADAPTERS, fail_fast=True).run()
+
+
+def hold(until_set: asyncio.Event, run: Callable[[Route], Awaitable[None]]) -> Callable[[Route], Awaitable[None]]:
+    async def held(self: Route) -> None:
+        await until_set.wait()
+        await run(self)
+
+    return held
+
+
+async def test_a_late_route_that_is_refused_stops_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.clusters.SETTLE_S", 0.0)
+    fill(world.a, "t", 1, 5)
+    world.c.disconnect()
+    config = world.config(route("late", "c/missing", "b/late"), route("here", "a/t", "b/t"))
+    async with started(config) as (gateway, _):
+        await until(lambda: everything(world.b, "t") == list(range(5)))
+        world.c.reconnect()
+        await until(lambda: named(gateway, "late").error is not None)
+        assert str(named(gateway, "late").error) == "route 'late': the topic 'missing' does not exist in cluster 'c'"
+        assert named(gateway, "here").error is None
+        assert "late" not in world.b.topics
+
+
+async def test_stopping_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.gateway.clusters.REACH_FIRST_S", 600.0)
+    fill(world.a, "t", 1, 5)
+    world.b.disconnect()
+    async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, task):
+        await until(lambda: gateway.ready)
+        assert str(named(gateway, "r").trouble) == "memory cluster 'b' is disconnected"  # from the first attempt on
+        gateway.stop()
+        outcome = await asyncio.wait_for(task, PATIENCE_S)
+        assert outcome.clean
+
+
+async def test_a_reload_replaces_a_cluster_that_never_came(world: World) -> None:
+    fill(world.a, "t", 1, 5)
+    world.c.disconnect()
+    async with started(world.config(route("r", "a/t", "c/t"))) as (gateway, _):
+        await until(lambda: gateway.ready)
+        right = world.config(route("r", "a/t", "c/t"), c={"broker": f"{world.name}-b"})
+        await gateway.apply(from_dict(right, adapters=ADAPTERS))
+        await until(lambda: everything(world.b, "t") == list(range(5)))
+        assert not gateway.reaching.waiting

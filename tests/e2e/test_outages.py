@@ -1,0 +1,176 @@
+"""A target broker is killed under a route, as people see it: one warning, the reason, the lag; and one line when it is back.
+
+The source is the embedded log, so that each case starts one cluster and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mqbridge.adapter import InboundSpec, OutboundSpec
+from mqbridge.message import Batch, Message, Share
+from tests.e2e.sides import HEARTBEAT
+from tests.e2e.support import opened, pulsar_settings, read
+from tests.kit.gateway import GatewayProcess
+from tests.kit.process import JavaProcess
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.started import Started
+from tests.kit.tubemq import TubeMQ
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+PARTITIONS = 2
+PART = 200
+"""Messages that are sent before the outage, in it, and later in it."""
+PATIENCE_S = 120.0
+POLL_S = 0.2
+
+
+@dataclass
+class Target:
+    """A cluster of our own, and the broker of it that is killed."""
+
+    system: str
+    settings: dict[str, Any]
+    broker: JavaProcess
+    topic: str
+
+
+@asynccontextmanager
+async def started(system: str) -> AsyncIterator[Target]:
+    make: dict[str, Callable[[], Started]] = {
+        "pulsar": Pulsar,
+        "rocketmq": RocketMQ,
+        "tubemq": partial(TubeMQ, memory_store=False),  # with it a kill loses what the Broker acknowledged
+    }
+    cluster = make[system]()
+    try:
+        await asyncio.to_thread(cluster.start)
+        match cluster:
+            case Pulsar():
+                target = Target(system, pulsar_settings(cluster), cluster.server, cluster.create_topic("copy", PARTITIONS))
+                async with opened(system, target.settings) as client:  # a subscription keeps what is stored
+                    await (await client.inbound(InboundSpec((target.topic,), "judge"))).close()
+            case RocketMQ():
+                settings = {"name_servers": cluster.name_server}
+                target = Target(system, settings, cluster.broker, cluster.take_topic(PARTITIONS))
+            case TubeMQ():
+                settings = {"masters": cluster.masters, "admin_url": cluster.admin_url, "heartbeat": HEARTBEAT}
+                target = Target(system, settings, cluster.broker, cluster.take_topic(PARTITIONS))
+            case _:
+                raise AssertionError(system)
+        yield target
+    finally:
+        await asyncio.to_thread(cluster.kill)
+
+
+class Source:
+    """A topic of a log; every message is its number."""
+
+    def __init__(self, path: Path) -> None:
+        self.settings = {"path": str(path)}
+        self.sent = 0
+
+    async def send(self, count: int) -> None:
+        async with opened("log", self.settings) as cluster:
+            await cluster.create("orders", PARTITIONS)
+            outbound = await cluster.outbound(OutboundSpec("orders", stamp_origin=False))
+            for _ in range(count):
+                message = Message(b"%d" % self.sent)
+                assert not (await outbound.send(self.sent % PARTITIONS, Share(Batch.of([message])))).failures
+                self.sent += 1
+            await outbound.close()
+
+
+class Seen:
+    """What the gateway's page says."""
+
+    def __init__(self, gateway: GatewayProcess) -> None:
+        self._gateway = gateway
+        self._url = f"http://127.0.0.1:{gateway.port}"
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient() as client:
+            return await client.get(f"{self._url}{path}", timeout=10)
+
+    async def metric(self, sample: str) -> float | None:
+        found = re.search(f"^{re.escape(sample)} (.+)$", (await self.get("/metrics")).text, re.MULTILINE)
+        return float(found[1]) if found else None
+
+    async def until(self, sample: str, holds: Callable[[float], bool]) -> float:
+        deadline, value = time.monotonic() + PATIENCE_S, None
+        while time.monotonic() < deadline:
+            if (value := await self.metric(sample)) is not None and holds(value):
+                return value
+            await asyncio.sleep(POLL_S)
+        raise AssertionError(f"{sample} is {value} after {PATIENCE_S:g} s:\n{self._gateway.log}")
+
+
+@pytest.mark.parametrize(
+    "system",
+    ["pulsar", pytest.param("rocketmq", marks=pytest.mark.thorough), pytest.param("tubemq", marks=pytest.mark.thorough)],
+)
+async def test_a_killed_target_is_told_once_shown_with_its_reason_and_everything_is_delivered(
+    system: str, tmp_path: Path
+) -> None:
+    source = Source(tmp_path / "source.db")
+    await source.send(PART)
+    async with started(system) as target:
+        config = {
+            "clusters": {"here": {"system": "log", **source.settings}, "there": {"system": system, **target.settings}},
+            "routes": [
+                {
+                    "name": "r",
+                    "from": {"cluster": "here", "topic": "orders", "group": "g"},
+                    "to": {"cluster": "there", "topic": target.topic},
+                }
+            ],
+        }
+        up, lag = 'mqbridge_cluster_up{cluster="there"}', 'mqbridge_lag{route="r",unit="messages"}'
+        with GatewayProcess(config, tmp_path) as gateway:
+            seen = Seen(gateway)
+            await asyncio.to_thread(gateway.wait_stored, PART)
+            await seen.until(up, lambda value: value == 1.0)
+            assert (await seen.get("/health/ready")).status_code == 200
+
+            began = len(gateway.log)
+            await asyncio.to_thread(target.broker.kill)
+            await source.send(PART)
+            await seen.until(up, lambda value: value == 0.0)
+            ready = await seen.get("/health/ready")
+            assert ready.status_code == 503
+            assert "cannot be reached for" in ready.json()["away"]["there"]
+            assert "cannot be reached for" in gateway.route()["retrying"]
+            first = await seen.until(lag, lambda value: value >= PART)
+            await source.send(PART)
+            assert await seen.until(lag, lambda value: value > first) >= 2 * PART
+            assert await seen.metric('mqbridge_in_flight_messages{route="r"}')
+            assert await seen.metric('mqbridge_connection_failures_total{cluster="there"}')
+
+            await asyncio.to_thread(target.broker.start)
+            await asyncio.to_thread(gateway.wait_stored, source.sent)
+            await seen.until(up, lambda value: value == 1.0)
+            await seen.until(lag, lambda value: value == 0.0)
+            assert (await seen.get("/health/ready")).status_code == 200
+            said = gateway.log[began:].splitlines()
+            assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+
+        told = [line for line in said if " WARNING " in line or " ERROR " in line]
+        assert len(told) == 1, "\n".join(said)
+        assert "cluster there cannot be reached" in told[0]
+        assert sum("cluster there can be reached again after" in line for line in said) == 1, "\n".join(said)
+        print(f"{len(said)} lines in the outage of {system}", *said, sep="\n")
+        found = [m.payload async for _, batch in read(system, target.settings, target.topic, "judge") for m in batch]
+        assert {int(payload or b"-1") for payload in found} == set(range(source.sent))

@@ -1,0 +1,96 @@
+"""What the code says of the tests that pages name: whether they need real servers, and which command runs them.
+
+python -m tests.kit.documented      writes it into the pages of the clients, behind each name
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+PAGES = sorted((TESTS.parent / "docs" / "clients").glob("*.md"))
+SHARED = ("sdk", "conformance", "fuzz")
+"""Folders of tests that are about more than one system; a page writes them in front."""
+REAL = {"cluster", "sdk"}
+"""Markers of tests that need real servers."""
+NAMED = re.compile(r"`((?:\w+/)*test_\w+(?:\.py)?)`(?: \(([^)]*)\))?")
+"""A test or a file of tests as a page names it, and what it says of it."""
+HEADED = re.compile(r"([|,;]) (?:real|scripted): `")
+"""A word before names instead of behind each."""
+WORDS = {"real", "partly real", "thorough", "partly thorough", "long", "partly long"}
+"""What is said of tests and can be wrong; other words are remarks."""
+
+
+def _markers(nodes: list[ast.expr], named: dict[str, set[str]]) -> set[str]:
+    """The names of `pytest.mark.NAME` in these expressions; `named` are markers that the file has given names."""
+    inside = [node for each in nodes for node in ast.walk(each)]
+    found = {node.attr for node in inside if isinstance(node, ast.Attribute)}
+    return found.union(*(named[node.id] for node in inside if isinstance(node, ast.Name) and node.id in named))
+
+
+def tests_of(path: Path) -> dict[str, set[str]]:
+    """The markers of each test of a file."""
+    found: dict[str, set[str]] = {}
+    named: dict[str, set[str]] = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            named[node.targets[0].id] = _markers([node.value], named)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
+            found[node.name] = _markers(node.decorator_list, named)
+    everywhere = named.get("pytestmark", set())
+    if path.parent.name == "conformance":  # its parameters have the markers
+        everywhere = everywhere | {"cluster"}
+    return {name: markers | everywhere for name, markers in found.items()}
+
+
+def _words(tests: list[set[str]]) -> frozenset[str]:
+    """What has to be said of these tests together."""
+    words = set()
+    for word, marked in (("real", REAL), ("thorough", {"thorough"}), ("long", {"long"})):
+        count = sum(bool(markers & marked) for markers in tests)
+        if count:
+            words.add(word if count == len(tests) else f"partly {word}")
+    return frozenset(words)
+
+
+def known(system: str) -> dict[str, set[frozenset[str]]]:
+    """By the name of a test or file, as the page of a system writes it, what may be said of it: names may be used twice."""
+    files = {path: str(path.relative_to(TESTS / system)) for path in (TESTS / system).rglob("test_*.py")}
+    files |= {path: str(path.relative_to(TESTS)) for folder in SHARED for path in (TESTS / folder).rglob("test_*.py")}
+    found: dict[str, set[frozenset[str]]] = {}
+    for path, name in files.items():
+        tests = tests_of(path)
+        found.setdefault(name, set()).add(_words(list(tests.values())))
+        for test, markers in tests.items():
+            found.setdefault(test, set()).add(_words([markers]))
+    return found
+
+
+def said(remark: str | None) -> frozenset[str]:
+    """Of a remark behind a name, the words that can be wrong."""
+    return frozenset(WORDS & {word.strip() for word in (remark or "").split(",")})
+
+
+def corrected(line: str, tests: dict[str, set[frozenset[str]]]) -> str:
+    """A row in which every test is said to be what it is; other words of its remark stay."""
+
+    def correct(found: re.Match[str]) -> str:
+        name, remark = found[1], found[2]
+        options = tests.get(name, {said(remark)})
+        if said(remark) in options:
+            return found[0]
+        true = min(options, key=lambda option: len(option ^ said(remark)))
+        others = [word for part in (remark or "").split(",") if (word := part.strip()) and word not in WORDS]
+        words = ", ".join([*sorted(true, key=lambda word: word.removeprefix("partly ") != "real"), *others])
+        return f"`{name}` ({words})" if words else f"`{name}`"
+
+    if not line.startswith("|"):
+        return line
+    return NAMED.sub(correct, HEADED.sub(lambda found: f"{found[1].replace(';', ',')} `", line))
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text("".join(corrected(line, known(page.stem)) for line in page.read_text().splitlines(keepends=True)))

@@ -1,0 +1,190 @@
+"""A network between one client process and its servers that can be made bad: cut, held, late, slow or away.
+
+A `Network` has one `Link` per server address. The client is not told: `tests/kit/redirected.py` runs it so that whatever it
+dials goes to the link of that address, also the addresses that servers tell it. So each client process has faults of its own, and
+nobody else meets them.
+
+Bytes that a client has written reach the server even when the client has given the connection up: that is how late requests come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from mqbridge.net.tasks import cancel, spawn
+
+Address = tuple[str, int]
+CHUNK_BYTES = 64 << 10
+READ_AHEAD_BYTES = 4 << 20
+"""What a held connection takes from its sender before the sender feels it, as buffers on the way would."""
+
+
+class Link:
+    """The way to one server. Change its attributes at any time; they hold for new connections too."""
+
+    def __init__(self, server: Address) -> None:
+        self.server = server
+        self.port = 0
+        self.away = False
+        """New connections are refused."""
+        self.delay_s = 0.0
+        """How late every byte arrives, in each direction."""
+        self.bytes_per_s: float | None = None
+        """The speed of each direction of each connection."""
+        self.passes = asyncio.Event()
+        """Cleared: nothing arrives, in neither direction; connections stay open."""
+        self.passes.set()
+        self.connections: set[Connection] = set()
+
+    def cut(self) -> int:
+        """Reset every connection, what is on its way is lost; how many there were."""
+        found = list(self.connections)
+        for connection in found:
+            connection.abort()
+        return len(found)
+
+    def stick(self) -> list[Connection]:
+        """Hold what is on its way over the connections of now, not over later ones, until each is `unstick`ed."""
+        found = list(self.connections)
+        for connection in found:
+            connection.passes.clear()
+        return found
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of the client."""
+        try:
+            if self.away:
+                raise ConnectionRefusedError
+            up_reader, up_writer = await asyncio.open_connection(*self.server)
+        except OSError:
+            _reset(writer)
+            await _closed(writer)
+            return
+        connection = Connection(self, writer, up_writer)
+        self.connections.add(connection)
+        try:
+            await connection.run((reader, up_writer), (up_reader, writer))
+        finally:
+            await asyncio.gather(_closed(writer), _closed(up_writer))
+            self.connections.discard(connection)
+
+
+class Connection:
+    """One connection through a link: two directions, each a queue between a reader and a writer."""
+
+    def __init__(self, link: Link, *writers: asyncio.StreamWriter) -> None:
+        self._link, self._writers = link, writers
+        self.passes = asyncio.Event()
+        self.passes.set()
+
+    def unstick(self) -> None:
+        """Let everything held arrive."""
+        self.passes.set()
+
+    def abort(self) -> None:
+        """Reset both sides."""
+        for writer in self._writers:
+            _reset(writer)
+        self.unstick()
+
+    async def run(self, *directions: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        """Until both directions are at their end."""
+        await asyncio.gather(*(self._pass(*direction) for direction in directions))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(READ_AHEAD_BYTES // CHUNK_BYTES)
+        taking = spawn(self._take(reader, queue), "proxy reads")
+        try:
+            while (item := await queue.get())[1]:
+                await self._deliver(*item, writer)
+            writer.write_eof()
+        except OSError:
+            self.abort()
+        finally:
+            await cancel(taking)
+
+    async def _take(self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes]]) -> None:
+        now = asyncio.get_running_loop().time
+        chunk = b"?"
+        while chunk:
+            chunk = b""
+            with contextlib.suppress(OSError):  # a reset ends the direction as its end does: what came before it is passed on
+                chunk = await reader.read(CHUNK_BYTES)
+            await queue.put((now(), chunk))
+
+    async def _deliver(self, came: float, chunk: bytes, writer: asyncio.StreamWriter) -> None:
+        """Once the delay is over, at the link's speed, and when nothing is held."""
+        link, now = self._link, asyncio.get_running_loop().time
+        await asyncio.sleep(max(0.0, came + link.delay_s - now()))
+        while chunk:
+            speed = link.bytes_per_s
+            piece, chunk = (chunk, b"") if speed is None else (chunk[: max(1, int(speed / 10))], chunk[max(1, int(speed / 10)) :])
+            if speed is not None:
+                await asyncio.sleep(len(piece) / speed)
+            await link.passes.wait()
+            await self.passes.wait()
+            writer.write(piece)
+            await writer.drain()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection with RST, and without what is still to be written."""
+    if (sock := writer.get_extra_info("socket")) is not None and sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Close it once everything is written, if it is not closed yet."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+class Network:
+    """The links of one client process, by the server's address."""
+
+    def __init__(self, servers: Iterable[Address]) -> None:
+        self.links = {server: Link(server) for server in servers}
+        self._listening: list[asyncio.Server] = []
+
+    @property
+    def redirections(self) -> str:
+        """What `tests/kit/redirected.py` reads: the port to dial for each address."""
+        return json.dumps({f"{host}:{port}": link.port for (host, port), link in self.links.items()})
+
+    def heal(self) -> None:
+        """Everything passes at once again."""
+        for link in self.links.values():
+            link.away, link.delay_s, link.bytes_per_s = False, 0.0, None
+            link.passes.set()
+            for connection in link.connections:
+                connection.unstick()
+
+    def cut(self) -> int:
+        """Reset every connection; how many there were."""
+        return sum(link.cut() for link in self.links.values())
+
+    async def __aenter__(self) -> Self:
+        for link in self.links.values():
+            server = await asyncio.start_server(link.serve, "127.0.0.1", 0, limit=CHUNK_BYTES)
+            link.port = server.sockets[0].getsockname()[1]
+            self._listening.append(server)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for server in self._listening:
+            server.close()
+        self.heal()
+        self.cut()
+        for server in self._listening:
+            await server.wait_closed()
+        while any(link.connections for link in self.links.values()):
+            await asyncio.sleep(0)

@@ -1,0 +1,134 @@
+"""The proxy between a client and a server, with a server that repeats what it hears."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.kit.tcp_proxy import Link, Network
+
+PATIENCE_S = 20.0
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+class Echo:
+    """What a server heard, all connections together; and its clients, which say it through the link."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.serving = 0
+        self.clients: list[asyncio.StreamWriter] = []
+        self.link: Link
+
+    async def hear(self, text: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.link.port)
+        self.clients.append(writer)
+        writer.write(text)
+        return reader, writer
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving += 1
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(65536):
+                self.heard += chunk
+                writer.write(chunk)
+                await writer.drain()
+        await close(writer)
+        self.serving -= 1
+
+
+@contextlib.asynccontextmanager
+async def echo() -> AsyncIterator[tuple[Echo, Link]]:
+    served = Echo()
+    server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
+    address = ("127.0.0.1", server.sockets[0].getsockname()[1])
+    try:
+        async with Network([address]) as network:
+            served.link = network.links[address]
+            yield served, served.link
+            for client in served.clients:
+                await close(client)
+    finally:
+        server.close()
+        await server.wait_closed()
+        async with asyncio.timeout(PATIENCE_S):
+            while served.serving:
+                await asyncio.sleep(0)
+
+
+async def until_heard(served: Echo, text: bytes) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while served.heard != text:
+            await asyncio.sleep(0.01)
+
+
+async def test_bytes_pass_both_ways_and_the_end_too() -> None:
+    async with echo() as (served, _):
+        reader, writer = await served.hear(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        writer.write_eof()
+        assert await reader.read() == b""
+        assert served.heard == b"hello"
+
+
+async def test_a_cut_resets_every_connection() -> None:
+    async with echo() as (served, link):
+        reader, _writer = await served.hear(b"hello")
+        await reader.readexactly(5)
+        assert link.cut() == 1
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+
+
+async def test_a_server_that_is_away_takes_no_connection_until_it_is_back() -> None:
+    async with echo() as (served, link):
+        link.away = True
+        reader, _writer = await served.hear(b"lost")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        link.away = False
+        reader, _writer = await served.hear(b"back")
+        assert await reader.readexactly(4) == b"back"
+        assert served.heard == b"back"
+
+
+async def test_what_a_client_gave_up_comes_late_and_after_what_it_said_since() -> None:
+    async with echo() as (served, link):
+        reader, writer = await served.hear(b"first.")
+        await reader.readexactly(6)
+        stuck = link.stick()
+        writer.write(b"late.")
+        await writer.drain()
+        writer.transport.abort()
+        reader, _writer = await served.hear(b"again.")
+        assert await reader.readexactly(6) == b"again."
+        for connection in stuck:
+            connection.unstick()
+        await until_heard(served, b"first.again.late.")
+
+
+async def test_a_held_link_holds_new_connections_too_and_loses_nothing() -> None:
+    async with echo() as (served, link):
+        link.passes.clear()
+        reader, _writer = await served.hear(b"held")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.2)
+        assert served.heard == b""
+        link.passes.set()
+        assert await asyncio.wait_for(reader.readexactly(4), PATIENCE_S) == b"held"
+
+
+async def test_slow_and_delayed_links_bring_everything() -> None:
+    async with echo() as (served, link):
+        link.bytes_per_s, link.delay_s = 20_000, 0.05
+        text = bytes(range(250)) * 20
+        reader, _writer = await served.hear(text)
+        assert await asyncio.wait_for(reader.readexactly(len(text)), PATIENCE_S) == text

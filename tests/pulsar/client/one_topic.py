@@ -1,0 +1,246 @@
+"""A model of a broker with one topic and one subscription: what it delivers, what it remembers, what it owes the application."""
+
+from dataclasses import dataclass, field
+
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.pulsar.client.broker import Broker, Link, found, success
+
+LATE = 3
+"""Entries that were read for a consumer that is gone, and are still sent to it."""
+
+
+@dataclass
+class Registration:
+    """The consumer as the broker knows it. `again` comes before `next`."""
+
+    link: Link
+    id: int
+    epoch: int | None
+    begin: int
+    next: int
+    permits: int = 0
+    again: list[int] = field(default_factory=list)
+
+
+class OneTopic(Broker):
+    """Entries are numbered from 0 in one ledger; `cursor` is the last one that is acknowledged with all before it.
+
+    `owed` are those that the application must see before they are acknowledged, and sooner or later. Deliveries are made when the
+    test says so, and only against credit.
+    """
+
+    def __init__(self, *, reads: bool, failover: bool, persistent: bool) -> None:
+        super().__init__()
+        self.reads, self.failover, self.persistent = reads, failover, persistent
+        self.ledger, self.sizes, self.cursor = 99, [1] * 4, -1
+        self.acked: set[int] = set()
+        self.owed: set[int] = set()
+        self.seen_latest = False
+        self.active = False
+        self.registration: Registration | None = None
+        self.late: list[tuple[Link, int | None, int]] = []
+        self.holds_answers = False
+        self.held: list[tuple[Link, Frame]] = []
+        self.seek_fails = ""
+        self.url = "pulsar://broker:6650"
+        self.on |= {
+            BaseCommand.LOOKUP: lambda link, frame: found(link, frame, self.url),
+            BaseCommand.SUBSCRIBE: self._subscribe,
+            BaseCommand.CLOSE_CONSUMER: self._close,
+            BaseCommand.FLOW: self._flow,
+            BaseCommand.ACK: self._ack,
+            BaseCommand.SEEK: self._seek,
+            BaseCommand.GET_LAST_MESSAGE_ID: self._last,
+            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self._redeliver,
+        }
+
+    @property
+    def length(self) -> int:
+        return len(self.sizes)
+
+    def live(self, link: Link | None = None) -> Registration | None:
+        """The registration, if it is one of this connection."""
+        known = self.registration
+        return known if known is not None and known.link.open and link in (None, known.link) else None
+
+    # --- registrations ----------------------------------------------------------------------------------------------
+
+    def _subscribe(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.subscribe
+        if self.live(link) is None:  # else it goes on with the consumer that it knows by this id
+            begin = self.cursor + 1
+            if self.reads:
+                start = ids.entry_id(asked.start_message_id)
+                begin = max(0, start[1]) if start[0] == self.ledger else 0
+                if start == ids.LATEST:
+                    assert not self.seen_latest, "LATEST counts once"
+                    self.seen_latest, begin = True, self.length
+            epoch = asked.consumer_epoch if asked.HasField("consumer_epoch") else None
+            self.registration = Registration(link, asked.consumer_id, epoch, begin, begin)
+        if self.holds_answers:
+            self.holds_answers = False
+            self.held.append((link, frame))
+        else:
+            self._subscribed(link, frame)
+
+    def _subscribed(self, link: Link, frame: Frame) -> None:
+        link.send(success=pb.CommandSuccess(request_id=frame.command.subscribe.request_id))
+        if self.failover:
+            self.say_active(self.active)
+
+    def answer_held(self) -> None:
+        """The answers that were held come now, late as they are."""
+        held, self.held = self.held, []
+        for link, frame in held:
+            self._subscribed(link, frame)
+
+    def forget_registration(self) -> None:
+        """What was read for it may still be sent."""
+        known, self.registration = self.registration, None
+        if known is not None and known.link.open and self.persistent:
+            self.late += [(known.link, known.epoch, entry) for entry in range(known.next, min(known.next + LATE, self.length))]
+        if not self.persistent:
+            self.owed.clear()
+            self.cursor = self.cursor if known is None else known.next - 1
+
+    def _close(self, link: Link, frame: Frame) -> None:
+        if self.live(link) is not None:
+            self.forget_registration()
+        success(link, frame)
+
+    def close_consumer(self) -> None:
+        """As when the topic is unloaded."""
+        known = self.live()
+        self.forget_registration()
+        if known is not None:
+            known.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=known.id, request_id=ids.NO_REQUEST))
+
+    def say_active(self, active: bool) -> None:
+        self.active = active
+        known = self.live()
+        if known is not None:
+            known.next, known.again = self.cursor + 1, []
+            known.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=known.id, is_active=active))
+
+    def migrate(self) -> None:
+        """To another cluster, which has smaller ids."""
+        known = self.live()
+        self.ledger, self.cursor, self.acked = self.ledger - 1, -1, set()
+        self.owed = set(range(self.length))
+        self.url = "pulsar://green:6650"
+        if known is not None:
+            migrated = pb.CommandTopicMigrated(
+                resource_id=known.id, resource_type=pb.CommandTopicMigrated.Consumer, brokerServiceUrl=self.url
+            )
+            known.link.send(topicMigrated=migrated)
+        self.late.clear()  # a cluster that has blocked the topic sends nothing more of it
+        self.close_consumer()
+        self.late.clear()
+
+    # --- deliveries -------------------------------------------------------------------------------------------------
+
+    def _flow(self, link: Link, frame: Frame) -> None:
+        if (known := self.live(link)) is not None:
+            known.permits += frame.command.flow.messagePermits
+
+    def deliver(self, count: int) -> int:
+        """Send so many entries, if there is credit; how many."""
+        sent = 0
+        while sent < count and (known := self.live()) is not None and known.permits > 0 and (self.active or not self.failover):
+            if known.again:
+                entry = known.again.pop(0)
+            elif known.next < self.length:
+                entry = known.next
+                known.next += 1
+            else:
+                break
+            if not self.reads and (entry <= self.cursor or entry in self.acked):
+                continue
+            known.permits -= 1
+            sent += 1
+            if not self.persistent:
+                self.owed.add(entry)
+            self.send_entry(known.link, known.id, known.epoch, entry)
+        return sent
+
+    def deliver_late(self, count: int) -> None:
+        """Send what was read for a registration that is over."""
+        for _ in range(min(count, len(self.late))):
+            link, epoch, entry = self.late.pop(0)
+            if link.open:
+                self.send_entry(link, 0, epoch, entry)
+
+    def send_entry(self, link: Link, consumer: int, epoch: int | None, entry: int) -> None:
+        payload = b"%d" % entry + bytes(self.sizes[entry])
+        place = (self.ledger, entry) if self.persistent else (0, 0)
+        more = {} if epoch is None else {"consumer_epoch": epoch}
+        link.message(consumer, *place, payload, **more)
+
+    def _redeliver(self, link: Link, frame: Frame) -> None:
+        """What is being read already follows under the new epoch, before the first that is not acknowledged."""
+        if (known := self.live(link)) is not None:
+            asked = frame.command.redeliverUnacknowledgedMessages
+            known.epoch = asked.consumer_epoch if asked.HasField("consumer_epoch") else known.epoch
+            known.again = list(range(known.next, min(known.next + LATE, self.length)))
+            known.next = self.cursor + 1
+
+    # --- positions --------------------------------------------------------------------------------------------------
+
+    def set_cursor(self, to: int) -> None:
+        """Somebody decides what is acknowledged: what comes behind is owed, also if it was seen before."""
+        if to < self.cursor:
+            self.owed |= set(range(to + 1, self.length))
+            self.acked = {entry for entry in self.acked if entry <= to}
+        self.owed -= set(range(to + 1))
+        self.cursor = to
+        self._advance()
+
+    def _advance(self) -> None:
+        while self.cursor + 1 in self.acked:
+            self.cursor += 1
+
+    def _ack(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.ack
+        if self.live(link) is None or not self.persistent:
+            return
+        for each in asked.message_id:
+            ledger, entry = ids.entry_id(each)
+            assert ledger == self.ledger, "of another cluster"
+            covered = set(range(entry + 1)) if asked.ack_type == asked.Cumulative else {entry}
+            assert not covered & self.owed, f"acknowledged up to {entry}, and never handed out: {covered & self.owed}"
+            self.acked |= {each for each in covered if each > self.cursor}
+        self._advance()
+
+    def _seek(self, link: Link, frame: Frame) -> None:
+        fails, self.seek_fails = self.seek_fails, ""
+        if fails == "before":
+            link.drop()
+            return
+        to = ids.entry_id(frame.command.seek.message_id)[1]
+        self.cursor, self.acked = to - 1, set()
+        self.owed = set(range(to, self.length))
+        if fails == "after":
+            link.drop()
+        elif fails == "silent":  # the broker does not close the consumer, and goes on from the new position
+            known = self.live(link)
+            assert known is not None
+            known.next, known.again = to, []
+            success(link, frame)
+        else:
+            self.close_consumer()
+            success(link, frame)
+
+    def _last(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.getLastMessageId
+        known = self.live(link)
+        cursor = known.begin - 1 if self.reads and known is not None else self.cursor
+        place = (self.ledger, self.length - 1) if self.persistent else (-1, -1)
+        body = pb.CommandGetLastMessageIdResponse(
+            request_id=asked.request_id,
+            last_message_id=ids.message_id(*place),
+            consumer_mark_delete_position=ids.message_id(self.ledger, cursor),
+        )
+        link.send(getLastMessageIdResponse=body)

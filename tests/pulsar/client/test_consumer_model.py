@@ -1,0 +1,306 @@
+"""The consumer, with all that it says and hears, against a model of its broker (`one_topic.py`), in virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mqbridge.pulsar.client import connection as connections
+from mqbridge.pulsar.client.credit import ENTRY_BYTES
+from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.ids import EntryId
+from tests.kit.virtual_time import VirtualTimeLoop
+from tests.pulsar.client.broker import scripted_client
+from tests.pulsar.client.one_topic import OneTopic
+
+KINDS = ["exclusive", "failover", "single acks", "earliest reader", "latest reader", "non-persistent"]
+MAX_BYTES, BIG = 8_000, 6_000
+"""Four small entries, or one that is big: with credit for small ones, big ones are too much."""
+TURN_S, ACKS_S, LONG_S = 0.01, 0.3, 100.0
+"""Long enough for what happens at once, for acknowledgements, for pauses, timeouts and the silence watch."""
+
+
+class ConsumerConversation(RuleBasedStateMachine):
+    """One consumer, from its first SUBSCRIBE to its end. What is wrong shows at the broker, in what is taken, or at the end."""
+
+    @initialize(kind=st.sampled_from(KINDS), consumed=st.integers(0, 4))
+    def make(self, kind: str, consumed: int) -> None:
+        self.loop = VirtualTimeLoop()
+        self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
+        self.errors: list[dict[str, Any]] = []
+        self.kind = kind
+        self.broker = OneTopic(reads="reader" in kind, failover=kind == "failover", persistent=kind != "non-persistent")
+        self.patch = patch.object(connections, "dial", self.broker.dial)
+        self.patch.start()
+        self.last: EntryId = ids.EARLIEST
+        self.last_number, self.run_of_last = -1, -1
+        self.taken: list[EntryId] = []
+        self.closed = False
+        self.run(self._open())
+        if kind not in ("latest reader", "non-persistent"):
+            self.broker.owed = set(range(self.broker.length))
+        if kind == "failover":
+            self.become_active()
+        if consumed:
+            self.consume(consumed, True)
+
+    async def _open(self) -> None:
+        domain = "non-persistent" if self.kind == "non-persistent" else "persistent"
+        start = {"earliest reader": ids.EARLIEST, "latest reader": ids.LATEST}.get(self.kind)
+        kind = Types.Failover if self.kind == "failover" else Types.Exclusive
+        self.client = scripted_client()
+        subscription = Subscription("s", kind, reader_from=start, max_bytes=MAX_BYTES)
+        self.consumer = await self.client.consumer(f"{domain}://public/default/t", subscription)
+
+    def run(self, what: Coroutine[Any, Any, Any]) -> None:
+        self.loop.run_until_complete(what)
+
+    def do(self, what: Callable[..., Any], *args: Any) -> Any:
+        """Call it within the loop."""
+
+        async def call() -> Any:
+            return what(*args)
+
+        return self.loop.run_until_complete(call())
+
+    def pass_time(self, seconds: float) -> None:
+        self.run(asyncio.sleep(seconds))
+
+    @property
+    def registered(self) -> bool:
+        return not self.closed and self.broker.live() is not None
+
+    @property
+    def settled(self) -> bool:
+        return self.registered and self.consumer._attachment.connection is not None
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.registered)
+    @rule(forgets=st.integers(0, 3), slow=st.booleans())
+    def lose_connection(self, forgets: int, slow: bool) -> None:
+        """A killed broker forgets its last acknowledgements."""
+        self.broker.cursor = max(-1, self.broker.cursor - forgets)
+        self.broker.acked = {entry for entry in self.broker.acked if entry <= self.broker.cursor}
+        self.broker.holds_answers = slow
+        self.do(self.broker.link.drop)
+        self.do(self.broker.forget_registration)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.registered)
+    @rule(slow=st.booleans())
+    def unload(self, slow: bool) -> None:
+        self.broker.holds_answers = slow
+        self.do(self.broker.close_consumer)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.broker.held)
+    @rule()
+    def answer_late(self) -> None:
+        self.do(self.broker.answer_held)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: not self.closed)
+    @rule()
+    def outage(self) -> None:
+        """No broker for a while."""
+        self.broker.unreachable = {"broker", "green"}
+        self.do(self.broker.link.drop)
+        self.do(self.broker.forget_registration)
+        self.pass_time(1.0)
+        self.broker.unreachable = set()
+
+    @precondition(lambda self: self.settled and self.kind in ("exclusive", "failover", "single acks"))
+    @rule(back=st.integers(-3, 8), slow=st.booleans())
+    def reset_from_outside(self, back: int, slow: bool) -> None:
+        self.pass_time(ACKS_S)
+        self.broker.set_cursor(max(-1, min(self.broker.cursor - back, self.broker.length - 1)))
+        self.unload(slow)
+
+    @precondition(lambda self: self.settled and self.kind != "non-persistent")
+    @rule()
+    def migrate(self) -> None:
+        self.do(self.broker.migrate)
+        self.pass_time(TURN_S)
+
+    # --- entries ----------------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 6), big=st.booleans())
+    def publish(self, count: int, big: bool) -> None:
+        new = range(self.broker.length, self.broker.length + count)
+        self.broker.sizes += [BIG if big else 1] * count
+        if self.broker.persistent:
+            self.broker.owed |= set(new)
+
+    @precondition(lambda self: not self.closed)
+    @rule(count=st.integers(1, 12))
+    def deliver(self, count: int) -> None:
+        self.do(self.broker.deliver, count)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: not self.closed and self.broker.late)
+    @rule(count=st.integers(1, 8))
+    def deliver_late(self, count: int) -> None:
+        self.do(self.broker.deliver_late, count)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: not self.closed)
+    @rule(count=st.integers(1, 8))
+    def take(self, count: int) -> None:
+        for _ in range(count):
+            if (entry := self.do(self.consumer.take)) is None:
+                break
+            number = int(entry.payload.rstrip(b"\0"))
+            if self.consumer.run != self.run_of_last:
+                self.run_of_last, self.last, self.taken = self.consumer.run, ids.EARLIEST, []
+                self.last_number = -1
+            if self.broker.persistent:
+                assert entry.place == (self.broker.ledger, number), "of another cluster"
+                assert entry.place > self.last, "twice in a run, or out of order"
+            assert number > self.last_number, "out of order"
+            self.last, self.last_number = entry.place, number
+            self.taken.append(entry.place)
+            self.broker.owed.discard(number)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.settled)
+    @rule(count=st.integers(1, 8), acknowledges=st.booleans())
+    def consume(self, count: int, acknowledges: bool) -> None:
+        """What usually happens, in one step, so that examples get somewhere."""
+        self.deliver(count)
+        self.take(count)
+        if acknowledges and not self.broker.reads:
+            self.acknowledge(count)
+            self.flush()
+
+    # --- acknowledgements and positions -----------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.closed and not self.broker.reads and self.taken)
+    @rule(index=st.integers(0, 8))
+    def acknowledge(self, index: int) -> None:
+        """One that was taken, perhaps in an older run."""
+        if not self.taken:
+            return
+        place = self.taken[min(index, len(self.taken) - 1)]
+        if self.kind == "single acks":
+            if self.run_of_last == self.consumer.run:
+                self.do(self.consumer.acknowledge, place)
+        else:
+            self.do(self.consumer.acknowledge_up_to, place)
+
+    @rule()
+    def flush(self) -> None:
+        self.pass_time(ACKS_S)
+
+    @precondition(lambda self: not self.closed)
+    @rule()
+    def redeliver(self) -> None:
+        if not self.broker.persistent:
+            self.broker.owed.clear()
+        self.do(self.consumer.redeliver)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.settled and self.kind != "non-persistent")
+    @rule(to=st.integers(0, 6), fails=st.sampled_from(["", "before", "after", "silent"]))
+    def seek(self, to: int, fails: str) -> None:
+        self.broker.seek_fails = fails
+        self.run(self.consumer.seek((self.broker.ledger, min(to, self.broker.length))))
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.kind == "failover" and self.settled and self.broker.active)
+    @rule(back=st.integers(-3, 3))
+    def lose_activity(self, back: int) -> None:
+        """Another consumer takes over; it acknowledges, or seeks."""
+        self.do(self.broker.say_active, False)
+        self.pass_time(TURN_S)
+        self.broker.set_cursor(max(-1, min(self.broker.cursor - back, self.broker.length - 1)))
+        self.broker.owed = set(range(self.broker.cursor + 1, self.broker.length))
+
+    @precondition(lambda self: self.kind == "failover" and not self.closed and not self.broker.active)
+    @rule()
+    def become_active(self) -> None:
+        self.do(self.broker.say_active, True)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.settled and not self.consumer.waiting)
+    @rule()
+    def long_silence(self) -> None:
+        """The broker delivers all that it may: the silence watch has no reason to subscribe anew."""
+        before = self.consumer.resumed
+        while self.do(self.broker.deliver, 100):
+            self.take(100)
+        self.pass_time(LONG_S)
+        if self.kind != "single acks":  # of the last entry, for instance: the watch asks for it once more
+            assert self.consumer.resumed == before
+
+    @precondition(lambda self: self.settled)
+    @rule()
+    def stranded(self) -> None:
+        """The broker delivers nothing, whatever there is: the silence watch looks."""
+        self.pass_time(LONG_S)
+
+    @precondition(lambda self: not self.closed)
+    @rule(really=st.integers(0, 9))
+    def close(self, really: int) -> None:
+        """At any moment. What comes afterwards concerns nobody."""
+        if really == 9:
+            self.closed = True
+            self.run(self.consumer.close())
+            assert self.consumer.held_bytes == 0
+
+    # --- always, and in the end -------------------------------------------------------------------------------------
+
+    @invariant()
+    def it_lives(self) -> None:
+        if not hasattr(self, "consumer"):
+            return
+        for context in self.errors:
+            raise context.get("exception") or RuntimeError(context["message"])
+        if not self.closed:
+            assert self.consumer.ended is None
+            assert self.consumer.held_bytes <= MAX_BYTES + BIG + 2 * ENTRY_BYTES
+
+    def teardown(self) -> None:
+        if not hasattr(self, "consumer"):
+            return
+        try:
+            if not self.closed:
+                self._left_alone()
+                self.closed = True
+                self.run(self.consumer.close())
+            self.run(self.client.close())
+            self.pass_time(TURN_S)
+            self.it_lives()
+        finally:
+            self.patch.stop()
+            self.loop.close()
+
+    def _left_alone(self) -> None:
+        """A consumer gets all that is owed, and acknowledging that leaves nothing behind."""
+        broker, consumer = self.broker, self.consumer
+        self.do(broker.answer_held)
+        self.pass_time(LONG_S)
+        if self.kind == "failover" and not broker.active:
+            self.become_active()
+        self.pass_time(ACKS_S)
+        while self.do(broker.deliver, 100) or consumer.waiting:
+            self.take(100)
+        owed = {entry for entry in broker.owed if broker.reads or not broker.persistent or entry > broker.cursor}
+        assert not owed, f"never came: {owed}"
+        if broker.reads or not broker.persistent:
+            return
+        for place in self.taken if self.kind == "single acks" and self.run_of_last == consumer.run else ():
+            self.do(consumer.acknowledge, place)
+        if self.kind != "single acks" and self.taken:
+            self.do(consumer.acknowledge_up_to, self.taken[-1])
+        self.pass_time(ACKS_S)
+        assert broker.cursor == broker.length - 1, "a backlog is left for ever"
+
+
+TestConsumerConversation = ConsumerConversation.TestCase
+TestConsumerConversation.settings = settings(max_examples=400, stateful_step_count=20)

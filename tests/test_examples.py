@@ -1,0 +1,27 @@
+"""The example programs without arguments; that they do what they say is in the systems' `test_real_examples.py`."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = sorted(path for path in (ROOT / "examples").glob("*/*.py") if "__main__" in path.read_text())
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_an_example_without_arguments_says_how_it_is_used(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (2, "")
+    assert told.err.startswith(f"usage: {path.name} [-h] ")
+    assert "the following arguments are required: " in told.err
+
+
+def test_every_example_is_tried() -> None:
+    assert len(PROGRAMS) >= 20

@@ -1,0 +1,67 @@
+"""`consume -o` at a position that the Broker does not have any more: what comes there now is shown, all of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.adapter import Start
+from mqbridge.cli.consume import Reading, _as_group, _without_group
+from mqbridge.tubemq.adapter.cluster import TubeMQ
+from mqbridge.tubemq.adapter.config import TubeMQCluster
+from mqbridge.tubemq.wire.pb import broker_pb2 as b
+from tests.kit.conversation import until
+from tests.tubemq.client.model import STEP, Model
+from tests.tubemq.client.quick import hurry
+
+
+class Cluster(Model):
+    """Also closes as sessions do."""
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def model() -> Cluster:
+    return Cluster({"demo": 1})
+
+
+@pytest_asyncio.fixture
+async def cluster(model: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TubeMQ]:
+    hurry(monkeypatch)
+    monkeypatch.setattr("mqbridge.tubemq.adapter.cluster.Sessions", lambda **_: model)
+    made = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
+    await made.connect()
+    yield made
+    await made.close()
+
+
+def store(model: Cluster, *bodies: bytes) -> None:
+    for body in bodies:
+        model.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=body, flag=0))
+
+
+@pytest.mark.parametrize("group", [None, "g"], ids=["without a group", "as a group"])
+@pytest.mark.parametrize("position", [(10 * STEP, 5), (1 * STEP, 5)], ids=["beyond the end", "counts beyond the end"])
+async def test_new_messages_at_a_position_that_was_lost(
+    cluster: TubeMQ, model: Cluster, group: str | None, position: tuple[int, int]
+) -> None:
+    """The position was made before the Broker lost its memory: its index counts messages that are not there any more."""
+    store(model, b"old 0", b"old 1")
+    shown: list[Any] = []
+    reading = Reading("demo", group, (), Start.EARLIEST, exit_at_end=False, count=5, msg_types=frozenset())
+
+    def show(_: Any, messages: Any) -> None:
+        shown.extend(message.payload for message in messages)
+
+    if group is None:
+        consuming = _without_group(cluster, reading, {"1:0": position}, {}, show)
+    else:
+        consuming = _as_group(cluster, reading, {"1:0": position}, ["1:0"], {}, None, show)  # type: ignore[arg-type]
+    task = asyncio.ensure_future(consuming)
+    await until(lambda: 2 * STEP in model.broker.confirmed.values())  # it stands at the end of what there is
+    store(model, *(b"new %d" % n for n in range(5)))
+    await asyncio.wait_for(task, 20)
+    assert shown == [b"new %d" % n for n in range(5)]
