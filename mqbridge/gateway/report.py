@@ -43,9 +43,9 @@ def line(gateway: Reported, route: Route, rate: float) -> str:
         f"{route.in_flight_messages:,} messages ({size_text(route.budget.used)}) in flight",
         f"{counters.dead:,} dead letters",
     ]
-    if lag.measured_at is not None:
-        parts.append(f"lag {lag.total:,} {lag.unit}")
     now = asyncio.get_running_loop().time()
+    if lag.measured_at is not None:
+        parts.append(f"lag {lag.total:,} {lag.unit} {now - lag.measured_at:.0f} s ago")
     parts += [f"target {label}: {why}" for label, why in stuck_targets(route, now).items()]
     parts += [f"cluster {name} {why}" for name, why in clusters_away(gateway.clusters, route).items()]
     return "; ".join(parts)

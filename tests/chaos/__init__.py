@@ -10,4 +10,6 @@ instance   one gateway process through all its lives
 world      all of these together
 ending     from the last fault to the last message
 judge      what a right target is
+run        one run from its schedule to its result
+page       the results of several runs in docs/chaos.md
 """

@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.chaos import page
 from tests.chaos.run import Result, run
 from tests.chaos.schedule import DIRECTIONS, KINDS, WITHOUT_SERVERS, Schedule, draw
 from tests.chaos.systems import SYSTEMS, System
@@ -42,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--only", type=_kinds, default=(), help=f"some of {', '.join(kind.name for kind in KINDS)}")
     top.add_argument("--logs", type=Path, default=Path("chaos-logs"), help="where the instances' logs are kept (chaos-logs)")
     top.add_argument("--gateway", type=Path, default=None, help="another checkout, whose gateway is run")
+    top.add_argument("--write", action="store_true", help="put the results into docs/chaos.md")
     top.add_argument("--show", action="store_true", help="print the schedule and end")
     return top
 
@@ -59,14 +61,13 @@ def main() -> None:
     if set(arguments.direction) - {WITHOUT_SERVERS}:
         java.build()
     systems = {name: SYSTEMS[name]() for name in sorted({s for d in arguments.direction for s in d.split("-")})}
-    failed = 0
     with running(list(systems.values())) as ready:
         for future in ready:
             future.result()
-        for schedule in schedules:
-            result = _one(schedule, systems, arguments.logs, arguments.gateway)
-            failed += bool(result.problems)
-    sys.exit(1 if failed else 0)
+        results = [_one(schedule, systems, arguments.logs, arguments.gateway) for schedule in schedules]
+    if arguments.write:
+        page.write(results)
+    sys.exit(1 if any(result.problems for result in results) else 0)
 
 
 def _one(schedule: Schedule, systems: dict[str, System], logs: Path, gateway: Path | None) -> Result:

@@ -51,7 +51,7 @@ async def test_positions_are_written_again_once_a_lock_is_over(
         await until(lambda: f"the state file {path} cannot be written, trying again: database is locked" in caplog.text)
         lock.close()
         await until(lambda: positions(path) == ["21"])
-        assert f"the state file {path} is written again" in caplog.text
+        await until(lambda: f"the state file {path} is written again" in caplog.text)
         assert named(gateway, "r").error is None
 
 

@@ -20,7 +20,7 @@ from tests.kit.pulsar_cluster import CLUSTER, Broker, PulsarCluster
 from tests.pulsar.conftest import client_of
 from tests.pulsar.entries import numbers
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]  # four servers are started one after the other
 
 PATIENCE_S = 90.0
 """A killed broker is missed after some seconds, more when the machine is busy."""

@@ -66,6 +66,10 @@ def bodies(cluster: Cluster) -> list[bytes]:
     return [body for body, _ in cluster.stored[A, 0]]
 
 
+async def receipt_of(send: "asyncio.Future[Receipt]") -> Receipt:
+    return await asyncio.wait_for(asyncio.shield(send), 5)
+
+
 def failed(receipt: Receipt) -> list[tuple[int, Failure]]:
     return [(failure.index, failure.kind) for failure in receipt.failures]
 
@@ -76,12 +80,12 @@ async def test_what_waits_is_taken_back_and_what_is_on_its_way_stays(cluster: Cl
     other = send(outbound, b"4")
     await held.one()
     outbound.withdraw(moved)
-    assert failed(await moved[1]) == [(0, Failure.RETRY), (1, Failure.RETRY)]
+    assert failed(await receipt_of(moved[1])) == [(0, Failure.RETRY), (1, Failure.RETRY)]
     await asyncio.sleep(0.01)
     assert not moved[0].done(), "a broker may have it"
     held.stored()
-    assert not (await moved[0]).failures
-    assert not (await other).failures
+    assert not (await receipt_of(moved[0])).failures
+    assert not (await receipt_of(other)).failures
     assert bodies(cluster) == [b"1", b"4"]
 
 
@@ -93,7 +97,7 @@ async def test_a_send_of_several_requests_is_taken_back_in_part(cluster: Cluster
     await asyncio.sleep(0.01)
     assert not moved.done()
     held.stored()
-    assert failed(await moved) == [(2, Failure.RETRY), (3, Failure.RETRY)]
+    assert failed(await receipt_of(moved)) == [(2, Failure.RETRY), (3, Failure.RETRY)]
     assert bodies(cluster) == [b"1", b"2"]
 
 
@@ -107,8 +111,8 @@ async def test_what_is_on_its_way_is_not_sent_again(cluster: Cluster, outbound: 
         trouble(link, request)  # type: ignore[operator]
     held.requests.clear()
     held.stored()
-    assert failed(await moved) == [(0, Failure.RETRY)]
-    assert not (await other).failures
+    assert failed(await receipt_of(moved)) == [(0, Failure.RETRY)]
+    assert not (await receipt_of(other)).failures
     assert bodies(cluster) == [b"2"]
 
 
@@ -122,14 +126,14 @@ async def test_what_waits_to_be_sent_again_is_taken_back(cluster: Cluster, outbo
     for _ in range(20):
         moved = [send(outbound, b"%d" % n) for n in range(3)]
         outbound.withdraw([*moved, *moved])
-        assert [failed(receipt) for receipt in await asyncio.gather(*moved)] == [[(0, Failure.RETRY)]] * 3
+        assert [failed(receipt) for receipt in await asyncio.gather(*map(receipt_of, moved))] == [[(0, Failure.RETRY)]] * 3
         outbound.withdraw(moved)  # those that are done are ignored
     assert outbound._producer.pending == 1
     assert outbound._undecided.keys() == {stays}
     for code in SENDS:
         cluster.on[code] = store
     cluster.unreachable.clear()
-    await stays
+    await receipt_of(stays)
     assert bodies(cluster) == [b"0"]
     assert not outbound._undecided
 
@@ -141,4 +145,4 @@ async def test_a_refusal_of_everything_is_told_also_of_what_is_withdrawn(cluster
     outbound.withdraw([moved])
     for link, request in held.requests:
         refuses(Status.MESSAGE_ILLEGAL)(link, request)
-    assert failed(await moved) == [(0, Failure.REFUSED)]
+    assert failed(await receipt_of(moved)) == [(0, Failure.REFUSED)]

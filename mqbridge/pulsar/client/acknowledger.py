@@ -181,17 +181,17 @@ class Acknowledger:
 
     # --- new starts -------------------------------------------------------------------------------------------------
 
-    def session_ended(self, *, closed: bool) -> None:
+    def session_ended(self) -> None:
         """What is not acknowledged will come again by itself, here or elsewhere.
 
-        When the broker closed the consumer, the subscription may have been set back. Where that cannot be seen at the cursor, as
-        many have a part in it, all messages of an entry are wanted again.
+        The subscription may be set back while nobody listens. Where that cannot be seen at the cursor, as many have a part in it,
+        all messages of an entry are wanted again: some twice rather than some never.
         """
         self._due.clear()
-        if closed and not self._ordered:
-            self.partial.clear()
-        else:
+        if self._ordered:
             self.partial.give_all_back()
+        else:
+            self.partial.clear()
 
     def forget(self) -> None:
         """The positions have lost their meaning: what is acknowledged and not yet sent would move the cursor."""

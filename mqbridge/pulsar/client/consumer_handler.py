@@ -226,7 +226,7 @@ class ConsumerHandler:
             self._inbox.drop()
         else:
             self._inbox.rewind()
-        self._acks.session_ended(closed=closed)
+        self._acks.session_ended()
 
     def _forget(self) -> None:
         """The positions have lost their meaning: so has what waits and what is not acknowledged yet."""

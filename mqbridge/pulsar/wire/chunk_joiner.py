@@ -16,6 +16,8 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 MAX_CHUNKS = 10_000
 """Of one message; what says more is damaged."""
+MAX_REPEATED = 1000
+"""Chunks of one message that came before; what repeats more is not a producer that starts over."""
 COMPLETED_MEMO = 256
 """Messages that were joined and are remembered, so that a repetition of theirs is known as such."""
 
@@ -151,8 +153,13 @@ class ChunkJoiner:
             finished += self._make_room()
         found.add(entry)
         found.since = now
-        if metadata.chunk_id >= found.chunks - 1 and uuid in self._open:
+        if uuid not in self._open:
+            return finished
+        if metadata.chunk_id >= found.chunks - 1:
             finished.append(self._complete(uuid))
+        elif len(found.places) > min(found.chunks, MAX_CHUNKS) + MAX_REPEATED:
+            found.spoil(f"its chunks came {len(found.places)} times, and the last one never")
+            finished.append(self._open.pop(uuid).finish(given_up=True))
         return finished
 
     def _complete(self, uuid: str) -> Joined:

@@ -31,16 +31,23 @@ class CommitCarryingPulls:
 
     def answered(self) -> None:
         """The running task's pull is answered, or has failed."""
-        if self._carrying is asyncio.current_task():
+        task = asyncio.current_task()
+        if self._carrying is task:
             self._carrying = None
+        self._ending.pop(task, None)  # type: ignore[arg-type]  # there is one
 
     def end(self, task: asyncio.Task[None]) -> None:
         """End this task: at once, or when its commit has been stored."""
-        if task is self._carrying and self._loop.time() < self._until:
-            self._ending[task] = self._until
-            task.add_done_callback(self._ending.pop)
-        else:
+        if not self.overtaken(task):
             task.cancel()
+
+    def overtaken(self, task: asyncio.Task[None]) -> bool:
+        """This task goes on only until its pull is answered. Whether its commit may still be on its way."""
+        if task is not self._carrying or self._loop.time() >= self._until:
+            return False
+        self._ending[task] = self._until
+        task.add_done_callback(lambda _: self._ending.pop(task, None))
+        return True
 
     async def wait(self, most_s: float) -> None:
         """Until no commit is on its way that could come after what is committed now, at most so long."""

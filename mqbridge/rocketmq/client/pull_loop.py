@@ -1,8 +1,10 @@
 """The task that pulls one queue: asks, judges the answer, tells the queue's state, and waits where asking again would not help.
 
-One pull is on its way at a time; the next one leaves when its answer is there and the budget has room. A pull waits at the broker
-only when the queue is known to be read to its end, so `at_end` is known at once and only idle queues wait there. An answer that
-moves nothing is followed by a pause: a broker that holds no pulls, or a slave that is behind, would be asked all the time.
+One pull of a run is on its way at a time; the next one leaves when its answer is there and the budget has room. A pull waits at
+the broker only when the queue is known to be read to its end, so `at_end` is known at once and only idle queues wait there. An
+answer that moves nothing is followed by a pause, as a broker may hold no pulls, and a slave may be behind.
+
+Brokers tell of a reset once, in the answer to whichever pull they have: so one that was overtaken by a new run is still heard.
 """
 
 import asyncio
@@ -98,6 +100,12 @@ class PullLoop:
         self._errors = Backoff(FIRST_WAIT_S, MOST_WAIT_S)
         self._idle = Backoff(HELD_S, MOST_IDLE_S)
         self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        """The task whose pull is on its way."""
+        self._older: set[asyncio.Task[None]] = set()
+        """Tasks of older runs whose pulls are on their way."""
+        self._charge = Charge(0, 0, may_wait=False)
+        """Of the last pull."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -106,13 +114,27 @@ class PullLoop:
         return self._account.held
 
     def restart(self) -> None:
-        """Pull from where the state now is; an answer to an older pull is dropped."""
-        self.stop()
+        """Pull from where the state now is; an answer to an older pull is dropped, unless it tells of a reset."""
+        task = self._task
+        if task is not None and task is self._asking:
+            self._context.budget.settle(self._charge)
+            self.commits.overtaken(task)
+            self._older.add(task)
+            task.add_done_callback(self._older.discard)
+            self._task = None
+            self.settle_budget()
+        else:
+            self._stop_current()
         self._nulls = 0
         self._task = spawn(self._run(self._state.run), f"rocketmq pulls of {self._name}")
 
     def stop(self) -> None:
         """Pull no more; an answer that still comes is dropped."""
+        self._stop_current()
+        for task in self._older - {asyncio.current_task()}:
+            self.commits.end(task)
+
+    def _stop_current(self) -> None:
         self.settle_budget()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
@@ -145,7 +167,7 @@ class PullLoop:
     async def _round(self) -> None:
         """One pull and what follows from its answer. Raises what is wrong with it."""
         budget = self._context.budget
-        charge = await budget.reserve(self._account, idle=self._state.at_end)
+        self._charge = charge = await budget.reserve(self._account, idle=self._state.at_end)
         moved = True
         try:
             asked_at, pull, answer = await self._ask(charge)
@@ -154,6 +176,8 @@ class PullLoop:
                 moved = await self._judge(pull, answer, charge)
                 if moved:
                     self._idle.reset()
+            elif answer.is_reset:
+                await self._reset(answer.next, "as an administrator has set the group's offset")
         finally:
             budget.settle(charge)
         if not moved and (not pull.hold or self._loop.time() - asked_at < HELD_S):
@@ -166,11 +190,15 @@ class PullLoop:
             pull = state.pull(asked_at, with_commit=self._context.commits_with_pulls, may_hold=charge.may_wait)
             if pull.commit is not None:
                 self.commits.started(hold=pull.hold)
+            task = self._asking = asyncio.current_task()
             try:
                 answer = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold, messages=charge.messages)
             except BaseException:
                 state.asked_in_vain(pull, failed=True)
                 raise
+            finally:
+                if self._asking is task:
+                    self._asking = None
         finally:
             self.commits.answered()
         self.answered_ms = time.time_ns() // 1_000_000
@@ -233,7 +261,7 @@ class PullLoop:
     async def _moved(self, answer: PullAnswer) -> None:
         """Answer 21: a reset by an administrator, our own start that is gone already, or messages that are lost."""
         position = self._state.position
-        if answer.remark == pulling.RESET or answer.first <= position <= answer.end:
+        if answer.is_reset or answer.first <= position <= answer.end:
             await self._reset(answer.next, "as an administrator has set the group's offset")
         elif self._state.first_start:
             log.info("%s: begins at offset %d, since %d is gone", self._name, answer.next, position)

@@ -39,6 +39,11 @@ class PullAnswer:
         self.kind, self.body, self.remark = answer.code, answer.body, answer.remark or ""
         self.next, self.first, self.end = header.next_begin_offset, header.min_offset, header.max_offset
 
+    @property
+    def is_reset(self) -> bool:
+        """Whether an administrator has set the group's offset, to `next`."""
+        return self.kind == MOVED and self.remark == RESET
+
 
 class Puller:
     """Pulls one queue for one consumer. The filter is that of the group's heartbeats; without membership pulls bring it."""

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MappingError, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import Connectivity, level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.connection import Answer
 from mqbridge.tubemq.client.routes import Routes
@@ -72,6 +72,7 @@ class Way(Protocol):
     max_elapsed_s: float | None
     closing: bool
     counters: SendCounters
+    connectivity: Connectivity
     loop: asyncio.AbstractEventLoop
 
     def encoder_for(self, name: str) -> SendRequestEncoder:
@@ -249,7 +250,7 @@ class Line:
         self._again.sort(key=attrgetter("number"))
         self._waiting.extendleft(reversed(self._again))
         self._way.counters.retried += len(self._again)
-        self._way.routes.masters.sessions.connectivity.retries += len(self._again)
+        self._way.connectivity.retries += len(self._again)
         self._again.clear()
         error, self._again_for = self._again_for, None
         self._recover(error)

@@ -40,6 +40,7 @@ class Sender:
         self.is_withdrawn: Callable[[Done], bool] = _never
         """Whether a message, known by its callback, is not to be sent (again); `withdraw` has it asked of those that wait."""
         self.counters = SendCounters()
+        self.connectivity = producer.sessions.connectivity
         self.queued = self.queued_bytes = 0
         self.loop = asyncio.get_running_loop()
         self._sessions = producer.sessions

@@ -35,7 +35,7 @@ class OneTopic(Broker):
     def __init__(self, *, reads: bool, failover: bool, persistent: bool) -> None:
         super().__init__()
         self.reads, self.failover, self.persistent = reads, failover, persistent
-        self.ledger, self.sizes, self.cursor = 99, [1] * 4, -1
+        self.ledger, self.sizes, self.cursor = 99, [1] * 8, -1
         self.acked: set[int] = set()
         self.owed: set[int] = set()
         self.seen_latest = False

@@ -122,7 +122,7 @@ class Life:
         self.connected = None
         self.state.left(self.inbox.first_open(self.state.handed))
         self.inbox.drop()
-        self.acks.session_ended(closed=False)
+        self.acks.session_ended()
 
     def lose(self) -> None:
         self.hears = self.random.random() < 0.5

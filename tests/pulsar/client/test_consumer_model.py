@@ -18,7 +18,7 @@ from tests.kit.virtual_time import VirtualTimeLoop
 from tests.pulsar.client.broker import scripted_client
 from tests.pulsar.client.one_topic import OneTopic
 
-KINDS = ["exclusive", "failover", "single acks", "earliest reader", "latest reader", "non-persistent"]
+KINDS = ["exclusive", "failover", "failover", "single acks", "single acks", "earliest reader", "latest reader", "non-persistent"]
 MAX_BYTES, BIG = 8_000, 6_000
 """Four small entries, or one that is big: with credit for small ones, big ones are too much."""
 TURN_S, ACKS_S, LONG_S = 0.01, 0.3, 100.0
@@ -42,6 +42,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.taken: list[EntryId] = []
         self.closed = False
         self.run(self._open())
+        self.pass_time(TURN_S)
         if kind not in ("latest reader", "non-persistent"):
             self.broker.owed = set(range(self.broker.length))
         if kind == "failover":
@@ -82,9 +83,11 @@ class ConsumerConversation(RuleBasedStateMachine):
     # --- connections ------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.registered)
-    @rule(forgets=st.integers(0, 3), slow=st.booleans())
-    def lose_connection(self, forgets: int, slow: bool) -> None:
-        """A killed broker forgets its last acknowledgements."""
+    @rule(acks=st.booleans(), forgets=st.integers(0, 3), slow=st.booleans())
+    def lose_connection(self, acks: bool, forgets: int, slow: bool) -> None:
+        """A killed broker forgets its last acknowledgements; others are not sent yet."""
+        if acks and self.taken and not self.broker.reads:
+            self.acknowledge(forgets)
         self.broker.cursor = max(-1, self.broker.cursor - forgets)
         self.broker.acked = {entry for entry in self.broker.acked if entry <= self.broker.cursor}
         self.broker.holds_answers = slow
@@ -172,16 +175,17 @@ class ConsumerConversation(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8), acknowledges=st.booleans())
     def consume(self, count: int, acknowledges: bool) -> None:
         """What usually happens, in one step, so that examples get somewhere."""
-        self.deliver(count)
-        self.take(count)
+        for _ in range(2):
+            self.deliver(count)
+            self.take(count)
         if acknowledges and not self.broker.reads:
-            self.acknowledge(count)
+            self.acknowledge(2 * count)
             self.flush()
 
     # --- acknowledgements and positions -----------------------------------------------------------------------------
 
     @precondition(lambda self: not self.closed and not self.broker.reads and self.taken)
-    @rule(index=st.integers(0, 8))
+    @rule(index=st.integers(0, 12))
     def acknowledge(self, index: int) -> None:
         """One that was taken, perhaps in an older run."""
         if not self.taken:
@@ -206,20 +210,30 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.pass_time(TURN_S)
 
     @precondition(lambda self: self.settled and self.kind != "non-persistent")
-    @rule(to=st.integers(0, 6), fails=st.sampled_from(["", "before", "after", "silent"]))
-    def seek(self, to: int, fails: str) -> None:
+    @rule(acks=st.booleans(), to=st.integers(0, 6), fails=st.sampled_from(["", "before", "after", "silent"]))
+    def seek(self, acks: bool, to: int, fails: str) -> None:
+        """Behind what is acknowledged, or before it."""
+        self.consume(8, acks)
         self.broker.seek_fails = fails
         self.run(self.consumer.seek((self.broker.ledger, min(to, self.broker.length))))
         self.pass_time(TURN_S)
 
     @precondition(lambda self: self.kind == "failover" and self.settled and self.broker.active)
-    @rule(back=st.integers(-3, 3))
-    def lose_activity(self, back: int) -> None:
-        """Another consumer takes over; it acknowledges, or seeks."""
+    @rule(
+        acks=st.booleans(), unread=st.sampled_from([0, 12]), back=st.integers(-3, 3), then=st.sampled_from(["", "lost", "active"])
+    )
+    def lose_activity(self, acks: bool, unread: int, back: int, then: str) -> None:
+        """Another consumer takes over, perhaps with entries on their way to this one; it acknowledges, or seeks."""
+        self.consume(2, acks)
+        self.deliver(unread)
         self.do(self.broker.say_active, False)
         self.pass_time(TURN_S)
         self.broker.set_cursor(max(-1, min(self.broker.cursor - back, self.broker.length - 1)))
         self.broker.owed = set(range(self.broker.cursor + 1, self.broker.length))
+        if then == "lost":
+            self.lose_connection(False, 0, False)
+        elif then == "active":
+            self.become_active()
 
     @precondition(lambda self: self.kind == "failover" and not self.closed and not self.broker.active)
     @rule()
@@ -264,6 +278,9 @@ class ConsumerConversation(RuleBasedStateMachine):
         if not self.closed:
             assert self.consumer.ended is None
             assert self.consumer.held_bytes <= MAX_BYTES + BIG + 2 * ENTRY_BYTES
+        known = None if self.closed else self.broker.live()
+        if known is not None and self.settled and not self.consumer.waiting:
+            assert known.permits > 0, "it holds nothing, and the broker has nothing to go on"
 
     def teardown(self) -> None:
         if not hasattr(self, "consumer"):
@@ -303,4 +320,4 @@ class ConsumerConversation(RuleBasedStateMachine):
 
 
 TestConsumerConversation = ConsumerConversation.TestCase
-TestConsumerConversation.settings = settings(max_examples=400, stateful_step_count=20)
+TestConsumerConversation.settings = settings(max_examples=600, stateful_step_count=20)

@@ -115,14 +115,22 @@ async def test_a_damaged_entry_is_one_message_whatever_is_acknowledged_of_it(bro
     await consumer.close()
 
 
-async def test_after_the_broker_closed_the_consumer_whole_entries_count_again(broker: Broker, client):
-    """An operator who sets a shared subscription back has the broker close its consumers, and wants all of it again."""
+@pytest.mark.parametrize("lost", [False, True], ids=["closed", "lost"])
+async def test_after_the_end_of_a_session_whole_entries_count_again(broker: Broker, client, lost: bool):
+    """An operator who sets a shared subscription back has the broker close its consumers, and wants all of it again.
+
+    A consumer that has lost its connection is not told.
+    """
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, 3)
     place = (await consumer.receive()).place
     consumer.acknowledge_message(place, 0, 3)
-    broker.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
+    if lost:
+        broker.link.drop()
+    else:
+        broker.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=ids.NO_REQUEST))
     await until(lambda: consumer.sessions == 2)
+    assert not consumer._acks.partial
     deliver(broker, 0, 3)
     assert mask_of(await consumer.receive()) == 0b111
     await consumer.close()

@@ -69,7 +69,7 @@ async def test_sessions_and_redeliveries_give_back(broker: Broker, client):
         consumer.acknowledge_message((1, entry), 0, 3)
         if entry % 2:
             consumer.redeliver([(1, entry - 1), (1, entry)])
-        if entry % 500 == 0:
+        if entry % 500 == 0 and entry <= MAX_GIVEN_BACK:  # a lost session forgets them all
             sessions = consumer.sessions
             broker.link.drop()
             await until(lambda before=sessions: consumer.sessions > before)

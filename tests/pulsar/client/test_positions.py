@@ -1,11 +1,14 @@
 """Where a consumer goes on when somebody else decides it: operators, other consumers, other clusters; and readers at the end."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from mqbridge.adapter import Bounds
 from mqbridge.errors import ClusterError
 from mqbridge.net.dial import dial
+from mqbridge.pulsar.adapter.reading import bounds_of
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -132,6 +135,21 @@ async def test_a_reader_at_the_end_misses_nothing_while_it_is_away(broker: Broke
     await consumer.close()
 
 
+@pytest.mark.parametrize("why", ["full", "silent"])
+async def test_a_reader_at_the_end_misses_nothing_when_it_begins_anew_by_itself(broker: Broker, client, why: str):
+    """Because entries became too large for what it may hold, or because nothing came though the topic goes on."""
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 8))
+    limits = {"max_bytes": 10_000} if why == "full" else {"silence_s": 0.02}
+    consumer = await client.consumer(TOPIC, replace(reader(ids.LATEST), **limits))
+    if why == "full":
+        for entry in (9, 10, 11):
+            broker.link.message(0, 1, entry, bytes(9_000))
+    await until(lambda: consumer.sessions == 2)
+    assert [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]] == [ids.LATEST, (1, 8)]
+    assert await take(broker, consumer, 9, 10) == [9, 10]
+    await consumer.close()
+
+
 async def test_a_topic_in_another_cluster_has_other_ids(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 7, 8, ledger=50)
@@ -179,6 +197,18 @@ async def test_a_message_in_chunks_tells_its_first(broker: Broker, client):
     assert (entry.place, entry.first_chunk) == ((1, 5), (1, 4))
     assert (await take(broker, consumer, 6), entry.payload) == ([6], b"xx")
     await consumer.close()
+
+
+async def test_a_topic_that_begins_with_a_message_in_chunks_has_its_first_bound_there(broker: Broker, client):
+    def deliver(link, frame):
+        broker.on[BaseCommand.FLOW] = silent
+        for number in range(2):
+            metadata = {"uuid": "a", "chunk_id": number, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
+            link.message(frame.command.flow.consumer_id, 1, 4 + number, b"x", metadata=metadata)
+
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9)
+    broker.on[BaseCommand.FLOW] = deliver
+    assert await bounds_of(client, TOPIC, 5.0) == Bounds((1, 4, 0), (1, 10, 0))
 
 
 async def test_while_a_seek_has_no_answer_nothing_is_handed_out(broker: Broker, client):
@@ -257,4 +287,35 @@ async def test_an_owner_whose_name_is_none_is_asked_for_again(broker: Broker, cl
     )
     close(broker)
     await until(lambda: consumer.sessions == 2)
+    await consumer.close()
+
+
+async def test_single_acknowledgements_of_an_earlier_run_may_be_lost_too(broker: Broker, client):
+    """A broker that is killed forgets more than what the last session sent."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1)
+    consumer.acknowledge((1, 0))
+    consumer.redeliver()
+    await until(lambda: consumer.sessions == 2)
+    assert await take(broker, consumer, 1) == [1]
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 3)
+    assert await take(broker, consumer, 0, 1) == [0, 1]
+    await consumer.close()
+
+
+async def test_an_acknowledgement_does_not_undo_a_seek_that_has_no_answer(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1, 2)
+    consumer.acknowledge_up_to((1, 1))
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker) == [(1, 1)])
+    consumer.acknowledge_up_to((1, 2))
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, -1))
+    broker.on[BaseCommand.SEEK] = in_turn(lambda link, _: link.drop(), success)
+    await consumer.seek((1, 0))
+    await until(lambda: consumer.sessions == 3)
+    consumer.flush_acks()
+    assert await take(broker, consumer, 0) == [0]
+    assert acknowledged(broker) == [(1, 1)], "neither the one that was told before, nor the one that was not"
     await consumer.close()

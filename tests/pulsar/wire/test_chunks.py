@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqbridge.pulsar.mapping.stored import decode
-from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
+from mqbridge.pulsar.wire.chunk_joiner import MAX_REPEATED, ChunkJoiner, ChunkLimits
 from mqbridge.pulsar.wire.chunks import chunk_room, cut, is_chunk
 from mqbridge.pulsar.wire.compression import NAMES, compress
 from mqbridge.pulsar.wire.entry import Entry
@@ -200,3 +200,18 @@ def test_a_chunk_that_cannot_be_one_is_a_defect_and_harms_no_other(chunk, total,
 def test_a_message_in_one_piece_is_no_chunk():
     assert not is_chunk(MessageMetadata())
     assert not is_chunk(MessageMetadata(num_chunks_from_msg=1, chunk_id=0))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_chunk_that_is_repeated_for_ever_is_given_up(number):
+    """Every place of it is kept, to be acknowledged with the message: so they must come to an end."""
+    joiner = ChunkJoiner(ChunkLimits())
+    given_up = []
+    most = 0
+    for at in range(3 * MAX_REPEATED):
+        chunk = chunks_of(0, at=at)[number]
+        given_up += joiner.add(chunk, 0.0)
+        most = max([most, *(len(each.places) for each in joiner._open.values())])
+    assert most <= MAX_REPEATED + 4
+    assert [joined.given_up for joined in given_up] == [True] * 2
+    assert "never" in str(given_up[0].entry.defect)

@@ -185,7 +185,9 @@ class Groups:
             link.answer(request, ext={"offset": str(offset)})
 
     def update_offset(self, link: Link, request: Command) -> None:
-        self.offsets[request.ext["consumerGroup"], self._queue(link, request)] = int(request.ext["commitOffset"])
+        key = request.ext["consumerGroup"], self._queue(link, request)
+        if key not in self.resets:  # a 5.x broker answers well, and ignores it
+            self.offsets[key] = int(request.ext["commitOffset"])
         link.answer(request)
 
     def bound(self, link: Link, request: Command, of: Callable[[QueueLog], int]) -> None:
@@ -215,12 +217,12 @@ class Groups:
 
     def pull(self, link: Link, request: Command) -> None:
         header, queue = PullHeader.decode(request.ext), self._queue(link, request)
-        if header.sys_flag & PullFlag.COMMIT_OFFSET:
-            self.offsets[header.consumer_group, queue] = header.commit_offset
-        reset = self.resets.pop((header.consumer_group, queue), None)
+        key = header.consumer_group, queue
+        if header.sys_flag & PullFlag.COMMIT_OFFSET and key not in self.resets:
+            self.offsets[key] = header.commit_offset
         log = self.log(*queue)
-        if reset is not None:
-            link.answer(request, Status.PULL_OFFSET_MOVED, pull_ext(reset, log.first, log.end), remark="OFFSET_RESET")
+        if key in self.resets:
+            self.answer_pull(link, request)
         elif log.read(header.queue_offset)[0] == Status.PULL_NOT_FOUND and header.sys_flag & PullFlag.SUSPEND:
             self.held.append((link, request))
             self.max_held = max(self.max_held, len(self.held))
@@ -228,7 +230,12 @@ class Groups:
             self.answer_pull(link, request)
 
     def answer_pull(self, link: Link, request: Command) -> None:
-        log = self.log(*self._queue(link, request))
+        queue = self._queue(link, request)
+        log = self.log(*queue)
+        reset = self.resets.pop((request.ext["consumerGroup"], queue), None)
+        if reset is not None:
+            link.answer(request, Status.PULL_OFFSET_MOVED, pull_ext(reset, log.first, log.end), remark="OFFSET_RESET")
+            return
         code, after, body = log.read(int(request.ext["queueOffset"]), int(request.ext["maxMsgNums"]))
         link.answer(request, code, pull_ext(after, log.first, log.end), body)
 

@@ -84,3 +84,19 @@ async def test_a_gap_is_told_once_until_the_offset_is_another(scene: Scene, monk
         groups.say(consumer._client, command)
     again = await first_stream(consumer)
     assert ((await again.receive()).first, groups.committed("G")) == (7, 7)
+
+
+@pytest.mark.parametrize("again", ["rewind", "twice"])
+async def test_a_reset_is_followed_though_something_is_rejected_while_it_is_told(scene: Scene, again: str) -> None:
+    """A broker tells it once, in the answer to whichever pull comes first: also if that was asked before the rejection."""
+    scene.groups.append(*[b"x"] * 10)
+    stream = await scene.stream()
+    pulled = await stream.receive()
+    await until(lambda: scene.groups.held)
+    scene.groups.resets["G", QUEUE] = 2
+    scene.groups.release_held()
+    for _ in range(1 + (again == "twice")):
+        assert stream.rewind(pulled.first)
+    assert (await stream.receive()).first in (0, 2)
+    await until(lambda: stream.state.acknowledged == 2)
+    assert scene.groups.committed("G") == 2

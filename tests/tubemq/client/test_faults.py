@@ -170,6 +170,7 @@ async def test_two_members_while_connections_are_cut(play: Play) -> None:
     await play.produce()
     await play.all_read()
     play.judge()
+    assert {method for method, _ in play.model.faults.happened} >= {rpc.GET, rpc.CONSUMER_HEARTBEAT}, "or nothing was cut"
 
 
 @pytest.mark.parametrize("code", EVERY_CODE)

@@ -112,7 +112,7 @@ async def test_what_is_sent_again_is_counted_and_an_outage_is_told_by_its_cluste
     broker = FakeBroker(200, ConnectionLost("gone"), ConnectionLost("gone"), 200)
     sender = sender_to(broker)
     await asyncio.gather(*(sender.send("1:0", body) for body in bodies(3)))
-    assert sender.routes.masters.sessions.connectivity.retries == 2
+    assert sender.connectivity.retries == 2
     assert caplog.records == []
     await sender.close()
 

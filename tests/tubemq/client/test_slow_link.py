@@ -48,8 +48,8 @@ class Known:
 
     client_id, host, visit_token = "p1", "192.0.2.2", 7
 
-    def __init__(self) -> None:
-        self.masters = self
+    def __init__(self, sessions: Sessions) -> None:
+        self.masters, self.sessions = self, sessions
 
     def authorized(self) -> AuthorizedInfo:
         return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
@@ -66,7 +66,7 @@ def sessions_of(stack: AsyncExitStack, timeout_s: float = TIMEOUT_S) -> Sessions
 async def sender_to(port: int, sessions: Sessions, **settings: Any) -> Sender:
     route = TopicRoute("demo")
     route.learn(TopicInfo("demo", ((1, PARTITIONS, 1),), 1 << 20), {1: Broker(1, "127.0.0.1", port)})
-    return Sender(Producer(Known(), sessions), route, max_elapsed_s=None, **settings)  # type: ignore[arg-type]
+    return Sender(Producer(Known(sessions), sessions), route, max_elapsed_s=None, **settings)  # type: ignore[arg-type]
 
 
 async def link_to(broker: StoringBroker, bytes_per_s: int, stack: AsyncExitStack) -> SlowLink:

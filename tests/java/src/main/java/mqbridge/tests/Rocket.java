@@ -46,8 +46,16 @@ final class Rocket {
         return client;
     }
 
-    /** The same for a producer, which waits longer than the shipped 3 s: the broker stores nothing while its disk is busy. */
+    /**
+     * The same for a producer of {@code --topic}, which waits longer than the shipped 3 s: the broker stores nothing while its disk is busy.
+     *
+     * <p>A producer that could not ask for its topic's route (the request failed, or another thread asked for more than 3 s) takes the
+     * topic for one that is still to be made, with the queues of the template topic, and sends to queues that it does not have. So the
+     * topic is its own template here.
+     */
     static <T extends DefaultMQProducer> T producer(T client, Args args) {
+        client.setCreateTopicKey(args.text("topic"));
+        client.setDefaultTopicQueueNums(Integer.MAX_VALUE);
         client.setSendMsgTimeout(API_TIMEOUT_MS);
         return configured(client, args);
     }

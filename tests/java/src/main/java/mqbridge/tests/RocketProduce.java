@@ -10,7 +10,9 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.LongStream;
+import org.apache.rocketmq.client.common.ClientErrorCode;
 import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -18,12 +20,13 @@ import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.exception.RemotingTooMuchRequestException;
 
 /**
  * Produces messages to a RocketMQ topic, asynchronously, with a bounded number of unanswered messages.
  *
  * <p>The broker runs the requests of a connection side by side: only {@code --window 1} (with {@code --batch}: that many) keeps the order of a
- * queue. What a busy broker refuses (code 2) is sent again.
+ * queue. What a busy broker refuses (code 2), and what has no route yet, is sent again.
  *
  * <pre>
  * --name-servers host:port  --topic T        --group G (producers)     --messages N (1)   --start 0
@@ -228,13 +231,20 @@ public final class RocketProduce {
 
         @Override
         public void onException(Throwable thrown) {
-            if (thrown instanceof MQBrokerException refused && refused.getResponseCode() == SYSTEM_BUSY) {
+            if (thrown instanceof MQBrokerException refused && refused.getResponseCode() == SYSTEM_BUSY || !wasSent(thrown)) {
                 busy.incrementAndGet();
                 again.add(this);
             } else {
                 failure.compareAndSet(null, new IllegalStateException("message " + sequence + " was not stored", thrown));
             }
             window.release(messages.size());
+        }
+
+        /** False when no broker got it: there was no route, name servers did not answer (5.3.3 says it like that), or time was up before. */
+        private static boolean wasSent(Throwable thrown) {
+            boolean noRoute = thrown instanceof MQClientException unknown
+                    && unknown.getResponseCode() == ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION;
+            return !noRoute && !(thrown instanceof IllegalStateException) && !(thrown instanceof RemotingTooMuchRequestException);
         }
     }
 }

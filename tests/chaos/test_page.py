@@ -1,0 +1,22 @@
+"""The tables of the page, from results that are made up."""
+
+from __future__ import annotations
+
+from tests.chaos.judge import Verdict
+from tests.chaos.page import tables
+from tests.chaos.run import Result
+from tests.chaos.schedule import draw
+
+
+def result(seed: int, missing: int) -> Result:
+    verdict = Verdict(sent=1000, arrived=1010, missing=missing, out_of_order=0, stale=0, repeated=10, damaged=0, examples=[])
+    made = Result(draw(seed, 60, ("log-log",)), {"log-log": verdict}, struck=9, most_bytes=80 << 20, recovered_s=3.4)
+    made.problems += ["something is missing"] * bool(missing)
+    return made
+
+
+def test_every_run_and_every_direction_has_its_row() -> None:
+    lines = tables([result(1, 0), result(2, 5)]).splitlines()
+    assert "| 1 | passed | 9 | 3 s | 80 | 1,000 | 1,010 | 10 | 0 | 0 | 0 | 0 |" in lines
+    assert "| 2 | failed | 9 | 3 s | 80 | 1,000 | 1,010 | 10 | 5 | 0 | 0 | 0 |" in lines
+    assert "| log-log | 2,000 | 2,020 | 20 | 5 | 0 | 0 | 0 |" in lines

@@ -1,0 +1,483 @@
+"""Members of a group over scripted brokers, whatever happens in whatever order: nothing is lost, and nothing stays behind.
+
+`test_queue_state` drives the table of one queue; this drives all that is around it: dividing, pulling, committing, locks, giving
+back. Time is virtual. What a run breaks is mended at its end: then every message must come and every offset be committed.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mqbridge.errors import ClusterError, LaneRevoked
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client import connection
+from mqbridge.rocketmq.client.consumer import GroupConsumer, join
+from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.client.queue_table import State
+from mqbridge.rocketmq.client.spec import GroupSpec
+from mqbridge.rocketmq.client.stream import QueueStream
+from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.wire.bodies.locks import LockRequest
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.command import Command
+from tests.kit.virtual_time import VirtualTimeLoop
+from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
+from tests.rocketmq.client.groups import Groups
+
+GROUP = "G"
+QUEUES = [Queue("T", "broker-a", number) for number in range(2)]
+LATE = (Code.UPDATE_CONSUMER_OFFSET, Code.PULL_MESSAGE, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.QUERY_CONSUMER_OFFSET)
+SOON_S = 0.4
+"""An answer that is so late still comes in time."""
+LOCK_LIVES_S = 60.0
+MEMBERS = 3
+LUCK = st.sampled_from([3, 2, 1, 0])
+MOMENTS = st.sampled_from([0.0, 0.0, 0.01, 0.5, 3.0])
+"""How long things go on until the next step."""
+
+
+class World:
+    """The brokers, and what the applications of all members have done."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self.loop = loop
+        self.cluster = Cluster()
+        self.groups = Groups(self.cluster)
+        self.cluster.topics["T"] = {"broker-a": len(QUEUES)}
+        self.handed: defaultdict[Queue, set[int]] = defaultdict(set)
+        """Offsets that were handed out since the group last was told to go on elsewhere."""
+        self.excused: defaultdict[Queue, int] = defaultdict(int)
+        """Below this somebody told the group to go on."""
+        self.consumed: defaultdict[Queue, set[int]] = defaultdict(set)
+        self.delay = 0.0
+        self.unanswered: dict[int, int] = {}
+        """How many requests of a kind get no answer yet."""
+        self.problems: list[str] = []
+        self._due_at = 0.0
+        """When the last of the late answers comes."""
+        self._locked_at: dict[Queue, float] = {}
+        self.reads: Callable[[Link, Queue], bool] = lambda _link, _queue: True
+        self._newest: dict[tuple[Link, Queue], int] = {}
+        """The last pull of a queue over each connection."""
+        self.cluster.on[Code.PULL_MESSAGE] = self._of_the_reader(self.cluster.on[Code.PULL_MESSAGE])
+        for code in LATE:
+            self.cluster.on[code] = self._late(self.cluster.on[code])
+        self.cluster.on[Code.LOCK_BATCH_MQ] = self._expiring(self.cluster.on[Code.LOCK_BATCH_MQ])
+        self.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = self._of_the_connected(self.groups.list_members)
+
+    def _late(self, answer: Answer) -> Answer:
+        def soon(link: Link, request: Command) -> None:
+            if request.code == Code.PULL_MESSAGE:
+                self._newest[link, Queue(request.ext["topic"], "broker-a", int(request.ext["queueId"]))] = request.opaque
+            if self.unanswered.get(request.code, 0):
+                self.unanswered[request.code] -= 1
+            elif not self.delay:
+                answer(link, request)
+            else:
+                self._due_at = max(self._due_at, self.loop.time() + self.delay)
+                self.loop.call_later(self.delay, answer, link, request)  # also when nobody waits for it any more
+
+        return soon
+
+    def _expiring(self, answer: Answer) -> Answer:
+        def lock(link: Link, request: Command) -> None:
+            said = LockRequest.decode(request.body)
+            for queue in said.queues:
+                if self.loop.time() - self._locked_at.get(queue, 0.0) > LOCK_LIVES_S:
+                    self.groups.locks.pop((GROUP, queue), None)
+                if self.groups.locks.get((GROUP, queue), said.client_id) == said.client_id:
+                    self._locked_at[queue] = self.loop.time()
+            answer(link, request)
+
+        return lock
+
+    def _of_the_reader(self, answer: Answer) -> Answer:
+        """A pull that nobody waits for any more would take a reset with it, unheard: brokers tell it once, to whichever pull."""
+
+        def pull(link: Link, request: Command) -> None:
+            queue = Queue(request.ext["topic"], "broker-a", int(request.ext["queueId"]))
+            waited_for = self._newest.get((link, queue)) == request.opaque and self.reads(link, queue)
+            if (GROUP, queue) not in self.groups.resets or waited_for:
+                answer(link, request)
+
+        return pull
+
+    def reset(self, queue: Queue, offset: int) -> None:
+        """The broker's command."""
+        self.groups.release_held()
+        self.goes_on_at(queue, offset)
+        self.groups.offsets[GROUP, queue] = self.groups.resets[GROUP, queue] = offset
+
+    def _of_the_connected(self, answer: Answer) -> Answer:
+        def members(link: Link, request: Command) -> None:
+            """A broker strikes off who is not connected any more."""
+            there = self.groups.members[GROUP]
+            for client_id in [client_id for client_id, its in there.items() if not its.open]:
+                del there[client_id]
+            answer(link, request)
+
+        return members
+
+    @property
+    def calm(self) -> bool:
+        """Every request is answered in time, those that are on their way too."""
+        late = max(self.delay, self._due_at - self.loop.time())
+        return late <= SOON_S and not any(self.unanswered.values())
+
+    def lose_connections(self) -> None:
+        """All of them, the name servers' too."""
+        for link in self.cluster.links:
+            if link.open:
+                link.drop()
+
+    def mend(self) -> None:
+        """All is well from now on."""
+        self.delay = 0.0
+        self.unanswered.clear()
+
+    def goes_on_at(self, queue: Queue, offset: int) -> None:
+        """Somebody tells the group so: what is below is excused, what is behind has to come (again)."""
+        self.excused[queue] = max(self.excused[queue], offset)
+        self.handed[queue].difference_update(range(offset, self.groups.log(*queue).end))
+
+    def check(self) -> None:
+        """The group's offsets are behind nothing that nobody consumed."""
+        for queue in QUEUES:
+            done = self.consumed[queue]
+            committed = self.groups.committed(GROUP, *queue) or 0
+            missing = [at for at in range(self.excused[queue], committed) if at not in done]
+            assert not missing, f"{queue} is committed up to {committed}, and {missing} were never consumed"
+        assert not self.problems, self.problems
+
+    @property
+    def finished(self) -> bool:
+        """Everything came, and is committed."""
+        ends = {queue: self.groups.log(*queue).end for queue in QUEUES}
+        came = all(set(range(self.excused[queue], end)) <= self.handed[queue] for queue, end in ends.items())
+        return came and all((self.groups.committed(GROUP, *queue) or 0) == end for queue, end in ends.items())
+
+
+class Member:
+    """A member and its application, which reads by `receive`, or as the documentation's loop does, by `take` and `changed`."""
+
+    def __init__(self, world: World, number: int, *, orderly: bool, polls: bool) -> None:
+        self.world, self.orderly, self.polls = world, orderly, polls
+        self.client = scripted_client()
+        self.client._instance = f"{number}#{number}"
+        self.consumer: GroupConsumer | None = None
+        self.out: list[tuple[QueueStream, int, Pulled]] = []
+        self.at_once = False
+        self.closing = False
+        self.tasks = [spawn(self._live(), f"member {number}")]
+
+    def __str__(self) -> str:
+        held = {} if self.consumer is None else {str(each): each.state.state.value for each in self.consumer.held.values()}
+        return f"{self.client.client_id} ({'closed' if self.closing else 'lives'}) has {held}"
+
+    async def _live(self) -> None:
+        await self.client.connect()
+        spec = GroupSpec(GROUP, (everything("T"),), orderly=self.orderly, retries=False)
+        while self.consumer is None:
+            try:
+                self.consumer = await join(self.client, spec)
+            except ClusterError:
+                await asyncio.sleep(1.0)
+        async for stream in self.consumer.streams():
+            self.tasks.append(spawn(self._read(stream), f"reading {stream}"))
+
+    async def _read(self, stream: QueueStream) -> None:
+        try:
+            while True:
+                pulled = await self._next(stream)
+                self.world.handed[stream.queue].update(range(pulled.first, pulled.next))
+                self.out.append((stream, stream.state.run, pulled))
+                if self.at_once:
+                    self.acknowledge(len(self.out))
+        except LaneRevoked:
+            pass
+        except Exception as error:  # noqa: BLE001 - tasks fail unseen
+            self.world.problems.append(f"{stream}: {error!r}")
+
+    async def _next(self, stream: QueueStream) -> Pulled:
+        if not self.polls:
+            return await stream.receive()
+        while (pulled := stream.take()) is None:
+            others: list[int] = []
+            asyncio.get_running_loop().call_soon(others.append, 1)
+            await stream.changed(1.0)
+            assert others, "waiting for a change let nobody else run"
+            if stream.revoked:
+                raise LaneRevoked
+        return pulled
+
+    def acknowledge(self, count: int) -> None:
+        """In order, for each stream."""
+        for stream, run, pulled in self.out[:count]:
+            self.world.consumed[stream.queue].update(range(pulled.first, pulled.next))
+            stream.commit(pulled.next, run)
+        del self.out[:count]
+
+    def acknowledge_all_at_once(self) -> None:
+        """From now on."""
+        self.at_once = True
+        self.acknowledge(len(self.out))
+
+    async def close(self) -> None:
+        """The consumer and its client, as the gateway does."""
+        self.closing = True
+        if self.consumer is not None:
+            await self.consumer.close()
+        await self.client.close()
+
+    async def end(self) -> None:
+        await self.close()
+        await cancel(*self.tasks)
+        await self.close()
+
+
+class GroupLife(RuleBasedStateMachine):
+    """Every rule does something and lets a moment pass; none waits for what it began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.loop = VirtualTimeLoop()
+        self.world = World(self.loop)
+        self.patch.setattr(connection, "dial", self.world.cluster.dial)
+        self.world.reads = self.reads
+        self.members: list[Member] = []
+        self.made = 0
+        self.background: list[asyncio.Task[Any]] = []
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(coroutine)
+
+    def moment(self, seconds: float) -> None:
+        self.run(asyncio.sleep(seconds))
+
+    def do(self, call: Callable[[], Any], seconds: float) -> None:
+        """Inside the loop, and a moment more."""
+
+        async def inside() -> None:
+            call()
+            await asyncio.sleep(seconds)
+
+        self.run(inside())
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = self.loop.create_task(coroutine)
+        self.background.append(task)
+        return task
+
+    @property
+    def living(self) -> list[Member]:
+        return [one for one in self.members if not one.closing and one.consumer is not None]
+
+    def streams(self) -> list[QueueStream]:
+        held = [one.consumer.held.values() for one in self.living if one.consumer is not None]
+        return [stream for streams in held for stream in streams]
+
+    def reads(self, link: Link, queue: Queue) -> bool:
+        """Whether the member at the other end of this link waits for an answer about the queue."""
+        there = self.world.groups.members[GROUP]
+        held = [one.consumer.held for one in self.living if one.consumer and there.get(one.client.client_id) is link]
+        return any(queue in streams and streams[queue].state._pull is not None for streams in held)
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    @initialize(orderly=st.booleans(), polls=st.booleans(), messages=st.integers(1, 40))
+    def first(self, orderly: bool, polls: bool, messages: int) -> None:
+        self.orderly, self.polls = orderly, polls
+        for queue in QUEUES:
+            self.world.groups.append(*[b"x"] * messages, topic=queue.topic, broker=queue.broker, number=queue.id)
+            self.world.groups.log(*queue).limit = 7
+        self.add(3.0)
+
+    def add(self, seconds: float) -> None:
+        self.made += 1
+        self.do(
+            lambda: self.members.append(Member(self.world, self.made, orderly=self.orderly, polls=self.polls)),
+            seconds,
+        )
+
+    @precondition(lambda self: sum(not one.closing for one in self.members) < MEMBERS)
+    @rule(seconds=MOMENTS)
+    def another_joins(self, seconds: float) -> None:
+        """Its queues are taken from the others."""
+        self.add(seconds)
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), seconds=MOMENTS, cancelled=st.booleans())
+    def one_closes(self, data: st.DataObject, seconds: float, cancelled: bool) -> None:
+        """At any step. Whoever waited for that first may be cancelled."""
+        member = data.draw(st.sampled_from(self.living))
+        first = self.begin(member.close())
+        self.moment(seconds)
+        if cancelled:
+            first.cancel()
+            self.begin(member.close())
+            self.moment(0.0)
+
+    @precondition(lambda self: self.world.calm and self.living)
+    @rule(data=st.data())
+    def one_closes_in_calm(self, data: st.DataObject) -> None:
+        """Everything that it acknowledged is committed then, its locks are given back, and it is no member."""
+        member = data.draw(st.sampled_from(self.living))
+        assert member.consumer is not None
+        groups, held = self.world.groups, list(member.consumer.held.values())
+        self.run(member.close())
+        for stream in held:
+            assert stream.state.state in (State.RELEASED, State.LOST)
+            certain = stream.state.state is State.RELEASED and stream.state.lock_holds(self.loop.time())
+            if certain and (GROUP, stream.queue) not in groups.resets:
+                committed = groups.committed(GROUP, *stream.queue) or 0
+                assert committed >= stream.committed, f"{stream}: acknowledged {stream.committed}, committed {committed}"
+            if certain:
+                assert groups.locks.get((GROUP, stream.queue)) != member.client.client_id, f"{stream} is still locked"
+        assert member.client.client_id not in [one for one, link in groups.members[GROUP].items() if link.open]
+
+    @precondition(lambda self: self.streams())
+    @rule(data=st.data(), seconds=MOMENTS, cancelled=st.booleans())
+    def a_queue_is_released(self, data: st.DataObject, seconds: float, cancelled: bool) -> None:
+        stream = data.draw(st.sampled_from(self.streams()))
+        releasing = self.begin(stream.release())
+        self.moment(seconds)
+        if cancelled:
+            releasing.cancel()
+            self.moment(0.0)
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    @rule(number=st.integers(0, 1), count=st.integers(1, 20), seconds=MOMENTS)
+    def store(self, number: int, count: int, seconds: float) -> None:
+        self.do(lambda: self.world.groups.append(*[b"x"] * count, number=number), seconds)
+
+    @rule(delay=st.sampled_from([0.0, SOON_S, SOON_S, 5.0]), seconds=MOMENTS)
+    def answers_are_late(self, delay: float, seconds: float) -> None:
+        self.world.delay = delay
+        self.moment(seconds)
+
+    @rule(code=st.sampled_from(LATE), count=st.integers(1, 2), luck=LUCK)
+    def some_are_not_answered(self, code: int, count: int, luck: int) -> None:
+        if luck == 0:
+            self.world.unanswered[code] = count
+
+    @precondition(lambda self: self.orderly and self.streams())
+    @rule(missed=st.sampled_from([1, 1, 100]), count=st.integers(1, 9), seconds=MOMENTS)
+    def locks_are_not_renewed(self, missed: int, count: int, seconds: float) -> None:
+        """One that is missed makes a lock too old to hand anything out, until the next; messages come meanwhile."""
+        self.world.unanswered[Code.LOCK_BATCH_MQ] = missed
+        for _ in range(50):
+            if not all(stream.state.lock_holds(self.loop.time()) for stream in self.streams()):
+                break
+            self.moment(1.0)
+        for queue in QUEUES:
+            self.do(lambda number=queue.id: self.world.groups.append(*[b"x"] * count, number=number), 0.0)  # type: ignore[misc]
+        self.moment(seconds)
+        self.world.unanswered.pop(Code.LOCK_BATCH_MQ, None)
+
+    @rule(luck=LUCK, seconds=MOMENTS)
+    def connections_are_lost(self, luck: int, seconds: float) -> None:
+        if luck == 0:
+            self.do(self.world.lose_connections, seconds)
+
+    @rule(number=st.integers(0, 1), share=st.floats(0, 1), luck=LUCK, seconds=MOMENTS)
+    def reset_from_outside(self, number: int, share: float, luck: int, seconds: float) -> None:
+        """The broker's command: one pull is told where to go on."""
+        if luck < 2:
+            queue = QUEUES[number]
+            offset = int(self.world.groups.log(*queue).end * share)
+            self.do(lambda: self.world.reset(queue, offset), seconds)
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 25.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.moment(seconds)
+
+    # --- applications -------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), count=st.integers(1, 6), seconds=MOMENTS)
+    def acknowledge(self, data: st.DataObject, count: int, seconds: float) -> None:
+        member = data.draw(st.sampled_from(self.living))
+        self.do(lambda: member.acknowledge(count), seconds)
+
+    @precondition(lambda self: any(one.out for one in self.living))
+    @rule(data=st.data(), seconds=MOMENTS)
+    def redeliver(self, data: st.DataObject, seconds: float) -> None:
+        """The last that a member was given, again."""
+        member = data.draw(st.sampled_from([one for one in self.living if one.out]))
+        self.do(lambda: self.again(member), seconds)
+
+    def again(self, member: Member) -> None:
+        if member.out:
+            stream, run, pulled = member.out[-1]
+            if stream.rewind(pulled.first, run):
+                member.out.pop()
+
+    @precondition(lambda self: self.streams())
+    @rule(data=st.data(), share=st.floats(0, 1), luck=LUCK, seconds=MOMENTS)
+    def seek(self, data: st.DataObject, share: float, luck: int, seconds: float) -> None:
+        if luck == 0:
+            stream = data.draw(st.sampled_from(self.streams()))
+            offset = int(self.world.groups.log(*stream.queue).end * share)
+            if not stream.revoked:
+                self.world.goes_on_at(stream.queue, offset)
+                self.world.handed[stream.queue].update(range(offset, self.world.groups.log(*stream.queue).end))
+                self.begin(stream.seek(offset))
+                self.moment(seconds)
+
+    # --- always -------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_skipped(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        try:
+            if self.members:
+                self.settle()
+        finally:
+            self.run(self.end())
+            self.loop.close()
+            self.patch.undo()
+
+    def settle(self) -> None:
+        """All is well again, and somebody is there: everything comes and is committed."""
+        self.world.mend()
+        if not any(not one.closing for one in self.members):
+            self.add(0.0)
+
+        async def all_done() -> None:
+            while not self.world.finished:
+                for one in self.members:
+                    if not one.closing:
+                        one.acknowledge_all_at_once()
+                await asyncio.sleep(1.0)
+
+        try:
+            self.run(asyncio.wait_for(all_done(), 300.0))
+        except TimeoutError:
+            there = list(self.world.groups.members[GROUP])
+            raise AssertionError(
+                f"something stays behind: {self.world.groups.offsets}, {there}, {[*map(str, self.members)]}"
+            ) from None
+        self.world.check()
+
+    async def end(self) -> None:
+        self.world.mend()
+        await cancel(*self.background)
+        await asyncio.gather(*(one.end() for one in self.members))
+
+
+# The same runs each time: what a random run finds now and then is looked into by raising `max_examples` without `derandomize`.
+GroupLife.TestCase.settings = settings(
+    max_examples=60, derandomize=True, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow], deadline=None
+)
+TestGroupLife = GroupLife.TestCase
