@@ -109,6 +109,17 @@ class InboundSpec:
     """Most bytes that the inbound may hold ahead of the core, all lanes together; one batch that is larger comes alone."""
     options: BaseModel | None = None
     """The system's own settings (`Adapter.inbound_options`)."""
+    known: Mapping[str, frozenset[str]] | None = None
+    """By topic the names of the partitions that there were when the group first began; None while nobody knows."""
+
+    def start_of(self, topic: str, partition: str) -> Start:
+        """Where the group begins in a partition that it has no position in.
+
+        `start` counts once, for what there is at first. What comes later (a topic that a pattern matches, a partition that is
+        added) is read from its beginning, whichever session finds it: at its end, messages would be lost without a gap.
+        """
+        is_known = self.known is None or partition in self.known.get(topic, ())
+        return self.start if is_known else Start.EARLIEST
 
 
 @dataclass(frozen=True, slots=True)

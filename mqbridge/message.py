@@ -248,23 +248,27 @@ NOWHERE = Partition("", "", "", 0)
 
 
 class Share:
-    """What of a batch goes to one target partition: all `count` messages or those at `indexes`; as they came, or `edited`."""
+    """What of a batch goes to one target partition: all `count` messages or those at `indexes`; as they came, or `edited`.
 
-    __slots__ = ("_edited", "batch", "count", "indexes")
+    is_edited   whether its messages differ from those of the batch: then nothing but they may be written
+    """
+
+    __slots__ = ("_edited", "batch", "count", "indexes", "is_edited")
 
     def __init__(self, batch: Batch, indexes: Sequence[int] | None = None, edited: Sequence[Message] | None = None) -> None:
         self.batch, self.indexes, self._edited = batch, indexes, edited
+        self.is_edited = edited is not None
         self.count = batch.count if indexes is None else len(indexes)
 
-    @property
-    def is_edited(self) -> bool:
-        """Whether its messages differ from those of the batch: then nothing but they may be written."""
-        return self._edited is not None
+    def let_go(self) -> None:
+        """Forget the edited messages: it is encoded, nobody asks for them again."""
+        self._edited = None
 
     @property
     def messages(self) -> Sequence[Message]:
         """Its messages, in order."""
-        if self._edited is not None:
+        if self.is_edited:
+            assert self._edited is not None, "an edited share was let go"  # noqa: S101 - a bug of an outbound
             return self._edited
         messages = self.batch.messages
         return messages if self.indexes is None else [messages[index] for index in self.indexes]
@@ -287,7 +291,7 @@ class Share:
     def part(self, places: Sequence[int]) -> "Share":
         """The messages at these indexes of the share."""
         indexes = places if self.indexes is None else [self.indexes[place] for place in places]
-        return Share(self.batch, indexes, None if self._edited is None else [self._edited[place] for place in places])
+        return Share(self.batch, indexes, [self.messages[place] for place in places] if self.is_edited else None)
 
 
 def origin_prefix(partition: Partition) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from mqbridge.adapter import Outbound, Receipt
-from mqbridge.delivery.budget import Budget
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Position, Share
+from mqbridge.net.budget import Budget
 
 IN_FLIGHT_BYTES = 16 << 20
 MESSAGE_COST_BYTES = 200

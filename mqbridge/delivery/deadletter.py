@@ -13,31 +13,27 @@ import itertools
 from collections.abc import Sequence
 
 from mqbridge.adapter import MessageFailure, Outbound
-from mqbridge.errors import DeliveryError
 from mqbridge.message import Batch, Message, Partition, Share, format_position
 
 MAX_REASON_CHARS = 1000
 
 
 class DeadLetters:
-    """The dead-letter topic of a route."""
+    """The dead-letter topic of a route; `label` is its name for people."""
 
-    def __init__(self, route: str, outbound: Outbound, topic: str) -> None:
+    def __init__(self, route: str, outbound: Outbound, label: str) -> None:
+        self.outbound = outbound
+        self.label = label
         self._route = route
-        self._outbound = outbound
-        self._topic = topic
-        self._turn = itertools.cycle(range(outbound.partitions))
+        self._turn = itertools.count()
 
-    async def put(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> None:
-        """Store refused messages. Raises DeliveryError naming the first that even this topic refuses."""
-        letters = [self._letter(target, messages[failure.index], failure) for failure in failures]
-        receipt = await self._outbound.send(next(self._turn), Share(Batch.of(letters, source)))
-        if receipt.failures:
-            first = receipt.failures[0]
-            raise DeliveryError(
-                f"{describe(messages[failures[first.index].index], source)} was refused by {target} "
-                f"({failures[first.index].reason}) and by its dead-letter topic {self._topic} ({first.reason})"
-            )
+    def next_partition(self) -> int:
+        """Where the next ones go: the partitions take turns."""
+        return next(self._turn) % self.outbound.partitions
+
+    def of(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
+        """What is to be stored for these messages that `target` refused."""
+        return Share(Batch.of([self._letter(target, messages[failure.index], failure) for failure in failures], source))
 
     def _letter(self, target: str, message: Message, failure: MessageFailure) -> Message:
         said = (

@@ -1,23 +1,25 @@
 """Delivers one lane: receives batches, sends them on, and acknowledges what every target has stored.
 
-    receive -> budget -> filter -> shares of each target -> send ... receipts -> tickets -> acknowledge
+    receive -> rate -> budget -> filter -> shares of each target -> send ... receipts -> tickets -> acknowledge
 
 Nothing waits for a receipt before the next batch is taken, except the bytes in flight. A batch is acknowledged when every leg
 of it was stored, or its refused messages were stored as dead letters. Anything else ends the lane with an error, leaving the
-batch to be delivered again. A lane that is revoked ends at once, also while it waits for bytes or for its rate.
+batch to be delivered again.
+
+A lane that gives up (it is revoked, something failed, its deadline is over) takes back every send that is not on its way, so that
+nobody stores it beside the one who reads the partition next. Its bytes come back as each send ends.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from itertools import takewhile
 
 from mqbridge.adapter import InboundLane, MessageFailure, Receipt
 from mqbridge.delivery.gaps import GapRule
 from mqbridge.delivery.refusals import Refusals
+from mqbridge.delivery.sends import Sends
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
@@ -30,9 +32,12 @@ log = logging.getLogger(__name__)
 DRAIN_S, REVOKED_DRAIN_S = 30.0, 5.0
 """How long a lane without a deadline waits for what is in flight; and one that was revoked, as some systems still listen."""
 
+LEG_BYTES = 2400
+"""What a batch holds beside its own bytes for each target: ticket, share, future, what the outbound remembers. Measured."""
+
 
 class LaneDelivery:
-    """One lane from its assignment to its release."""
+    """One lane from its assignment to its release. A lane that stops at a gap stays ours: `release` is then for the caller."""
 
     def __init__(
         self, lane: InboundLane, targets: Sequence[Target], settings: LaneSettings, *, individual_ack: bool = False
@@ -44,11 +49,13 @@ class LaneDelivery:
         self._pump: asyncio.Task[None] | None = None
         self._deadline: float | None = None
         self._stopping = False
+        self._given_up = False
+        """Nothing is sent any more, and what was not on its way is taken back: later failures tell nothing new."""
         self._draining: asyncio.Timeout | None = None
-        self._settled = asyncio.Event()
-        self._sent: dict[tuple[Target, int], deque[asyncio.Future[Receipt]]] = {}
-        """What was sent to each target partition and is not known to be stored, in order."""
-        self._refusals = Refusals(settings, self._tickets, self._leg_failed, self._fail)
+        self._waiting = 0
+        """Batches that wait for their rate or bytes: one or none."""
+        self._sends = Sends()
+        self._refusals = Refusals(settings, self._tickets, self._sends, self._leg_failed, self._fail)
         self.gaps = GapRule(lane.partition, settings)
         self.error: Exception | None = None
         self.position: Position | None = None
@@ -56,8 +63,8 @@ class LaneDelivery:
 
     @property
     def in_flight(self) -> int:
-        """Batches that were sent and not yet stored."""
-        return len(self._tickets)
+        """Batches that were received and are not yet stored."""
+        return len(self._tickets) + self._waiting
 
     @property
     def messages(self) -> int:
@@ -73,18 +80,20 @@ class LaneDelivery:
         """Deliver until `stop`, revocation or an error; then drain and release. Raises what ended the lane, if not asked to."""
         partition = self.lane.partition
         self._pump = spawn(self._receive(), f"deliver {partition}", quiet=True)
-        revoked = spawn(self.lane.revoked.wait(), f"revocation of {partition}")
+        watch = spawn(self._end_when_revoked(self._pump), f"revocation of {partition}")
         if self._stopping:
             self._pump.cancel()
         try:
-            await asyncio.wait([self._pump, revoked], return_when=asyncio.FIRST_COMPLETED)
-            if not self._pump.done():
-                self.error = self.error or LaneRevoked(f"{partition} was taken away")
-            elif not self._pump.cancelled() and isinstance(error := self._pump.exception(), Exception):
+            await asyncio.wait([self._pump])
+            if not self._pump.cancelled() and isinstance(error := self._pump.exception(), Exception):
                 self.error = self.error or error
+            elif self.lane.revoked.is_set():
+                self.error = self.error or LaneRevoked(f"{partition} was taken away")
         finally:
-            await cancel(revoked)
             await self._finish()
+            await cancel(watch)
+            if not isinstance(self.error, GapError):
+                await self.lane.release(self._deadline)
         if self._failed:
             assert self.error is not None  # noqa: S101 - for the type checker
             raise self.error
@@ -93,10 +102,17 @@ class LaneDelivery:
         """Take no more; `run` then drains until the deadline and returns, also when it has not begun yet."""
         self._stopping = True
         self._deadline = deadline
-        if deadline is not None and self._draining is not None and not self._draining.expired():
-            self._draining.reschedule(min(deadline, self._draining.when() or deadline))
+        if deadline is not None:
+            self._drain_until(deadline)
         if self._pump is not None:
             self._pump.cancel()
+
+    async def _end_when_revoked(self, pump: "asyncio.Task[None]") -> None:
+        """Whatever the pump waits for, and whether it still runs or the lane drains already."""
+        await self.lane.revoked.wait()
+        pump.cancel()
+        self._give_up()
+        self._drain_until(asyncio.get_running_loop().time() + REVOKED_DRAIN_S)
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -109,14 +125,19 @@ class LaneDelivery:
             except LaneRevoked as revoked:
                 self.error = self.error or revoked
                 return
-            for unit, rate in settings.rates:
-                await rate.take(getattr(batch, unit))
-            await settings.budget.take(batch.held_bytes)
+            self._waiting = 1
+            try:
+                for unit, rate in settings.rates:
+                    await rate.take(getattr(batch, unit))
+                await settings.budget.take(self._cost(batch))
+            finally:
+                self._waiting = 0
             if self.lane.revoked.is_set():  # in the turn in which its bytes came free: whoever reads it next delivers it
-                settings.budget.give(batch.held_bytes)
+                settings.budget.give(self._cost(batch))
                 return
             settings.counters.last_batch_at = loop.time()
             self._dispatch(self._tickets.open(batch, loop.time()))
+            del batch  # in the budget from here on, and not held while the next one is waited for
 
     async def _next(self) -> Batch:
         while True:
@@ -128,9 +149,8 @@ class LaneDelivery:
     async def _skip(self, gap: GapError) -> None:
         """Go on behind a gap when all before it is acknowledged: a seek forgets what is in flight. Or raise it."""
         resume = self.gaps.pass_by(gap)
-        if self._tickets:
-            self._settled.clear()
-            await self._settled.wait()
+        if self._sends:
+            await self._sends.all_ended.wait()
         await self.lane.seek(resume)
 
     def _dispatch(self, ticket: Ticket) -> None:
@@ -143,19 +163,16 @@ class LaneDelivery:
         try:
             share = Share(batch) if settings.filter is None else settings.filter.keep(batch)
             placed = [(target, *one) for target in self._targets for one in target.shares(share)] if share.count else []
-            if any(self._would_overtake(target, partition) for target, partition, _ in placed):
+            if any(self._sends.would_overtake(target.outbound, partition) for target, partition, _ in placed):
                 self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, "what is before it was not stored")])
                 self.stop(self._deadline)  # why is told in a moment, by `_answered`
                 return
             if len(placed) > 1:
                 self._tickets.divide(ticket, [one for _, _, one in placed])
             for target, partition, one in placed:
-                future = target.outbound.send(partition, one)
+                self._sends.send(target.outbound, partition, one, partial(self._answered, ticket, target, one))
                 ticket.legs += 1
                 target.progress.sent()
-                sent = self._sent.setdefault((target, partition), deque())
-                sent.append(future)
-                future.add_done_callback(partial(self._answered, ticket, target, one, sent))
         except Exception as error:  # whatever was not sent is not stored: the batch must not look as if all of it were
             self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, str(error))])
             raise
@@ -164,21 +181,9 @@ class LaneDelivery:
         finally:
             batch.let_go()
 
-    def _would_overtake(self, target: Target, partition: int) -> bool:
-        """Whether something failed there already, of which we hear only in the next turn of the loop."""
-        return any(map(_has_failed, takewhile(asyncio.Future.done, self._sent.get((target, partition), ()))))
-
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def _answered(
-        self,
-        ticket: Ticket,
-        target: Target,
-        share: Share,
-        sent: "deque[asyncio.Future[Receipt]]",
-        future: "asyncio.Future[Receipt]",
-    ) -> None:
-        sent.remove(future)
+    def _answered(self, ticket: Ticket, target: Target, share: Share, future: "asyncio.Future[Receipt]") -> None:
         target.progress.answered()
         try:
             if future.cancelled():
@@ -186,7 +191,7 @@ class LaneDelivery:
             elif isinstance(error := future.exception(), Exception):
                 self._leg_failed(ticket, share, error)
             elif (receipt := future.result()).failures:
-                self._refusals.take(ticket, target, share, receipt)
+                self._refusals.take(ticket, target, share, receipt, given_up=self._has_given_up)
             else:
                 self._settings.counters.stored += share.count
                 self._tickets.settle(ticket, share, receipt)
@@ -195,7 +200,10 @@ class LaneDelivery:
 
     def _leg_failed(self, ticket: Ticket, share: Share, error: Exception, failures: Sequence[MessageFailure] = ()) -> None:
         self._tickets.fail(ticket, share, failures or [MessageFailure(0, Failure.RETRY, str(error))])
-        self._fail(error)
+        if self._has_given_up and not ticket.abandoned:
+            self._leave_over(self._tickets.leave_over(ticket))
+        if not (self._has_given_up and isinstance(error, DeliveryError)):
+            self._fail(error)
 
     # --- what the tickets say ---------------------------------------------------------------------------------------
 
@@ -208,11 +216,12 @@ class LaneDelivery:
         self._settings.counters.passed(batch, asyncio.get_running_loop().time())
         if self._settings.on_progress is not None:
             self._settings.on_progress(batch)
-        if not self._tickets:
-            self._settled.set()
 
     def _ended(self, batch: Batch) -> None:
-        self._settings.budget.give(batch.held_bytes)
+        self._settings.budget.give(self._cost(batch))
+
+    def _cost(self, batch: Batch) -> int:
+        return batch.held_bytes + LEG_BYTES * len(self._targets)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -220,37 +229,56 @@ class LaneDelivery:
     def _failed(self) -> bool:
         return self.error is not None and not isinstance(self.error, LaneRevoked)
 
+    @property
+    def _has_given_up(self) -> bool:
+        return self._given_up or self.lane.revoked.is_set()
+
     def _fail(self, error: Exception) -> None:
-        if not self._failed:
+        if not self._failed or isinstance(self.error, GapError):
             self.error = error
-        self._settled.set()
+        self._drain_until(0.0)
         self.stop(self._deadline)
 
+    def _give_up(self) -> None:
+        self._given_up = True
+        try:
+            self._sends.withdraw()
+        except Exception as error:  # noqa: BLE001 - a bug of an outbound, and the lane has still to be released
+            self._fail(error)
+
     async def _finish(self) -> None:
-        """Drain, unless it failed; leave what is left over to be delivered again; release."""
+        """Drain, unless it failed; leave what is left over to be delivered again."""
         await cancel(self._pump)
-        if self._tickets and not self._failed:
-            self._settled.clear()
-            patience = REVOKED_DRAIN_S if self.lane.revoked.is_set() else DRAIN_S
-            deadline = asyncio.get_running_loop().time() + patience
-            if self._deadline is not None:
-                deadline = min(deadline, self._deadline)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline) as self._draining:
-                    await self._settled.wait()
-            self._draining = None
-        await self._refusals.cancel()
-        left = self._tickets.abandon()
+        if not self._failed or isinstance(self.error, GapError):
+            await self._drain()
+        self._give_up()
+        self._leave_over(self._tickets.abandon())
+
+    def _leave_over(self, left: Sequence[Ticket]) -> None:
         for ticket in left:
             self._settings.counters.returned += ticket.batch.count
             self.lane.reject(ticket.batch, ticket.failures)
         if left:
             log.warning("%s: %d batches were not stored and will be delivered again", self.lane.partition, len(left))
-        await self.lane.release(self._deadline)
 
+    async def _drain(self) -> None:
+        """Wait until every send has ended, or for as long as there is. At a gap there is no hurry: the partition is kept."""
+        patience = None
+        if self.lane.revoked.is_set():
+            patience = REVOKED_DRAIN_S
+        elif not isinstance(self.error, GapError):
+            patience = DRAIN_S
+        deadline = None if patience is None else asyncio.get_running_loop().time() + patience
+        if self._deadline is not None:
+            deadline = self._deadline if deadline is None else min(deadline, self._deadline)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline) as self._draining:
+                while self._sends:
+                    await self._sends.all_ended.wait()
+        self._draining = None
 
-def _has_failed(future: "asyncio.Future[Receipt]") -> bool:
-    """Whether an answer that is there says that something is to be sent again, before all that follows."""
-    if future.cancelled() or future.exception() is not None:
-        return True
-    return any(failure.kind is not Failure.REFUSED for failure in future.result().failures)
+    def _drain_until(self, deadline: float) -> None:
+        """Wait no longer than that, if it drains."""
+        if self._draining is not None and not self._draining.expired():
+            when = self._draining.when()
+            self._draining.reschedule(deadline if when is None else min(deadline, when))

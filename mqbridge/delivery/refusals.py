@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mqbridge.adapter import MessageFailure, Receipt
-from mqbridge.delivery.deadletter import describe
+from mqbridge.delivery.deadletter import DeadLetters, describe
+from mqbridge.delivery.sends import Sends
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
 from mqbridge.errors import DeliveryError, Failure
 from mqbridge.message import Share
-from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
 
@@ -29,50 +29,82 @@ Failed = Callable[[Exception], None]
 class Refusals:
     """The refused messages of one lane."""
 
-    def __init__(self, settings: LaneSettings, tickets: Tickets, leg_failed: LegFailed, failed: Failed) -> None:
-        self._settings, self._tickets, self._leg_failed, self._failed = settings, tickets, leg_failed, failed
-        self._parking: set[asyncio.Task[None]] = set()
+    def __init__(self, settings: LaneSettings, tickets: Tickets, sends: Sends, leg_failed: LegFailed, failed: Failed) -> None:
+        self._settings, self._tickets, self._sends = settings, tickets, sends
+        self._leg_failed, self._failed = leg_failed, failed
 
-    def take(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
-        """Settle or fail a leg whose receipt has failures; when what has to be stored for that is stored."""
+    def take(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt, *, given_up: bool) -> None:
+        """Settle or fail a leg whose receipt has failures, some time: when what has to be stored for that is stored.
+
+        Of a lane that has given up nothing more is sent, no dead letters either: whoever reads its partition next meets the same.
+        """
         innocent = [failure for failure in receipt.failures if failure.kind is not Failure.REFUSED]
-        if innocent:
-            count, why = len(innocent), innocent[0].reason
+        if innocent or given_up:
+            first = (innocent or receipt.failures)[0]
+            count, why = len(innocent or receipt.failures), first.reason
             error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {why}")
             self._leg_failed(ticket, share, error, receipt.failures)
-            return
-        task = spawn(self._park(ticket, target, share, receipt), f"dead letters of {ticket.batch.partition}")
-        self._parking.add(task)
-        task.add_done_callback(partial(self._parked, ticket, share, receipt))
-
-    async def cancel(self) -> None:
-        """Wait for no dead letter any more; their batches are left over."""
-        await cancel(*self._parking)
-
-    def _parked(self, ticket: Ticket, share: Share, receipt: Receipt, task: "asyncio.Task[None]") -> None:
-        self._parking.discard(task)
-        if task.cancelled():  # perhaps before it began, so nothing in it would see that
-            self._tickets.fail(ticket, share, receipt.failures)
-
-    async def _park(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
-        source, failures = ticket.batch.partition, receipt.failures
-        letters, first, originals = self._settings.dead_letters, failures[0], share.originals
-        ticket.batch.let_go()  # it may wait for others long after this
-        if letters is None:
-            message = describe(originals[first.index], source)
+        elif self._settings.dead_letters is None:
+            message, first = describe(share.originals[receipt.failures[0].index], ticket.batch.partition), receipt.failures[0]
+            ticket.batch.let_go()
             advice = "Configure `dead_letter` for the route, or make the target accept it"
             error = DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}")
-            self._leg_failed(ticket, share, error, failures)
-            return
+            self._leg_failed(ticket, share, error, receipt.failures)
+        else:
+            self._send_letters(self._settings.dead_letters, ticket, target, share, receipt)
+
+    def _send_letters(self, letters: DeadLetters, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
         try:
-            await letters.put(target.label, originals, failures, source)
+            made = letters.of(target.label, share.originals, receipt.failures, ticket.batch.partition)
+            ended = partial(self._answered, letters, ticket, target, share, receipt)
+            self._sends.send(letters.outbound, letters.next_partition(), made, ended)
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the lane and is raised by its `run`
+            self._leg_failed(ticket, share, error, receipt.failures)
+        finally:
+            ticket.batch.let_go()  # it may wait for others long after this
+
+    def _answered(
+        self,
+        letters: DeadLetters,
+        ticket: Ticket,
+        target: Target,
+        share: Share,
+        refused: Receipt,
+        sent: "asyncio.Future[Receipt]",
+    ) -> None:
+        failures, source = refused.failures, ticket.batch.partition
+        if sent.cancelled():
+            self._leg_failed(ticket, share, DeliveryError(f"sending to {letters.label} was cancelled"), failures)
+        elif isinstance(error := sent.exception(), Exception):
             self._leg_failed(ticket, share, error, failures)
-            return
-        log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), first.reason)
-        self._settings.counters.dead += len(failures)
-        self._settings.counters.stored += share.count - len(failures)
-        try:
-            self._tickets.settle(ticket, share, receipt)
-        except Exception as error:  # noqa: BLE001 - likewise; the leg has ended by now, a second end would miscount
-            self._failed(error)
+        elif sent.result().failures:
+            self._leg_failed(
+                ticket, share, self._refused_twice(letters, ticket, target, share, failures, sent.result()), failures
+            )
+        else:
+            log.warning("%s: %d messages to dead letters, the first: %s", source, len(failures), failures[0].reason)
+            self._settings.counters.dead += len(failures)
+            self._settings.counters.stored += share.count - len(failures)
+            try:
+                self._tickets.settle(ticket, share, refused)
+            except Exception as error:  # noqa: BLE001 - likewise; the leg has ended by now, a second end would miscount
+                self._failed(error)
+
+    def _refused_twice(
+        self,
+        letters: DeadLetters,
+        ticket: Ticket,
+        target: Target,
+        share: Share,
+        failures: Sequence[MessageFailure],
+        receipt: Receipt,
+    ) -> DeliveryError:
+        second = receipt.failures[0]
+        first = failures[second.index]
+        message = describe(share.originals[first.index], ticket.batch.partition)
+        ticket.batch.let_go()
+        verb = "" if second.kind is Failure.REFUSED else "not stored "
+        return DeliveryError(
+            f"{message} was refused by {target.label} ({first.reason}) and {verb}by its dead-letter topic {letters.label} "
+            f"({second.reason})"
+        )

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mqbridge.delivery.budget import Budget, RateLimit
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.deadletter import DeadLetters
+from mqbridge.delivery.rate import RateLimit
 from mqbridge.message import Batch
+from mqbridge.net.budget import Budget
 from mqbridge.routing.filters import Filter
 
 

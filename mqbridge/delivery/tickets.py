@@ -122,8 +122,18 @@ class Tickets:
 
     def abandon(self) -> list[Ticket]:
         """Stop following what is open: it will be delivered again."""
-        left = [ticket for ticket in self._open if self._in_order or not ticket.is_done]
-        self._open.clear()
+        return self._leave([ticket for ticket in self._open if self._in_order or not ticket.is_done], [])
+
+    def leave_over(self, failed: Ticket) -> list[Ticket]:
+        """Stop following one that failed and all that it keeps from being done: in order, everything behind it."""
+        if self._in_order:
+            tickets = list(self._open)
+            place = tickets.index(failed)
+            return self._leave(tickets[place:], tickets[:place])
+        return [] if failed.legs else self._leave([failed], [ticket for ticket in self._open if ticket is not failed])
+
+    def _leave(self, left: list[Ticket], kept: Sequence[Ticket]) -> list[Ticket]:
+        self._open = deque(kept)
         for ticket in left:
             ticket.abandoned = True
             if not ticket.legs:

@@ -9,6 +9,7 @@ from mqbridge.adapter import Adapter, Cluster, Connected, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
 from mqbridge.errors import MqbridgeError
+from mqbridge.gateway.closing import close_by
 from mqbridge.gateway.plan import helps_to_retry
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
@@ -47,7 +48,8 @@ async def connect(configs: Mapping[str, ClusterConfig], adapters: Mapping[str, A
 
 async def close(clusters: Iterable[Cluster], deadline: float | None = None) -> None:
     """Close them; one that fails to is no reason to leave the others."""
-    await asyncio.gather(*(cluster.close(deadline) for cluster in clusters), return_exceptions=True)
+    closing = (close_by(deadline, f"closing cluster {cluster.name}", cluster.close(deadline)) for cluster in clusters)
+    await asyncio.gather(*closing, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -49,6 +49,8 @@ class Ends:
         """By source topic."""
         self.source_partitions = 0
         """Of all source topics together, as they were found."""
+        self.source_names: dict[str, frozenset[str]] = {}
+        """The partitions of each source topic, likewise."""
         self.dead_letters: DeadLetters | None = None
         self.is_open = False
         self._config, self._clusters, self._looped = config, clusters, looped
@@ -125,6 +127,7 @@ class Ends:
         opened = [await self._open_target(config, selected, topic) for config in self._config.targets]
         self._opened[selected.topic] = opened
         self.source_partitions += len(topic.partitions)
+        self.source_names[selected.topic] = frozenset(topic.partitions)
         self.targets[selected.topic] = [one.target for one in opened]
         where = ", ".join(f"{one.target.label} ({one.target.outbound.partitions} partitions)" for one in opened)
         log.info("route %s: %s/%s (%d partitions) to %s", name, source, topic.name, len(topic.partitions), where)

@@ -1,6 +1,7 @@
-"""Whether a source still holds what follows the place where a route left off.
+"""Whether a source still holds what follows the position where a route left off.
 
-Compared once for each partition that is assigned. Without a checkpoint there is nothing to compare.
+Asked for each partition when it is assigned, with what the source says then: a partition may have been read by another member
+meanwhile, whose progress only the group's own position shows. Without a checkpoint there is nothing to compare.
 """
 
 import asyncio
@@ -10,35 +11,35 @@ from collections.abc import Mapping
 from mqbridge.adapter import Bounds, Cluster
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, GapError
-from mqbridge.message import Partition, format_position
+from mqbridge.message import Partition, Position, format_position
 from mqbridge.net.tasks import spawn
 
 log = logging.getLogger(__name__)
 
 
 class GapCheck:
-    """The check of one route; without `checkpoints` nothing is noticed."""
+    """The check of one route's group; without `checkpoints` nothing is noticed."""
 
-    def __init__(self, route: str, source: Cluster, checkpoints: Checkpoints | None) -> None:
-        self._route, self._source, self._checkpoints = route, source, checkpoints
-        self._bounds: dict[str, asyncio.Task[Mapping[str, Bounds]]] = {}
-        """What each source topic held when its first partition was assigned."""
+    def __init__(self, route: str, group: str, source: Cluster, checkpoints: Checkpoints | None) -> None:
+        self._route, self._group, self._source, self._checkpoints = route, group, source, checkpoints
+        self._next: dict[str, asyncio.Task[_Held]] = {}
+        """By topic the look at it that has not begun yet: partitions that are assigned together share one."""
+        self._one_at_a_time: dict[str, asyncio.Lock] = {}
 
     async def check(self, partition: Partition) -> None:
         """Raises GapError when what was never read is gone. A cluster that cannot tell just now is no reason to stop."""
-        left_off = None if self._checkpoints is None else self._checkpoints.load(self._route, partition)
-        if left_off is None:
+        checkpoint = None if self._checkpoints is None else self._checkpoints.load(self._route, self._group, partition)
+        if checkpoint is None:
             return
-        topic = partition.topic
-        if topic not in self._bounds:
-            self._bounds[topic] = spawn(self._source.bounds(topic), f"bounds of {topic}", quiet=True)
         try:
-            held = (await asyncio.shield(self._bounds[topic])).get(partition.name)
+            bounds, committed = await self._look(partition.topic)
         except ClusterError as error:
             log.warning("%s cannot be checked for a gap: %s", partition, error)
             return
+        held = bounds.get(partition.name)
         if held is None:
             return
+        left_off = max(checkpoint, committed.get(partition.name, checkpoint))
         if held.first > left_off:
             raise GapError(
                 f"{partition} begins at {format_position(held.first)}, but this route had delivered only up to "
@@ -52,3 +53,24 @@ class GapCheck:
                 format_position(held.next),
                 format_position(left_off),
             )
+
+    async def _look(self, topic: str) -> "_Held":
+        task = self._next.get(topic)
+        if task is None:
+            task = self._next[topic] = spawn(self._ask(topic), f"bounds of {topic}", quiet=True)
+        return await asyncio.shield(task)
+
+    async def _ask(self, topic: str) -> "_Held":
+        async with self._one_at_a_time.setdefault(topic, asyncio.Lock()):
+            del self._next[topic]  # whoever comes from now on needs a later answer
+            bounds = await self._source.bounds(topic)
+            try:
+                # Asked last: what others have read and retention has dropped since is then in both.
+                return bounds, await self._source.committed(topic, self._group)
+            except ClusterError as error:
+                log.debug("the positions of group %s on %s are not known: %s", self._group, topic, error)
+                return bounds, {}
+
+
+_Held = tuple[Mapping[str, Bounds], Mapping[str, Position]]
+"""What a topic holds by partition name, and how far the group has read it."""

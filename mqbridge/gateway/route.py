@@ -12,20 +12,22 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from mqbridge.adapter import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
-from mqbridge.delivery.budget import Budget, RateLimit
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery
+from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import TargetProgress
 from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.cautions import Cautions
+from mqbridge.gateway.closing import close_by
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.gateway.plan import Plan, helps_to_retry
 from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.budget import Budget
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import make_filter
@@ -62,7 +64,7 @@ class Route:
         self.name = config.name
         self.config = config
         self.counters = Counters() if counters is None else counters
-        self.budget = Budget(config.delivery.in_flight_bytes)
+        self.budget = Budget(config.delivery.sending_bytes)
         self.error: Exception | None = None
         """Why it stopped."""
         self.trouble: Exception | None = None
@@ -75,6 +77,8 @@ class Route:
         self._checkpoints = checkpoints
         self._drain_s = drain_s
         self._ends = self._make_ends()
+        self._known: Mapping[str, frozenset[str]] = {}
+        """By topic the partitions that there were at first: what comes later is read from its beginning."""
         self._renewed: Ends | None = None
         """Opened for the next session."""
         self._session: Session | None = None
@@ -154,6 +158,7 @@ class Route:
         `run` does it where it has not been done, as soon as the clusters are reached and as often as it helps.
         """
         await self._ends.open(plan)
+        self._known = self._ends.source_names
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or an error, which is kept in `error`; then drain and leave the group."""
@@ -172,7 +177,7 @@ class Route:
                     self.trouble = error
                 if self._renewed is not None:
                     old, self._ends, self._renewed = self._ends, self._renewed, None
-                    await old.close(self._drained_by())
+                    await self._close(old, self._drained_by())
                 elif self.trouble is None:
                     return
                 else:
@@ -195,9 +200,12 @@ class Route:
 
     async def close(self, deadline: float | None = None) -> None:
         """Close what was opened; nothing happens when that was done."""
-        await self._ends.close(deadline)
+        await self._close(self._ends, deadline)
         if self._renewed is not None:
-            await self._renewed.close(deadline)
+            await self._close(self._renewed, deadline)
+
+    async def _close(self, ends: Ends, deadline: float | None) -> None:
+        await close_by(deadline, f"closing the targets of route {self.name}", ends.close(deadline))
 
     def _drained_by(self) -> float:
         return asyncio.get_running_loop().time() + self._drain_s if self._deadline is None else self._deadline
@@ -230,9 +238,9 @@ class Route:
 
     async def _consume(self) -> None:
         """One session: until `stop`, an error, or until `_renewed` is there for the next one. Raises when it cannot join."""
-        gaps = GapCheck(self.name, self._source, self._checkpoints)
+        gaps = GapCheck(self.name, self.config.source.group, self._source, self._checkpoints)
         session = self._session = Session(
-            self.config, self._source, self._ends, self._lane_settings(), gaps, self._session_failed
+            self.config, self._source, self._ends, self._lane_settings(), gaps, self._known, self._session_failed
         )
         self.sessions += 1
         self.trouble = None
@@ -306,7 +314,7 @@ class Route:
 
     def _note(self, batch: Batch) -> None:
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
-        self._checkpoints.note(self.name, batch.partition, batch.next)
+        self._checkpoints.note(self.name, self.config.source.group, batch.partition, batch.next)
 
     def _filtered(self, count: int) -> None:
         self.counters.filtered += count

@@ -24,6 +24,7 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.assignment import tell_of_waiting
 from mqbridge.gateway.change import Change, compare
+from mqbridge.gateway.closing import GRACE_S, settle_by
 from mqbridge.gateway.clusters import Reaching, close, connect, make
 from mqbridge.gateway.health import away
 from mqbridge.gateway.http import StatusServer
@@ -100,7 +101,7 @@ class Gateway:
                 await cancel(*helpers)
                 for route in self.routes:
                     route.stop(self._deadline)
-                await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+                await settle_by(self._deadline + 2 * GRACE_S, "a route", *self._tasks.values())
         missing = {name: why for name, cluster in self.clusters.items() if (why := away(cluster)) is not None}
         return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began, missing)
 
@@ -109,13 +110,13 @@ class Gateway:
         change = compare(self.config, config, self.routes)
         async with contextlib.AsyncExitStack() as undo:
             reached = await connect(change.clusters, self.adapters)
-            undo.push_async_callback(close, reached.values())
+            undo.push_async_callback(lambda: close(reached.values(), self._deadline))
             kept = {name: cluster for name, cluster in self.clusters.items() if name not in change.unused}
             begin = {route.name: self._route(route, kept | reached, config.shutdown_timeout) for route in change.begin}
             plans = await self._plan(begin.values(), kept | reached, {name for name in kept if name in self.reaching.waiting})
             refuse(list(plans.values()))
             for route, plan in plans.items():
-                undo.push_async_callback(route.close)
+                undo.push_async_callback(self._close_route, route)
                 await route.prepare(plan)
             self._applying = True
             try:
@@ -162,7 +163,7 @@ class Gateway:
         log.info("mqbridge %s starts: configuration %s, metrics and health: %s", __version__, self.reloader.path or "-", page)
         if config.state is not None:
             self._checkpoints = Checkpoints(config.state)
-            stack.callback(self._checkpoints.close)
+            stack.push_async_callback(self._close_checkpoints, self._checkpoints)
             writer = spawn(self._checkpoints.run(), "checkpoints")
             stack.push_async_callback(cancel, writer)
         if server is not None:
@@ -219,7 +220,13 @@ class Gateway:
         await route.close()
 
     async def _close_routes(self) -> None:
-        await asyncio.gather(*(route.close(self._deadline) for route in self.routes), return_exceptions=True)
+        await asyncio.gather(*map(self._close_route, self.routes), return_exceptions=True)
+
+    async def _close_route(self, route: Route) -> None:
+        await route.close(self._deadline)
+
+    async def _close_checkpoints(self, checkpoints: Checkpoints) -> None:
+        await checkpoints.close(self._deadline)
 
     async def _close_unused(self) -> None:
         while self._unused:

@@ -1,19 +1,21 @@
 """A route's membership in its group, from joining to leaving: a delivery for each partition that is assigned meanwhile.
 
-A partition whose source lost data stops alone. One that has no place in a target, by the route's rule, waits until it has: it
-is shown as stopped, and `look` asks for what may help. Everything else that goes wrong ends the session.
+A partition whose source lost data stops alone, and stays ours while the session lasts: given back it would come straight again,
+to stop again. One that has no place in a target, by the route's rule, waits until it has: it is shown as stopped, and `look` asks
+for what may help. Everything else that goes wrong ends the session.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
-from mqbridge.adapter import CLOSE_S, Cluster, Inbound, InboundLane, InboundSpec
+from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, deadline_of
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import GapError
+from mqbridge.gateway.closing import GRACE_S, close_by, settle_by
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.message import Partition
@@ -38,6 +40,7 @@ class Session:
         ends: Ends,
         settings: LaneSettings,
         gaps: GapCheck,
+        known: Mapping[str, frozenset[str]],
         failed: Callable[[Exception], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,11 +49,13 @@ class Session:
         self.deliveries: dict[Partition, LaneDelivery] = {}
         self.stopped: dict[Partition, str] = {}
         """Partitions that are not read, and why."""
+        self._stopped: dict[Partition, LaneDelivery] = {}
+        """Whose lanes these are."""
         self.look = asyncio.Event()
         """Set when it is worth to look at the targets before it is time."""
         self.settings = settings
         self._config, self._source, self._ends, self._gaps = config, source, ends, gaps
-        self._failed = failed
+        self._known, self._failed = known, failed
         self._ending = asyncio.Event()
         self._deadline: float | None = None
         self._live: set[LaneDelivery] = set()
@@ -72,13 +77,13 @@ class Session:
         finally:
             self._ending.set()
             await cancel(acceptor)
-            now = self._loop.time()
-            deadline = now + CLOSE_S if self._deadline is None else self._deadline
+            now, deadline = self._loop.time(), deadline_of(self._deadline)
+            self._deadline = deadline
             for delivery in self._live:
                 delivery.stop(now + (deadline - now) * DRAIN_PART)
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await settle_by(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
             if inbound is not None:
-                await inbound.close(deadline)
+                await close_by(deadline, f"leaving the group of route {self._config.name}", inbound.close(deadline))
 
     def stop(self, deadline: float | None = None) -> None:
         """Take no more; `run` then drains, leaves and returns, by this loop time. The first deadline counts."""
@@ -105,7 +110,8 @@ class Session:
             group=source.group,
             start=source.start,
             msg_types=source.msg_types,
-            max_bytes=self._config.delivery.in_flight_bytes,
+            known=self._known,
+            max_bytes=self._config.delivery.read_ahead_bytes,
             options=source.options,
         )
 
@@ -120,6 +126,7 @@ class Session:
                 self._live.add(delivery)
                 self.deliveries[partition] = delivery
                 self.stopped.pop(partition, None)
+                self._stopped.pop(partition, None)
                 task = spawn(self._deliver(lane, delivery), f"{self._config.name} {partition}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -129,13 +136,17 @@ class Session:
     async def _deliver(self, lane: InboundLane, delivery: LaneDelivery) -> None:
         partition = lane.partition
         try:
-            await self._check(partition, delivery)
-            await self._place(partition, delivery)
+            await self._while_ours(lane, self._check(partition, delivery))
+            await self._while_ours(lane, self._place(partition, delivery))
+            if self._ending.is_set():
+                delivery.stop(self._deadline)  # before it begins: there may be no place for what it would read
             await delivery.run()
         except GapError as error:
             advice = "" if error.resume is None else ". Set `on_gap: continue` to go on without what was lost"
-            self.stopped[partition] = f"{error}{advice}"
-            log.error("route %s: %s stopped: %s", self._config.name, partition, self.stopped[partition])  # noqa: TRY400 - expected
+            log.error("route %s: %s stopped: %s%s", self._config.name, partition, error, advice)  # noqa: TRY400 - expected
+            self._show_stopped(delivery, f"{error}{advice}")
+            await self._while_ours(lane, asyncio.Event().wait())
+            await lane.release(self._deadline)
         except Exception as error:  # noqa: BLE001 - even a bug must stop the route: a lane that ends unseen looks like an idle one
             self._fail(error)
         finally:
@@ -143,6 +154,37 @@ class Session:
             if self.deliveries.get(partition) is delivery:
                 del self.deliveries[partition]
                 self.changed_at = self._loop.time()
+            if lane.revoked.is_set() and not self._ending.is_set():
+                self._show_moving(delivery)
+
+    async def _while_ours(self, lane: InboundLane, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run it until it is done, the session ends, or the partition is taken away."""
+        tasks = [
+            spawn(coroutine, f"{self._config.name} {lane.partition}", quiet=True),
+            spawn(self._ending.wait(), f"end of {self._config.name}"),
+            spawn(lane.revoked.wait(), f"revocation of {lane.partition}"),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel(*tasks)
+        if not tasks[0].cancelled():
+            tasks[0].result()
+
+    def _show_stopped(self, delivery: LaneDelivery, why: str) -> None:
+        partition = delivery.lane.partition
+        if self.deliveries.get(partition) is delivery:  # else it was taken away, and is ours again by now
+            del self.deliveries[partition]
+            self.stopped[partition] = why
+            self._stopped[partition] = delivery
+            self.changed_at = self._loop.time()
+
+    def _show_moving(self, delivery: LaneDelivery) -> None:
+        """It is stopped no more: it goes on, or it is somebody else's."""
+        partition = delivery.lane.partition
+        if self._stopped.get(partition) is delivery:
+            del self.stopped[partition], self._stopped[partition]
+            self.changed_at = self._loop.time()
 
     async def _check(self, partition: Partition, delivery: LaneDelivery) -> None:
         """Either the group itself stands behind such a gap already, or the source is going to say the same."""
@@ -152,26 +194,18 @@ class Session:
             delivery.gaps.pass_by(gap)
 
     async def _place(self, partition: Partition, delivery: LaneDelivery) -> None:
-        """Wait until every target has a place for the partition, or the session ends."""
+        """Wait until every target has a place for the partition."""
         problem = self._ends.unplaced(partition)
         if problem is None:
             return
         log.error("route %s: %s waits: %s", self._config.name, partition, problem)
-        self.deliveries.pop(partition, None)
-        self.stopped[partition] = problem
+        self._show_stopped(delivery, problem)
         self.look.set()
-        while self._ends.unplaced(partition) is not None and not self._ending.is_set():
-            await self._pause(PLACE_CHECK_S)
-        if self._ending.is_set():
-            delivery.stop(self._deadline)  # before it begins: there is still no place for what it would read
-        else:
-            log.info("route %s: %s goes on: its target has grown", self._config.name, partition)
-            del self.stopped[partition]
-            self.deliveries[partition] = delivery
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ending.wait(), seconds)
+        while self._ends.unplaced(partition) is not None:  # noqa: ASYNC110 - nobody tells of a number that has grown
+            await asyncio.sleep(PLACE_CHECK_S)
+        log.info("route %s: %s goes on: its target has grown", self._config.name, partition)
+        self._show_moving(delivery)
+        self.deliveries[partition] = delivery
 
     def _fail(self, error: Exception) -> None:
         self._failed(error)

@@ -124,7 +124,7 @@ def test_something_else_at_the_port_is_told(system: str, answer: bytes, invoke: 
 
     def serve(loop: asyncio.AbstractEventLoop) -> None:
         async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
+            await reader.read(1 << 16)  # all of it: what is left unread would reset the connection
             writer.write(answer)
             writer.close()
 

@@ -54,6 +54,12 @@ class Arena:
         self._closers.append(inbound.close)
         return inbound
 
+    async def open(self, joining: Awaitable[Inbound]) -> Inbound:
+        """An inbound of whatever settings."""
+        inbound = await self.within(joining)
+        self._closers.append(inbound.close)
+        return inbound
+
     async def outbound(self, cluster: Cluster, topic: str, *, stamp_origin: bool = True) -> Outbound:
         outbound = await self.within(cluster.outbound(OutboundSpec(topic, stamp_origin=stamp_origin)))
         self._closers.append(outbound.close)

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -11,7 +12,8 @@ from pydantic import BaseModel
 from mqbridge.adapter import Adapter, Cluster
 from mqbridge.log.adapter.cluster import ADAPTER as LOG
 from mqbridge.memory.adapter.cluster import ADAPTER as MEMORY
-from mqbridge.memory.broker import forget
+from mqbridge.memory.broker import broker, forget
+from tests.conformance import cut
 from tests.strategies import CARRIED
 
 
@@ -27,6 +29,8 @@ class Harness(Protocol):
     """The settings that groups are joined with."""
     one_reader: bool
     """A partition is read by one member of a group at a time."""
+    exact_room: bool
+    """`max_bytes` holds however small it is; False where each lane has some room of its own."""
     finds_times: bool
     """Whether the system knows what it stored when."""
     patience_s: float
@@ -43,6 +47,9 @@ class Harness(Protocol):
     async def settle(self) -> None:
         """Wait until the system's bounds, and groups that begin at the end, count what it has acknowledged."""
 
+    def cut_off(self) -> AbstractAsyncContextManager[None] | None:
+        """While it lasts, nothing that this process sends arrives; None where every send is done when it returns."""
+
     def close(self) -> None: ...
 
 
@@ -52,6 +59,7 @@ class BuiltIn:
     carried = CARRIED
     inbound_options: BaseModel | None = None
     one_reader = True
+    exact_room = True
     patience_s = 20.0
 
     def __init__(self, name: str, adapter: Adapter, config: BaseModel, max_payload: int, *, finds_times: bool) -> None:
@@ -73,6 +81,9 @@ class BuiltIn:
     async def settle(self) -> None:
         pass
 
+    def cut_off(self) -> AbstractAsyncContextManager[None] | None:
+        return None
+
     def close(self) -> None:
         pass
 
@@ -83,11 +94,18 @@ class MemoryHarness(BuiltIn):
         config = MEMORY.cluster_model(broker=self._broker, individual_ack=individual_ack)
         super().__init__("memory", MEMORY, config, 5 << 20, finds_times=False)
 
+    def cut_off(self) -> AbstractAsyncContextManager[None]:
+        return cut.memory(broker(self._broker))
+
     def close(self) -> None:
         forget(self._broker)
 
 
 class LogHarness(BuiltIn):
     def __init__(self, folder: Path) -> None:
-        config = LOG.cluster_model(path=folder / "conformance.db", lease="3s", poll="10ms")
+        self._file = folder / "conformance.db"
+        config = LOG.cluster_model(path=self._file, lease="3s", poll="10ms", busy_timeout="100ms")
         super().__init__("log", LOG, config, (16 << 20) - 100, finds_times=True)
+
+    def cut_off(self) -> AbstractAsyncContextManager[None]:
+        return cut.file(self._file)

@@ -1,10 +1,12 @@
 """A real Pulsar for the suite."""
 
 import itertools
+from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster
 from mqbridge.pulsar.adapter.cluster import ADAPTER
+from tests.conformance import cut
 from tests.kit.pulsar import Pulsar
 from tests.strategies import CARRIED
 
@@ -14,6 +16,7 @@ class PulsarHarness:
     max_payload = (5 << 20) - (4 << 10)
     """The broker's limit is 5 MiB, of which metadata and stamps take a little."""
     carried = CARRIED
+    exact_room = False
     finds_times = True
     patience_s = 30.0
 
@@ -36,6 +39,9 @@ class PulsarHarness:
 
     async def settle(self) -> None:
         pass
+
+    def cut_off(self) -> AbstractAsyncContextManager[None]:
+        return cut.network()
 
     def close(self) -> None:
         pass

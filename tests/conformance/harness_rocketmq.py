@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
+from tests.conformance import cut
 from tests.kit.rocketmq import RocketMQ
 from tests.strategies import CARRIED
 
@@ -14,6 +16,7 @@ class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
     carried = CARRIED
+    exact_room = False
     inbound_options = None
     one_reader = True
     finds_times = True
@@ -35,6 +38,9 @@ class RocketMQHarness:
 
     async def settle(self) -> None:
         await asyncio.to_thread(self._server.settle)
+
+    def cut_off(self) -> AbstractAsyncContextManager[None]:
+        return cut.network()
 
     def close(self) -> None:
         pass

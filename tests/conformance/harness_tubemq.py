@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 from mqbridge.adapter import Cluster
 from mqbridge.tubemq.adapter.cluster import ADAPTER
+from tests.conformance import cut
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
 from tests.strategies import CARRIED
@@ -16,6 +18,7 @@ class TubeMQHarness:
     max_payload = (1 << 20) - (4 << 10)
     """The Broker's limit is 1 MiB; attributes and stamps come on top of the body."""
     carried = CARRIED
+    exact_room = True
     inbound_options = None
     one_reader = True
     finds_times = False
@@ -39,6 +42,9 @@ class TubeMQHarness:
 
     async def settle(self) -> None:
         pass
+
+    def cut_off(self) -> AbstractAsyncContextManager[None]:
+        return cut.network()
 
     def close(self) -> None:
         pass

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from mqbridge.adapter import Capabilities, Cluster, InboundSpec, OutboundSpec
+from mqbridge.adapter import Capabilities, Cluster, InboundSpec, OutboundSpec, Start
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
-from mqbridge.message import Batch, Share
-from mqbridge.net.tasks import spawn
-from tests.conformance.arena import Arena, fresh_group, numbered
+from mqbridge.message import Batch, Message, Share
+from mqbridge.net.tasks import cancel, spawn
+from tests.conformance.arena import Arena, fresh_group, numbered, numbers
 
 
 async def test_describe_and_list(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
@@ -129,3 +129,81 @@ async def test_a_cluster_can_be_opened_again(arena: Arena, cluster: Cluster) -> 
     await arena.within(cluster.close())
     again = await arena.cluster()
     assert await arena.within(again.describe(topic)) is not None
+
+
+async def test_start_counts_for_what_there_was_at_first(arena: Arena, cluster: Cluster) -> None:
+    """A topic that is found later, as a pattern finds it, is read from its beginning also by a group that starts at the end."""
+    old, new = await arena.topic(cluster), await arena.topic(cluster)
+    for topic in (old, new):
+        await arena.send(await arena.outbound(cluster, topic), 0, numbered(0, 5))
+    described = await arena.within(cluster.describe(old))
+    assert described is not None
+    spec = InboundSpec(
+        (old, new),
+        fresh_group(),
+        Start.LATEST,
+        options=arena.harness.inbound_options,
+        known={old: frozenset(described.partitions)},
+    )
+    inbound = await arena.open(cluster.inbound(spec))
+    lanes = {lane.partition.topic: lane for lane in [await arena.lane(inbound), await arena.lane(inbound)]}
+    received, _ = await arena.take(lanes[new], 5)
+    assert numbers(received) == list(range(5))
+    waiting = spawn(lanes[old].receive(), "test receive")
+
+    async def caught_up() -> bool:
+        return lanes[old].caught_up
+
+    await arena.until(caught_up)
+    await arena.send(await arena.outbound(cluster, old), 0, numbered(5, 6))
+    assert numbers((await arena.within(waiting)).messages) == [5]
+
+
+async def test_a_partition_that_is_added_is_read_from_its_beginning(
+    arena: Arena, cluster: Cluster, capabilities: Capabilities
+) -> None:
+    if not capabilities.create_topics:
+        pytest.skip("cannot create topics")
+    topic, group = arena.harness.unknown_topic(), fresh_group()
+    await arena.within(cluster.create(topic, 1))
+    described = await arena.within(cluster.describe(topic))
+    assert described is not None
+    known = {topic: frozenset(described.partitions)}
+    spec = InboundSpec((topic,), group, Start.LATEST, options=arena.harness.inbound_options, known=known)
+    inbound = await arena.open(cluster.inbound(spec))
+    first = await arena.lane(inbound)
+    other = await arena.cluster()
+    await arena.within(other.create(topic, 2))
+    await arena.send(await arena.outbound(other, topic), 1, numbered(0, 3))
+    added = await arena.lane(inbound)
+    assert added.partition != first.partition
+    received, _ = await arena.take(added, 3)
+    assert numbers(received) == list(range(3))
+
+
+async def test_lanes_share_what_may_be_handed_out(arena: Arena, cluster: Cluster) -> None:
+    """A batch counts until its lane is asked for the next one: who takes one of each holds no more than is allowed."""
+    if not arena.harness.exact_room:
+        pytest.skip("each lane has some room of its own, however small `max_bytes` is")
+    topic = await arena.topic(cluster, 3)
+    outbound = await arena.outbound(cluster, topic)
+    for partition in range(3):
+        await arena.send(outbound, partition, [Message(bytes(40_000), position=(n,)) for n in range(3)])
+    spec = InboundSpec((topic,), fresh_group(), options=arena.harness.inbound_options, max_bytes=150_000)
+    inbound = await arena.open(cluster.inbound(spec))
+    lanes = [await arena.lane(inbound) for _ in range(3)]
+    left = {lane.partition: 3 for lane in lanes}
+    receiving = {spawn(lane.receive(), "test receive"): lane for lane in lanes}
+    while any(left.values()):
+        done, _ = await asyncio.wait(receiving, timeout=arena.harness.patience_s, return_when=asyncio.FIRST_COMPLETED)
+        assert done, "a lane whose batch was acknowledged, or that was asked again, makes room for the others"
+        await asyncio.sleep(0.2)
+        batches = [task.result() for task in receiving if task.done()]
+        assert len(batches) == 1 or sum(batch.held_bytes for batch in batches) <= spec.max_bytes
+        for task in [task for task in receiving if task.done()]:
+            lane, batch = receiving.pop(task), task.result()
+            left[lane.partition] -= batch.count
+            lane.acknowledge(batch)
+            receiving[spawn(lane.receive(), "test receive")] = lane
+    for task in receiving:
+        await cancel(task)

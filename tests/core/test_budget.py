@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.delivery.budget import Budget
+from mqbridge.net.budget import Budget
 
 
 async def test_a_batch_beyond_the_limit_goes_alone() -> None:

@@ -277,3 +277,54 @@ async def test_a_partition_without_a_place_is_not_read_while_its_session_ends(
         await until(lambda: committed(world.a, "g-r") == 160 and held.stopped)
     assert held.error is None
     assert world.a.progress["g-r", "t", 2].committed == 0
+
+
+@pytest.mark.parametrize("growing", [True, False], ids=["growing", "reopened"])
+async def test_what_comes_later_is_read_from_its_beginning(world: World, growing: bool) -> None:
+    """A route that starts at the end does so with what there is at first."""
+    fill(world.a, "t0", 1, 10)
+    source = SOON | {"start": "latest"}
+    by_identity = end("b/{topic}", partitions={"by": "identity"})
+    config = world.config(route("r", "a/~t.", by_identity, source_=source), b={"growing_outbound": growing})
+    async with running(config) as gateway:
+        found = named(gateway, "r")
+        await until(lambda: found.deliveries)
+        fill(world.a, "t1", 1, 20, first=100)
+        await until(lambda: everything(world.b, "t1") == list(range(100, 120)))
+        fill(world.a, "t0", 2, 20, first=200)
+        await until(lambda: everything(world.b, "t0") == list(range(200, 220)))
+        assert found.sessions >= 2
+        world.a.fail("g-r", ClusterError("the coordinator moves"))
+        await until(lambda: found.sessions >= 3 + (not growing))
+        put(world.a, "t0", 0, b"220")
+        await until(lambda: everything(world.b, "t0") == list(range(200, 221)))
+
+
+async def test_a_log_is_read_from_the_beginning_of_what_comes_later(tmp_path: Path) -> None:
+    adapters = load_adapters()
+    config = {
+        "clusters": {name: {"system": "log", "path": str(tmp_path / f"{name}.db"), "poll": "10ms"} for name in ("a", "b")},
+        "http": {"enabled": False},
+        "routes": [route("r", "a/~t.*", end("b/{topic}", partitions={"by": "identity"}), source_=SOON | {"start": "latest"})],
+    }
+    writer = adapters["log"].make_cluster("w", adapters["log"].cluster_model(path=tmp_path / "a.db"))
+    await writer.connect()
+
+    async def write(topic: str, partitions: int, only: int | None = None) -> None:
+        await writer.create(topic, partitions)
+        outbound = await writer.outbound(OutboundSpec(topic))
+        for partition in range(partitions) if only is None else (only,):
+            assert not (await outbound.send(partition, Share(Batch.of([Message(b"x")] * 10)))).failures
+        await outbound.close()
+
+    await write("t1", 1)
+    gateway = Gateway(from_dict(config, adapters=adapters), adapters)
+    task = spawn(gateway.run(), "gateway")
+    await until(lambda: gateway.ready and named(gateway, "r").deliveries)
+    await write("t1", 2, only=1)
+    await until(lambda: named(gateway, "r").counters.acknowledged == 10)
+    await write("t2", 2)
+    await until(lambda: named(gateway, "r").counters.acknowledged == 30)
+    gateway.stop()
+    assert (await task).clean
+    await writer.close()

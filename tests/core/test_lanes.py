@@ -3,22 +3,24 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
 from mqbridge.adapter import Inbound, MessageFailure, Receipt
+from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.filter import FilterRules
-from mqbridge.delivery.budget import Budget
 from mqbridge.delivery.counters import Counters
-from mqbridge.delivery.lane import LaneDelivery
+from mqbridge.delivery.deadletter import DeadLetters
+from mqbridge.delivery.lane import LEG_BYTES, LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, DeliveryError, Failure
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.inbound import MemoryLane
 from mqbridge.message import Batch, Message, Partition, Share
+from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import spawn
+from mqbridge.routing.edits import Edit
 from mqbridge.routing.filters import Filter
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner
@@ -87,7 +89,13 @@ def keyed(first: int, count: int, decoded: list[int] | None = None) -> Batch:
 
 
 def delivery(
-    lane: FakeLane, outbound: FakeOutbound, *, by: str = "modulo", individual: bool = False, budget: int = 1000, **more: Any
+    lane: FakeLane,
+    outbound: FakeOutbound,
+    *,
+    by: str = "modulo",
+    individual: bool = False,
+    budget: int = 10 * LEG_BYTES,
+    **more: Any,
 ) -> LaneDelivery:
     guard = LoopGuard("b", ["t"], 8, lambda _: None)
     target = Target("b/t", outbound, Partitioner(rule(by), outbound), guard=guard)  # type: ignore[arg-type]
@@ -128,9 +136,33 @@ async def test_messages_are_let_go_once_they_are_encoded() -> None:
     assert await ended(task) is None
 
 
+async def test_edited_messages_are_let_go_once_they_are_encoded() -> None:
+    lane, outbound = FakeLane(batch := keyed(0, 5)), FakeOutbound()
+    made = delivery(lane, outbound)
+    made._targets[0]._edit = Edit(EditRules.model_validate({"set": {"seen": "yes"}}), {})
+    encoded: list[int] = []
+    real = outbound.send
+
+    def send(partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        encoded.extend(len(message.properties) for message in share.messages)
+        return real(partition, share)
+
+    outbound.send = send  # type: ignore[method-assign]
+    task = spawn(made.run(), "delivery")
+    await until(lambda: outbound.sent)
+    [(_, share, future)] = outbound.sent
+    assert encoded == [1] * 5
+    assert share.is_edited
+    assert share._edited is None
+    assert not batch.is_decoded
+    future.set_result(Receipt())
+    made.stop()
+    assert await ended(task) is None
+
+
 async def test_a_lane_that_is_revoked_ends_at_once_while_it_waits_for_bytes() -> None:
     lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), FakeOutbound()
-    made = delivery(lane, outbound, budget=10)
+    made = delivery(lane, outbound, budget=LEG_BYTES + 10)
     task = spawn(made.run(), "delivery")
     await until(lambda: outbound.sent)
     assert len(outbound.sent) == 1, "the second batch waits for the bytes of the first"
@@ -151,7 +183,7 @@ async def test_bytes_come_back_when_a_send_has_ended_and_not_before() -> None:
     made.stop(asyncio.get_running_loop().time())
     assert await ended(task) is None
     assert lane.rejected == [(0, [])]
-    assert budget.used == 10, "the outbound may still hold them"
+    assert budget.used == LEG_BYTES + 10, "the outbound may still hold them"
     outbound.sent[0][2].set_result(Receipt())
     await until(lambda: budget.used == 0)
     assert lane.acknowledged == []
@@ -245,17 +277,17 @@ async def test_a_failing_acknowledgement_keeps_no_bytes() -> None:
 
 
 async def test_messages_of_dead_letters_are_let_go() -> None:
-    class Letters:
-        put = AsyncMock()
-
     first, second = keyed(0, 5), keyed(5, 5)
-    lane, outbound = FakeLane(first, second), FakeOutbound()
-    made = delivery(lane, outbound, dead_letters=Letters())
+    lane, outbound, letters = FakeLane(first, second), FakeOutbound(), FakeOutbound()
+    made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
     task = spawn(made.run(), "delivery")
     await until(lambda: len(outbound.sent) == 2)
     outbound.sent[1][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
+    await until(lambda: letters.sent)
+    [(_, share, stored)] = letters.sent
+    assert [message.position for message in share.messages] == [(7,)]
+    stored.set_result(Receipt())
     await until(lambda: made._settings.counters.dead == 1)
-    assert Letters.put.await_args.args[1][2].position == (7,)
     assert not second.is_decoded, "it waits for the first one"
     outbound.sent[0][2].set_result(Receipt())
     await until(lambda: len(lane.acknowledged) == 2)
@@ -267,18 +299,17 @@ async def test_messages_of_dead_letters_are_let_go() -> None:
 async def test_a_batch_with_dead_letters_that_cannot_be_acknowledged_keeps_no_bytes(individual: bool) -> None:
     """The leg has ended by then: to fail it once more would leave the batch with less than none, and never ended."""
 
-    class Letters:
-        put = AsyncMock()
-
     def unable(batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         raise RuntimeError("a bug in acknowledging")
 
-    lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
+    lane, outbound, letters = FakeLane(keyed(0, 5)), FakeOutbound(), FakeOutbound()
     lane.acknowledge = unable  # type: ignore[method-assign]
-    made = delivery(lane, outbound, individual=individual, dead_letters=Letters())
+    made = delivery(lane, outbound, individual=individual, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
     task = spawn(made.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
+    await until(lambda: letters.sent)
+    letters.sent[0][2].set_result(Receipt())
     assert "a bug in acknowledging" in str(await ended(task))
     assert made._settings.budget.used == 0
     assert [first for first, _ in lane.rejected] == [0]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import Inbound, InboundSpec, OutboundSpec
+from mqbridge.adapter import Inbound, InboundSpec, OutboundSpec, Start
 from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
 from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.adapter.outbound import MemoryOutbound
@@ -202,12 +202,36 @@ async def test_a_stamp_counts_a_hop(cluster: MemoryCluster, broker: Broker) -> N
 
 
 async def test_nothing_overtakes_what_could_not_be_stored(cluster: MemoryCluster, broker: Broker) -> None:
-    outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.01))
+    outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.2))
     broker.disconnect()
-    receipts = [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(3)]
-    await receipts[0]
+    receipts = [outbound.send(0, Share(Batch.of(numbered(0, 1))))]
+    await asyncio.sleep(0.1)
+    receipts += [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in (1, 2)]
+    await receipts[0]  # the others have time left
     broker.reconnect()
     found = [await receipt for receipt in receipts]
     assert [[failure.kind for failure in receipt.failures] for receipt in found] == [[Failure.RETRY]] * 3
     again = await outbound.send(0, Share(Batch.of(numbered(0, 3))))
     assert again.positions == [(0,), (1,), (2,)]
+
+
+async def test_a_group_that_starts_at_the_end_reads_what_is_added_from_its_beginning(
+    cluster: MemoryCluster, broker: Broker, outbound: MemoryOutbound
+) -> None:
+    await outbound.send(0, Share(Batch.of(numbered(0, 5))))
+    inbound = await cluster.inbound(InboundSpec(("t",), "g", Start.LATEST))
+    lanes = inbound.lanes()
+    await anext(lanes)
+    broker.create("t", 2)
+    await outbound.send(1, Share(Batch.of(numbered(0, 5))))
+    assert numbers((await (await anext(lanes)).receive()).messages) == list(range(5))
+    await inbound.close()
+    broker.create("t", 3)
+    await outbound.send(2, Share(Batch.of(numbered(0, 5))))
+    inbound = await cluster.inbound(InboundSpec(("t",), "g", Start.LATEST))
+    lanes = inbound.lanes()
+    for _ in range(3):
+        lane = await anext(lanes)
+    assert lane.partition.index == 2
+    assert numbers((await lane.receive()).messages) == list(range(5))
+    await inbound.close()

@@ -4,6 +4,7 @@ from mqbridge.config.load import from_dict
 from mqbridge.gateway.clusters import connected
 from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
 from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
 from mqbridge.rocketmq.wire.codes import Code
 from tests.rocketmq.client.broker import A, cluster, says, until
@@ -23,6 +24,9 @@ CONFIG = {
 async def test_a_route_shows_trouble_while_another_member_differs(scene: Scene) -> None:
     brokers = {"brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "c"}}}
     scene.cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says({**brokers, "clusterAddrTable": {"c": ["broker-a"]}})
+    scene.cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = lambda link, request: link.answer(
+        request, body=GroupConfigs({"G": GroupConfig("G")}).encode()
+    )
     await another(scene, SubscriptionData("OTHER"))
     config = from_dict(CONFIG)
     async with connected(config) as clusters:

@@ -24,6 +24,8 @@ from mqbridge.adapter import (
 )
 from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, MappingError
 from mqbridge.message import Batch, Partition, Position, Share
+from mqbridge.net.budget import Budget
+from mqbridge.net.handed_out import HandedOut
 from mqbridge.ranges import last_stored
 from mqbridge.receipts import closed
 from mqbridge_files.records import TABLE, decode, encode, preview
@@ -192,6 +194,8 @@ class FilesInbound:
     def __init__(self, cluster: FilesCluster, group: Group, spec: InboundSpec) -> None:
         self._cluster, self._group, self._spec = cluster, group, spec
         self._assigned: asyncio.Queue[FilesLane | None] = asyncio.Queue()
+        self._at_first = set(self._wanted())
+        self.room = Budget(spec.max_bytes)
         group.join(self, self._wanted, self._assign)
 
     def _wanted(self) -> list[Key]:
@@ -202,10 +206,14 @@ class FilesInbound:
         topic, number = key
         file = self._cluster.folder.partitions(topic)[number]
         if key not in self._group.offsets:  # committed at once: what comes after the start is never skipped
-            self._group.commit(key, 0 if self._spec.start is Start.EARLIEST else file.count)
+            self._group.commit(key, file.count if self._start(topic, number) is Start.LATEST else 0)
         lane = FilesLane(self, self._group, key, file, Partition(self._cluster.name, topic, str(number), number))
         self._assigned.put_nowait(lane)
         return lane
+
+    def _start(self, topic: str, number: int) -> Start:
+        """What comes later is read from its beginning."""
+        return self._spec.start_of(topic, str(number)) if (topic, number) in self._at_first else Start.EARLIEST
 
     async def lanes(self) -> AsyncIterator["FilesLane"]:
         """Lanes as they are assigned."""
@@ -229,6 +237,7 @@ class FilesLane:
     def __init__(self, member: FilesInbound, group: Group, key: Key, file: PartitionFile, partition: Partition) -> None:
         self.member, self.partition = member, partition
         self.revoked = asyncio.Event()
+        self._handed_out = HandedOut(member.room, self.revoked)
         self._group, self._key, self._file = group, key, file
         self._next = self._run_begin = group.offsets[key]
         self._run = 0
@@ -239,12 +248,20 @@ class FilesLane:
         return self._next >= self._file.count
 
     async def receive(self) -> Batch:
-        """The next lines."""
+        """The next lines, when there is room for them; whoever asks counts the ones before."""
+        self._handed_out.give_back()
         while not self.revoked.is_set():
             batch = read_batch(self._file, self.partition, self._next, BATCH_LINES, self._run)
-            if batch is not None:
+            if batch is not None and batch.held_bytes <= self._handed_out.held_bytes:
                 self._next += batch.count
+                self._handed_out.hand_out(batch.held_bytes, batch.next)
                 return batch
+            missing = 0 if batch is None else batch.held_bytes - self._handed_out.held_bytes
+            del batch
+            if missing:
+                await self._handed_out.take(missing)
+                continue
+            self._handed_out.give_back()
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self.revoked.wait()
@@ -252,6 +269,7 @@ class FilesLane:
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Everything up to the end of the batch is stored."""
+        self._handed_out.settled(batch.next)
         if self._counts(batch):
             try:
                 self._group.commit(self._key, max(batch.next[0], self._group.offsets[self._key]))
@@ -260,6 +278,7 @@ class FilesLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Go back to the beginning of the batch, after the delay."""
+        self._handed_out.settled(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
         elif self._counts(batch):
@@ -276,6 +295,7 @@ class FilesLane:
     def end(self) -> None:
         """The partition is no longer ours."""
         self.revoked.set()
+        self._handed_out.give_back()
 
     async def release(self, deadline: float | None = None) -> None:
         """Give it back; what is acknowledged is written already."""
@@ -317,7 +337,7 @@ class FilesOutbound:
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """Every send is done when it returns: there is nothing to take back."""
 
     def partition_of(self, key: bytes) -> int:
         """CRC32 of the key modulo the partitions."""

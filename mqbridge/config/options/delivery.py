@@ -42,7 +42,8 @@ class Delivery(Options):
     in_flight_bytes: Size = Field(
         default=32 << 20,
         ge=MIN_IN_FLIGHT_BYTES,
-        description="Most bytes of the route that are read and not yet stored; bounds its memory and slows the source.",
+        description="Most bytes of the route that are read and not yet stored; bounds its memory and slows the source. A quarter "
+        "of it is for what the source has ready, all partitions together, the rest for what is on its way to the targets.",
     )
     retry: Retry = Field(default=Retry(), description="How long what may pass is tried again.")
     dead_letter: DeadLetter | None = Field(
@@ -69,6 +70,16 @@ class Delivery(Options):
     rate_bytes: Size | None = Field(
         default=None, gt=0, description="Most bytes per second, all lanes together; null is no limit."
     )
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """What of `in_flight_bytes` the source may have ready, which no lane has taken yet (`InboundSpec.max_bytes`)."""
+        return self.in_flight_bytes // 4
+
+    @property
+    def sending_bytes(self) -> int:
+        """The rest of it: what was taken and is not stored."""
+        return self.in_flight_bytes - self.read_ahead_bytes
 
     @property
     def loops_prevented(self) -> bool:

@@ -13,9 +13,10 @@ from mqbridge.adapter import InboundSpec, seconds_until
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.lane import LogLane
 from mqbridge.log.store import groups
-from mqbridge.log.store.database import Store, now_ms
+from mqbridge.log.store.database import Store, clock_ms
 from mqbridge.log.store.groups import Balance, Membership
 from mqbridge.message import Partition
+from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class LogInbound:
     def __init__(self, store: Store, cluster: str, spec: InboundSpec) -> None:
         self._store, self._cluster = store, cluster
         lease_ms = int(store.config.lease * 1000)
-        self._me = Membership(spec.group, uuid.uuid4().hex, spec.topics, spec.start, lease_ms)
+        self._me = Membership(spec.group, uuid.uuid4().hex, spec.topics, spec.start_of, lease_ms)
+        self._room = Budget(spec.max_bytes)
         self._held: dict[int, LogLane] = {}
         self._dirty: dict[int, int] = {}
         self._flushing: asyncio.TimerHandle | None = None
@@ -101,7 +103,7 @@ class LogInbound:
 
     async def _balance(self) -> None:
         held = {partition: lane.acknowledged for partition, lane in self._held.items()}
-        self._apply(await self._store.write(groups.heartbeat, self._me, held, now_ms()))
+        self._apply(await self._store.write(groups.heartbeat, self._me, held, clock_ms()))
 
     def _apply(self, balance: Balance) -> None:
         for partition in balance.lost:
@@ -109,7 +111,8 @@ class LogInbound:
                 log.info("group %s: %s was taken away", self._me.group, lane.partition)
                 self._drop(lane)
         for row, offset in balance.won:
-            lane = LogLane(self, self._store, row.id, Partition(self._cluster, row.topic, str(row.number), row.number), offset)
+            source = Partition(self._cluster, row.topic, str(row.number), row.number)
+            lane = LogLane(self, self._store, row.id, source, offset, self._room)
             self._held[row.id] = lane
             self._new.put_nowait(lane)
         if balance.changed:

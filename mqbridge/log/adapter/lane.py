@@ -1,7 +1,7 @@
 """One partition of a log while it is leased to us.
 
-Nothing is read ahead: a receive reads up to RECEIVE_BYTES of rows, undecoded, in a thread hop of some 100 us, so what a lane
-holds is what its caller has not let go of. Any number of batches may be outstanding.
+Nothing is read ahead: a receive reads up to RECEIVE_BYTES of rows, undecoded, in a thread hop of some 100 us, when there is room
+for them. What a lane holds is what its caller has not let go of. Any number of batches may be outstanding.
 """
 
 import asyncio
@@ -14,6 +14,8 @@ from mqbridge.errors import LaneRevoked
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
 from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.budget import Budget
+from mqbridge.net.handed_out import HandedOut
 
 RECEIVE_BYTES = 512 << 10
 RECEIVE_MESSAGES = 1000
@@ -36,13 +38,14 @@ class LogLane:
     after that is delivered again.
     """
 
-    def __init__(self, owner: Owner, store: Store, id_: int, partition: Partition, offset: int) -> None:
+    def __init__(self, owner: Owner, store: Store, id_: int, partition: Partition, offset: int, room: Budget) -> None:
         self.partition = partition
         self.id = id_
         self.acknowledged: int | None = None
         """The offset to commit; None until something was acknowledged."""
         self.revoked = asyncio.Event()
         self._owner, self._store = owner, store
+        self._handed_out = HandedOut(room, self.revoked)
         self._next = offset
         self._caught_up = False
         self._run = 0
@@ -56,25 +59,40 @@ class LogLane:
         return self._caught_up
 
     async def receive(self) -> Batch:
-        """The next rows as a batch; waits for one."""
+        """The next rows as a batch; waits for one, and for room."""
+        self._handed_out.give_back()
+        try:
+            return await self._receive()
+        except BaseException:
+            self._handed_out.give_back()
+            raise
+
+    async def _receive(self) -> Batch:
+        room = min(RECEIVE_BYTES, self._handed_out.limit)
         while True:
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")
             run, offset = self._run, self._next
             self._wake.clear()
-            rows, tail = await self._store.rows(self.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
-            if self.revoked.is_set() or run != self._run:
-                continue
-            if rows:
-                return self._batch(rows, offset, tail)
-            self._caught_up = True
-            if self._store.tails.get(self.id, 0) <= offset:
-                await self._wake.wait()
+            await self._handed_out.take(room)
+            rows, tail = await self._store.rows(self.id, offset, min(room, RECEIVE_BYTES), RECEIVE_MESSAGES)
+            size = read.held_bytes(rows)
+            if rows and size <= room and run == self._run and not self.revoked.is_set():
+                return self._batch(rows, size, offset, tail)
+            del rows  # what nobody has room for is not held either
+            self._handed_out.give_back()
+            if size > room:
+                room = size  # a single row: it comes alone, when there is room for all of it
+            elif not size and run == self._run:
+                self._caught_up = True
+                if self._store.tails.get(self.id, 0) <= offset:
+                    await self._wake.wait()
 
-    def _batch(self, rows: list[read.Row], offset: int, tail: int) -> Batch:
+    def _batch(self, rows: list[read.Row], size: int, offset: int, tail: int) -> Batch:
         base, count, _ = rows[-1]
         self._next = base + count
         self._caught_up = self._next >= tail
+        self._handed_out.hand_out(size, (self._next,))
         return make_batch(self.partition, rows, offset, self._next, self._run)
 
     def acknowledge(
@@ -84,6 +102,7 @@ class LogLane:
         receipt: Receipt | None = None,
     ) -> None:
         """Everything up to the end of the batch is stored."""
+        self._handed_out.settled(batch.next)
         after = batch.next[0]
         if self.revoked.is_set() or (batch.handle != self._run and after > self._run_start):
             return
@@ -93,6 +112,7 @@ class LogLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Go back to the beginning of the batch, after the delay."""
+        self._handed_out.settled(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
         elif not self.revoked.is_set() and (batch.handle == self._run or batch.first[0] <= self._run_start):
@@ -117,6 +137,7 @@ class LogLane:
     def end(self) -> None:
         """The partition is no longer ours."""
         self.revoked.set()
+        self._handed_out.give_back()
         self._store.unwatch(self.id, self._wake)
         self._wake.set()
 
@@ -136,6 +157,7 @@ def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int,
         size=size,
         first=(first,),
         next=(end,),
+        held_bytes=read.held_bytes(rows),
         format="log.rows",
         data=rows,
         handle=run,

@@ -8,7 +8,7 @@ from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
 from mqbridge.config.units import format_duration
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import groups, topics
-from mqbridge.log.store.database import Store, now_ms
+from mqbridge.log.store.database import Store, clock_ms, now_ms
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.message import Position
@@ -48,13 +48,13 @@ class LogOperations:
     async def members(self, topic: str, group: str) -> list[Member]:
         """The living members, of this process and others, with their leases."""
         await self._topics.existing(topic)
-        return await self._store.read(find_members, topic, group, now_ms())
+        return await self._store.read(find_members, topic, group, clock_ms())
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Set the group's offsets."""
         await self._topics.existing(topic)
         offsets = {name: position[0] for name, position in positions.items()}
-        await self._store.write(move_group, topic, group, offsets, now_ms())
+        await self._store.write(move_group, topic, group, offsets, clock_ms())
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """By the time of appending."""
@@ -86,11 +86,9 @@ class LogOperations:
 
 def find_members(connection: sqlite3.Connection, topic: str, group: str, now_ms: int) -> list[Member]:
     """The living members of a group with the partitions of the topic that each has leased."""
-    alive = connection.execute(
-        "SELECT m.id FROM member m JOIN topic t ON t.id = m.topic"
-        " WHERE m.grp = ? AND t.name = ? AND m.expires_ms >= ? ORDER BY m.id",
-        (group, topic, now_ms),
-    ).fetchall()
+    who = f"m.grp = ?1 AND t.name = ?3 AND {groups.IS_ALIVE}"
+    query = f"SELECT m.id FROM member m JOIN topic t ON t.id = m.topic WHERE {who} ORDER BY m.id"  # noqa: S608 - all of it is ours
+    alive = connection.execute(query, (group, now_ms, topic)).fetchall()
     leases = connection.execute(
         "SELECT l.owner, p.number FROM lease l JOIN partition p ON p.id = l.partition JOIN topic t ON t.id = p.topic"
         " WHERE l.grp = ? AND t.name = ? ORDER BY p.number",

@@ -100,7 +100,8 @@ class LogOutbound:
         return record
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """What waits for its transaction, or to be tried again, is not on its way."""
+        self._appender.withdraw(self._in_flight.intersection(sends))
 
     def partition_of(self, key: bytes) -> int:
         """CRC32C of the key modulo the partitions: the log has no producers but us."""

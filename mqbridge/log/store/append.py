@@ -8,7 +8,7 @@ tried again as it is, before anything that came later.
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from mqbridge.adapter import MessageFailure, Receipt
@@ -29,7 +29,7 @@ class Append:
     that were sent behind it to its partition fail too.
     """
 
-    __slots__ = ("count", "deadline", "failures", "future", "indexes", "ordered", "partition", "rows", "size")
+    __slots__ = ("count", "deadline", "failures", "future", "indexes", "is_withdrawn", "ordered", "partition", "rows", "size")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Append:
         self.partition, self.rows, self.count, self.indexes, self.failures = partition, rows, count, indexes, failures
         self.ordered, self.future, self.deadline = ordered, future, deadline
         self.size = sum(len(row) for _, row in rows)
+        self.is_withdrawn = False
 
     def stored(self, tail: int) -> None:
         """It is stored, right before the offset `tail`."""
@@ -94,6 +95,14 @@ class Appender:
             if not future.done():
                 future.set_exception(error)
 
+    def withdraw(self, futures: "Collection[asyncio.Future[Receipt]]") -> None:
+        """Fail those of these that are in no running transaction, and the others if that fails for a while."""
+        for append in (*self._group, *self._queue):
+            append.is_withdrawn |= append.future in futures
+        self._queue = deque(_kept(self._queue))
+        if self._scheduled is not None:
+            self._group = _kept(self._group)
+
     def _commit(self) -> None:
         self._scheduled = None
         self._drop_late()
@@ -127,6 +136,7 @@ class Appender:
     def _committed(self, written: "asyncio.Future[list[int]]") -> None:
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
+            self._group = _kept(self._group)
             self._scheduled = asyncio.get_running_loop().call_later(self._backoff.delay(), self._commit)
             return
         self._backoff.reset()
@@ -147,6 +157,17 @@ class Appender:
         for append in (*group, *behind):
             if not append.future.done():
                 append.future.set_exception(error)
+
+
+def _kept(appends: Iterable[Append]) -> list[Append]:
+    """Those that were not taken back; the others fail."""
+    kept = []
+    for append in appends:
+        if append.is_withdrawn:
+            append.failed("it was taken back")
+        else:
+            kept.append(append)
+    return kept
 
 
 def write_group(connection: sqlite3.Connection, group: Sequence[Append], appended_ms: int) -> list[int]:

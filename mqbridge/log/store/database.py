@@ -189,6 +189,11 @@ def _transaction(connection: sqlite3.Connection, job: Callable[[], T]) -> T:
     return result
 
 
+def clock_ms() -> int:
+    """Time for leases, in ms: the same in all processes of a machine, and nobody sets it. It begins anew when that is started."""
+    return time.monotonic_ns() // 1_000_000
+
+
 def now_ms() -> int:
     """Wall-clock time in ms since the epoch."""
     return time.time_ns() // 1_000_000

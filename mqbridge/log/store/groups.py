@@ -6,13 +6,16 @@ Partitions are dealt out in turn to the members in the order of their ids: all m
 """
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mqbridge.adapter import Start
 from mqbridge.log.store import topics as topic_rows
 from mqbridge.log.store.topics import PartitionRow
+
+IS_ALIVE = "renewed_ms <= ?2 AND renewed_ms + lease_ms >= ?2"
+"""Whether a member lives, at a time of `clock_ms`. What was renewed later than now was renewed before the machine was started."""
 
 
 class Membership(NamedTuple):
@@ -21,7 +24,8 @@ class Membership(NamedTuple):
     group: str
     id: str
     topics: tuple[str, ...]
-    start: Start
+    start_of: Callable[[str, str], Start]
+    """By topic and partition, where a group begins that has no position on the topic."""
     lease_ms: int
 
 
@@ -53,10 +57,11 @@ def heartbeat(connection: sqlite3.Connection, me: Membership, held: Mapping[int,
         connection.execute("DELETE FROM lease WHERE grp = ? AND partition = ?", (me.group, partition))
         del owner_of[partition]
         balance.changed = True
+    read = {topic for topic, topic_id in topic_ids.items() if _has_position(connection, me.group, topic_id)}
     for partition, row in due.items():
         if partition not in owner_of:
             connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (me.group, partition, me.id))
-            balance.won.append((row, _begin(connection, me, row)))
+            balance.won.append((row, _begin(connection, me, row, is_new=row.topic in read)))
     return balance
 
 
@@ -73,8 +78,8 @@ def _renew(connection: sqlite3.Connection, me: Membership, topic_ids: Iterable[i
     """Whether the membership changed by it."""
     before = set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (me.group,)))
     connection.executemany(
-        "INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?)",
-        [(me.group, topic, me.id, now_ms + me.lease_ms) for topic in topic_ids],
+        "INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?, ?)",
+        [(me.group, topic, me.id, now_ms, me.lease_ms) for topic in topic_ids],
     )
     drop_dead(connection, me.group, now_ms)
     return before != set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (me.group,)))
@@ -82,7 +87,7 @@ def _renew(connection: sqlite3.Connection, me: Membership, topic_ids: Iterable[i
 
 def drop_dead(connection: sqlite3.Connection, group: str, now_ms: int) -> None:
     """End the memberships that nobody renewed, and the leases of who is no member."""
-    connection.execute("DELETE FROM member WHERE grp = ? AND expires_ms < ?", (group, now_ms))
+    connection.execute(f"DELETE FROM member WHERE grp = ?1 AND NOT ({IS_ALIVE})", (group, now_ms))  # noqa: S608 - ours
     connection.execute("DELETE FROM lease WHERE grp = ?1 AND owner NOT IN (SELECT id FROM member WHERE grp = ?1)", (group,))
 
 
@@ -99,12 +104,24 @@ def _due(
     return due
 
 
-def _begin(connection: sqlite3.Connection, me: Membership, row: PartitionRow) -> int:
-    """Where the group goes on. A start is committed at once: what comes after it is never skipped, whoever reads on."""
+def _has_position(connection: sqlite3.Connection, group: str, topic_id: int) -> bool:
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM position JOIN partition ON partition.id = position.partition WHERE grp = ? AND topic = ?)"
+    )
+    (found,) = connection.execute(query, (group, topic_id)).fetchone()
+    return bool(found)
+
+
+def _begin(connection: sqlite3.Connection, me: Membership, row: PartitionRow, *, is_new: bool) -> int:
+    """Where the group goes on. A start is committed at once: what comes after it is never skipped, whoever reads on.
+
+    A partition that is new in a topic which the group reads begins at its beginning.
+    """
     found = connection.execute("SELECT next FROM position WHERE grp = ? AND partition = ?", (me.group, row.id)).fetchone()
     if found is not None:
         return int(found[0])
-    begin = row.first if me.start is Start.EARLIEST else row.next
+    start = Start.EARLIEST if is_new else me.start_of(row.topic, str(row.number))
+    begin = row.next if start is Start.LATEST else row.first
     connection.execute("INSERT INTO position VALUES (?, ?, ?)", (me.group, row.id, begin))
     return begin
 

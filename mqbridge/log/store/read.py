@@ -13,6 +13,14 @@ from mqbridge.message import Message
 Row = tuple[int, int, bytes]
 """Base offset, count, records."""
 
+ROW_BYTES = 160
+"""What a row takes in memory beside its records: a tuple, two numbers and the head of the bytes."""
+
+
+def held_bytes(rows: list[Row]) -> int:
+    """What rows take in memory."""
+    return sum(len(records) for _, _, records in rows) + ROW_BYTES * len(rows)
+
 
 def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
     """Whole rows from the one that holds `offset` on, at least one if there is any, and the partition's next offset.
@@ -45,7 +53,7 @@ def _rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes
     rows: list[Row] = []
     after = offset
     for base, count, size, crc, records in found:
-        max_bytes -= size
+        max_bytes -= size + ROW_BYTES
         max_messages -= count
         if rows and (max_bytes < 0 or max_messages < 0):
             break

@@ -9,9 +9,17 @@ from pathlib import Path
 
 from mqbridge.errors import ClusterError, Failure, Unreachable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-_TABLES = """
+_MEMBER = """
+CREATE TABLE member (
+    grp TEXT NOT NULL, topic INTEGER NOT NULL, id TEXT NOT NULL, renewed_ms INTEGER NOT NULL, lease_ms INTEGER NOT NULL,
+    PRIMARY KEY (grp, topic, id)
+) WITHOUT ROWID;
+"""
+
+_TABLES = (
+    """
 CREATE TABLE topic (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE partition (
     id INTEGER PRIMARY KEY, topic INTEGER NOT NULL REFERENCES topic, number INTEGER NOT NULL,
@@ -25,13 +33,16 @@ CREATE UNIQUE INDEX batch_place ON batch (partition, base);
 CREATE TABLE position (
     grp TEXT NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL, PRIMARY KEY (grp, partition)
 ) WITHOUT ROWID;
-CREATE TABLE member (
-    grp TEXT NOT NULL, topic INTEGER NOT NULL, id TEXT NOT NULL, expires_ms INTEGER NOT NULL, PRIMARY KEY (grp, topic, id)
-) WITHOUT ROWID;
 CREATE TABLE lease (
     grp TEXT NOT NULL, partition INTEGER NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (grp, partition)
 ) WITHOUT ROWID;
 """
+    + _MEMBER
+)
+_UPGRADES = {
+    1: "DROP TABLE member;" + _MEMBER,  # its leases ended by wall time; whoever is a member says so again within seconds
+}
+"""By the version that a file has, what makes it the next one."""
 
 PAGE_BYTES = 16 << 10
 """Rows are hundreds of kilobytes: pages of 16 KiB were measured to append and read them a fifth faster than SQLite's own 4 KiB,
@@ -86,12 +97,13 @@ def open_connection(path: Path, synchronous: str, busy_timeout_s: float) -> sqli
 
 
 def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
-    if _version(connection) == 0:
+    if _version(connection) < SCHEMA_VERSION:
         # Two processes may come here at once; the second finds the tables made when it gets the lock.
         connection.execute("BEGIN IMMEDIATE")
-        if _version(connection) == 0:
-            for statement in _TABLES.split(";"):
-                connection.execute(statement)
+        if (version := _version(connection)) < SCHEMA_VERSION:
+            for script in [_TABLES] if version == 0 else [_UPGRADES[old] for old in range(version, SCHEMA_VERSION)]:
+                for statement in script.split(";"):
+                    connection.execute(statement)
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         connection.execute("COMMIT")
     if (version := _version(connection)) != SCHEMA_VERSION:

@@ -10,6 +10,8 @@ from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, Progress
 from mqbridge.message import Batch, Message, Partition, Position
+from mqbridge.net.budget import Budget
+from mqbridge.net.handed_out import HandedOut
 
 
 class MemoryInbound:
@@ -19,6 +21,8 @@ class MemoryInbound:
         self.topics = spec.topics
         self.broker, self.config, self.spec = broker, config, spec
         self.individual_ack = config.individual_ack
+        self._at_first = {topic: self._partitions_at_first(topic) for topic in spec.topics}
+        self.room = Budget(spec.max_bytes)
         self._cluster = cluster
         self._held: dict[tuple[str, int], MemoryLane] = {}
         self._new: asyncio.Queue[MemoryLane | ClusterError | None] = asyncio.Queue()
@@ -41,10 +45,19 @@ class MemoryInbound:
     def assign(self, topic: str, number: int) -> None:
         """A lane is ours, from where the group's progress is."""
         stored = self.broker.topics[topic][number]
-        begin = stored.first if self.spec.start is Start.EARLIEST else stored.next
+        begin = stored.next if self._start(topic, number) is Start.LATEST else stored.first
         progress = self.broker.progress.setdefault((self.spec.group, topic, number), Progress(begin))
         lane = self._held[topic, number] = MemoryLane(self, Partition(self._cluster, topic, str(number), number), progress)
         self._new.put_nowait(lane)
+
+    def _start(self, topic: str, number: int) -> Start:
+        """Where the group begins. A partition that is new in a topic which the group reads begins at its beginning."""
+        return Start.EARLIEST if number >= self._at_first[topic] else self.spec.start_of(topic, str(number))
+
+    def _partitions_at_first(self, topic: str) -> int:
+        """How many the topic had when the group came to it."""
+        read = [number for group, of, number in self.broker.progress if (group, of) == (self.spec.group, topic)]
+        return max(read, default=len(self.broker.topics[topic]) - 1) + 1
 
     def revoke(self, topic: str, number: int) -> None:
         """A lane is ours no more."""
@@ -67,6 +80,7 @@ class MemoryLane:
         self.partition = partition
         self.revoked = asyncio.Event()
         self._inbound, self._progress = inbound, progress
+        self._handed_out = HandedOut(inbound.room, self.revoked)
         self._stored = inbound.broker.topics[partition.topic][partition.index]
         self._next = self._run_start = progress.committed
         self._run = 0
@@ -81,23 +95,49 @@ class MemoryLane:
         return self._caught_up
 
     async def receive(self) -> Batch:
-        """The next batch."""
+        """The next batch, when there is room for it."""
+        self._handed_out.give_back()
+        try:
+            return await self._receive()
+        except BaseException:
+            self._handed_out.give_back()
+            raise
+
+    @property
+    def held_bytes(self) -> int:
+        """What it has handed out and nobody else counts."""
+        return self._handed_out.held_bytes
+
+    async def _receive(self) -> Batch:
         while True:
             if delay := self._inbound.broker.faults.receive_delay_s:
                 await asyncio.sleep(delay)
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} was taken away or released")
-            if self._again:
-                return self._again.popleft()
-            if self._next < self._stored.first:
+            if not self._again and self._next < self._stored.first:
                 first = self._stored.first
                 raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} are gone; seek to go on", (first,))
-            if (batch := self._take()) is not None:
-                return batch
-            self._wake.clear()
-            await self._wake.wait()
+            batch = self._again[0] if self._again else self._look()
+            if batch is None:
+                self._handed_out.give_back()
+                self._wake.clear()
+                await self._wake.wait()
+            elif (missing := batch.held_bytes - self._handed_out.held_bytes) > 0:
+                del batch
+                await self._handed_out.take(missing)
+            else:
+                return self._hand_out(batch)
 
-    def _take(self) -> Batch | None:
+    def _hand_out(self, batch: Batch) -> Batch:
+        if self._again:
+            self._again.popleft()
+        else:
+            (self._next,) = batch.next
+        self._handed_out.hand_out(batch.held_bytes, batch.next)
+        return batch
+
+    def _look(self) -> Batch | None:
+        """What would come next."""
         self._next = max(self._next, self._progress.committed)  # an island that was ahead of us may have joined the rest
         while (done := self._progress.acknowledged_ranges.get(self._next)) is not None:
             self._next = done
@@ -112,7 +152,6 @@ class MemoryLane:
         self._caught_up = end >= stored.next
         if end <= first:
             return None
-        self._next = end
         return self._batch(stored.messages[first - stored.first : end - stored.first], first, end)
 
     def _batch(self, messages: list[Message], first: int, end: int) -> Batch:
@@ -125,6 +164,8 @@ class MemoryLane:
         receipt: Receipt | None = None,
     ) -> None:
         """Stored."""
+        if indexes is None:
+            self._handed_out.settled(batch.next)
         (first,), (end,), current = batch.first, batch.next, batch.handle == self._run
         if self.revoked.is_set() or not (current or (end <= self._run_start and not self._inbound.individual_ack)):
             return
@@ -136,6 +177,7 @@ class MemoryLane:
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Again, after the delay."""
+        self._handed_out.settled(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch, failures)
         elif self.revoked.is_set():
@@ -181,6 +223,7 @@ class MemoryLane:
     def end(self) -> None:
         """Ours no more."""
         self.revoked.set()
+        self._handed_out.give_back()
         self._stored.readers.discard(self._wake)
         self._wake.set()
 

@@ -1,7 +1,7 @@
 """Writing to the memory: one worker stores in order, so that faults hold up what comes after them, as they do elsewhere."""
 
 import asyncio
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from zlib import crc32
 
@@ -14,7 +14,35 @@ from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, spawn
 
-_Send = tuple[StoredPartition, Sequence[Message], str | None, "asyncio.Future[Receipt]", float | None]
+
+class _Send:
+    """One `send` that is queued. A share that nobody edited is asked for its messages when they are stored, not before."""
+
+    __slots__ = ("_messages", "_share", "count", "deadline", "future", "prefix", "stored")
+
+    def __init__(
+        self,
+        stored: StoredPartition,
+        share: Share,
+        prefix: str | None,
+        future: "asyncio.Future[Receipt]",
+        deadline: float | None,
+    ) -> None:
+        self.stored, self.prefix, self.future, self.deadline = stored, prefix, future, deadline
+        self.count = share.count
+        self._share, self._messages = share, share.messages if share.is_edited else None
+
+    def take_messages(self) -> Sequence[Message]:
+        """Its messages; to be asked for once."""
+        if self._messages is not None:
+            return self._messages
+        messages = self._share.messages
+        self._share.batch.let_go()
+        return messages
+
+    def failed(self, reason: str) -> Receipt:
+        """The receipt of one that was not stored."""
+        return Receipt(failures=[MessageFailure(index, Failure.RETRY, reason) for index in range(self.count)])
 
 
 class MemoryOutbound:
@@ -28,11 +56,9 @@ class MemoryOutbound:
         # The broker's own list, which grows with the topic, or what it holds now.
         stored = broker.topics[spec.topic]
         self._stored = stored if config.growing_outbound else list(stored)
-        self._queue: asyncio.Queue[_Send] = asyncio.Queue()
+        self._queue: deque[_Send] = deque()
+        self._queued = asyncio.Event()
         self._open: set[asyncio.Future[Receipt]] = set()
-        self._queued: Counter[StoredPartition] = Counter()
-        self._doomed: Counter[StoredPartition] = Counter()
-        """How many of those that are queued were sent behind one that failed: they must not overtake it."""
         self._origin_of = spec.origin_of
         self._closed = False
         self._worker = spawn(self._work(), f"memory outbound {spec.topic}")
@@ -54,14 +80,21 @@ class MemoryOutbound:
         self._open.add(future)
         future.add_done_callback(self._open.discard)
         deadline = None if self._spec.max_elapsed_s is None else loop.time() + self._spec.max_elapsed_s
-        self._queued[self._stored[partition]] += 1
-        self._queue.put_nowait(
-            (self._stored[partition], share.messages, self._origin_of(share.batch.partition), future, deadline)
-        )
+        self._queue.append(_Send(self._stored[partition], share, self._origin_of(share.batch.partition), future, deadline))
+        self._queued.set()
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Everything is on its way at once."""
+        """What is queued, and what waits to be tried again, is not on its way."""
+        taken_back = set(sends)
+        for send in self._take_out(lambda send: send.future in taken_back):
+            _answer(send.future, send.failed("it was taken back"))()
+
+    def _take_out(self, chosen: Callable[[_Send], bool]) -> list[_Send]:
+        """Remove what is chosen from the queue."""
+        out = [send for send in self._queue if chosen(send)]
+        self._queue = deque(send for send in self._queue if not chosen(send))
+        return out
 
     def partition_of(self, key: bytes) -> int:
         """CRC32 of the key modulo the partitions."""
@@ -90,29 +123,35 @@ class MemoryOutbound:
 
     async def _work(self) -> None:
         while True:
-            stored, messages, prefix, future, deadline = await self._queue.get()
-            self._queued[stored] -= 1
-            overtakes = self._spec.ordered and self._doomed[stored] > 0
-            self._doomed[stored] -= overtakes
-            ready = not overtakes and await self._retry(deadline)
-            if self._broker.faults.fatal is not None:
-                if not future.done():
-                    future.set_exception(ClusterError(self._broker.faults.fatal, Failure.FATAL))
+            if not self._queue:
+                self._queued.clear()
+                await self._queued.wait()
                 continue
-            if ready:
-                receipt = self._store(stored, messages, prefix)
+            send = self._queue[0]
+            in_time = await self._retry(send)
+            if not self._queue or self._queue[0] is not send:  # taken back meanwhile
+                continue
+            self._queue.popleft()
+            if send.future.done():  # nobody waits for it any more
+                continue
+            if self._broker.faults.fatal is not None:
+                send.future.set_exception(ClusterError(self._broker.faults.fatal, Failure.FATAL))
+            elif in_time:
+                self._answer(send.future, self._store(send.stored, send.take_messages(), send.prefix))
             else:
-                late = "what was sent before it could not be stored" if overtakes else "could not be stored in the time allowed"
-                receipt = Receipt(failures=[MessageFailure(index, Failure.RETRY, late) for index in range(len(messages))])
-                if not overtakes:
-                    self._doomed[stored] = self._queued[stored]
-            self._answer(future, receipt)
+                self._answer(send.future, send.failed("could not be stored in the time allowed"))
+                self._fail_behind(send)
 
-    async def _retry(self, deadline: float | None) -> bool:
+    def _fail_behind(self, late: _Send) -> None:
+        """What was sent behind one that failed, to the same partition, must not overtake it."""
+        for send in self._take_out(lambda send: self._spec.ordered and send.stored is late.stored):
+            self._answer(send.future, send.failed("what was sent before it could not be stored"))
+
+    async def _retry(self, send: _Send) -> bool:
         """Wait out disconnection and transient faults; False when the deadline passed."""
         backoff = Backoff(0.001, 0.05)
-        while self._broker.faults.transient or not self._broker.connected.is_set():
-            if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+        while not send.future.done() and (self._broker.faults.transient or not self._broker.connected.is_set()):
+            if send.deadline is not None and asyncio.get_running_loop().time() >= send.deadline:
                 return False
             self._connectivity.retries += 1
             self._broker.faults.transient = max(0, self._broker.faults.transient - 1)

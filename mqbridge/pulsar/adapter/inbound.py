@@ -89,7 +89,7 @@ class PulsarInbound:
                 await self._subscribe(partition, first=first)
 
     async def _subscribe(self, partition: Partition, *, first: bool) -> None:
-        earliest = self._spec.start is Start.EARLIEST or not first
+        earliest = self._spec.start_of(partition.topic, partition.name) is Start.EARLIEST or not first
         subscription = Subscription(
             self._spec.group,
             self._type,

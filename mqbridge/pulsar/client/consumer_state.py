@@ -140,7 +140,7 @@ class ConsumerState:
         self._floor: EntryId = ids.EARLIEST
         """The cursor that LATEST stood for: SUBSCRIBE names it, and it is not to be handed out."""
         self._before_run: EntryId = ids.EARLIEST
-        """The entry before the first one of this run: a cursor before it was set back."""
+        """The entry before the first one of this run, or where the cursor was seen since: a cursor before it was set back."""
         self._settled = start != ids.LATEST
         self._closed = False
         self._single_acks = False
@@ -175,8 +175,9 @@ class ConsumerState:
                 self._floor = cursor
                 self.handed = max(self.handed, cursor)
             return False
-        known = self._before_run if self.told is None else _last_whole(self.told)
+        known = self._before_run if self.told is None else max(self._before_run, _last_whole(self.told))
         if cursor is not None and cursor >= known:
+            self._before_run = max(self._before_run, cursor)
             return False
         if closed and cursor is not None and known[1] >= 0:  # else no cursor is exactly there
             self.forget()

@@ -167,6 +167,7 @@ class RocketMQ:
             subscriptions=_subscriptions(spec),
             model=Model.CLUSTERING,
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
+            came_later=lambda queue: spec.start_of(queue.topic, f"{queue.broker}:{queue.id}") is Start.EARLIEST,
             orderly=options.orderly,
             retries=options.retries,
             strategy=STRATEGIES[options.strategy],

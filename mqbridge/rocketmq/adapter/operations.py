@@ -4,8 +4,8 @@ A Broker knows a group's members, and each member knows its queues: it is asked 
 """
 
 import asyncio
-import time
 from collections.abc import Collection, Mapping, Sequence
+from time import time as now_s
 from typing import Protocol
 
 from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
@@ -119,7 +119,7 @@ class RocketMQOperations:
         kept = f"fileReservedTime={hours}"
         if group is None:
             return target_warnings(topic, kept, hours * 3600.0)
-        late = round((time.time() - hours * 3600 * LATE) * 1000)
+        late = round((now_s() - hours * 3600 * LATE) * 1000)
         of_group, bounds, younger = await asyncio.gather(
             self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late)
         )

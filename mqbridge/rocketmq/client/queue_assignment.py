@@ -71,7 +71,8 @@ class QueueAssignment:
         if stored is not None:
             return stored, False
         early = self._early.get(queue.topic)
-        late = early is None or queue not in early
+        told = self._spec.came_later
+        late = early is None or queue not in early or (told is not None and told(queue))
         # All of a retry topic's messages, and of a queue that the topic got later, came after the group had its start.
         start = StartOffset.EARLIEST if late else self._spec.start
         return await start_of(self._positions, queue, start, self._spec.start_ms), True

@@ -1,6 +1,6 @@
 """What a consumer is asked to do."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -48,6 +48,8 @@ class GroupSpec:
     start: StartOffset = StartOffset.EARLIEST
     start_ms: int = 0
     """Store time, ms since the epoch."""
+    came_later: Callable[[Queue], bool] | None = None
+    """Whether a queue came after the group had its start, beside those that are seen to come: it is read from its beginning."""
     orderly: bool = False
     """Hold the queue's lock at its broker while reading."""
     retries: bool = True

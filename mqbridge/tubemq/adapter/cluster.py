@@ -180,6 +180,7 @@ class TubeMQ:
             heartbeat_s=self._config.heartbeat,
             budget=ReadBudget(spec.max_bytes, counts_packs=True),
             priority=_priority(spec),
+            came_later=lambda ref: spec.start_of(ref.topic, ref.name) is Start.EARLIEST,
         )
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:

@@ -6,7 +6,7 @@ and what `held_partitions` does to keep the partitions.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError, RequestTimeout
 from mqbridge.net.connectivity import level_of
@@ -52,11 +52,14 @@ class Consumer(GroupConsumer):
         max_gets: int = MAX_GETS,
         budget: ReadBudget | None = None,
         priority: int | None = None,
+        came_later: Callable[[PartitionRef], bool] | None = None,
     ) -> None:
         types = {topic: frozenset(wanted) for topic, wanted in (filters or {}).items()}
         self.membership = Membership(masters, group, topics, types, priority=priority, bound=bound)
         budget = budget or ReadBudget(max_gets * GET_BYTES)
-        held = HeldPartitions(self.membership, start=start, heartbeat_s=heartbeat_s, budget=budget, offsets=offsets)
+        held = HeldPartitions(
+            self.membership, start=start, heartbeat_s=heartbeat_s, budget=budget, offsets=offsets, came_later=came_later
+        )
         super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
         self._new: asyncio.Queue[HeldPartition | None] = asyncio.Queue()
         self._events: asyncio.Queue[EventProto] = asyncio.Queue()

@@ -45,7 +45,14 @@ class HeldPartitions:
     """What `membership` holds. `held` is by key; `seen_at` is when the Master answered last."""
 
     def __init__(
-        self, membership: Member, *, start: From, heartbeat_s: float, budget: ReadBudget, offsets: Offsets | None
+        self,
+        membership: Member,
+        *,
+        start: From,
+        heartbeat_s: float,
+        budget: ReadBudget,
+        offsets: Offsets | None,
+        came_later: Callable[[PartitionRef], bool] | None = None,
     ) -> None:
         self.membership = membership
         self.budget = budget
@@ -56,7 +63,7 @@ class HeldPartitions:
         self.close_by: float | None = None
         """When everything is to be given back, once the member is closing; a time of the event loop."""
         self.heartbeats = BrokerHeartbeats(membership, self.held.values, self.session_for, heartbeat_s)
-        self._start, self._offsets = start, offsets
+        self._start, self._offsets, self._came_later = start, offsets, came_later
         self._taken: set[Key] = set()
         """Partitions that this consumer has held at some time."""
         self._strayed: set[Key] = set()
@@ -116,7 +123,8 @@ class HeldPartitions:
 
     async def _take(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
         partition = HeldPartition(self, ref, fresh_id=ref.key in self._strayed)
-        status = 0 if ref.key in self._taken else self._start
+        is_later = self._came_later is not None and self._came_later(ref)
+        status = 0 if is_later or ref.key in self._taken else self._start
         try:
             if offset is None and self._offsets is not None:
                 offset = await self._known_offset(self._offsets, ref)

@@ -87,9 +87,10 @@ class OneTopic(Broker):
             self._subscribed(link, frame)
 
     def _subscribed(self, link: Link, frame: Frame) -> None:
-        link.send(success=pb.CommandSuccess(request_id=frame.command.subscribe.request_id))
+        asked = frame.command.subscribe
+        link.send(success=pb.CommandSuccess(request_id=asked.request_id))
         if self.failover:
-            self.say_active(self.active)
+            link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=asked.consumer_id, is_active=self.active))
 
     def answer_held(self) -> None:
         """The answers that were held come now, late as they are."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -478,6 +478,11 @@ class GroupLife(RuleBasedStateMachine):
 
 # The same runs each time: what a random run finds now and then is looked into by raising `max_examples` without `derandomize`.
 GroupLife.TestCase.settings = settings(
-    max_examples=60, derandomize=True, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow], deadline=None
+    max_examples=60,
+    derandomize=True,
+    stateful_step_count=20,
+    suppress_health_check=[HealthCheck.too_slow],
+    deadline=None,
+    phases=[Phase.generate],
 )
 TestGroupLife = GroupLife.TestCase

@@ -184,8 +184,9 @@ class Deaf:
         return side
 
 
-async def test_what_is_queued_for_a_connection_is_bounded(stack: AsyncExitStack) -> None:
+async def test_what_is_queued_for_a_connection_is_bounded(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a server that takes nothing: our queue, and what the kernel takes beyond the wire, whatever is submitted."""
+    monkeypatch.setattr(module, "UNSENT_BYTES", 128 << 10)  # without a limit the kernel takes megabytes
     server = Deaf()
     await server.open(stack)
     sessions = sessions_of(stack, 60.0)

@@ -1,4 +1,4 @@
-"""Bytes in flight: what bounds the gateway's memory whatever the lag, and how fast it may go.
+"""Bytes in flight: what bounds the gateway's memory whatever the lag.
 
 A slow target holds the bytes of its batches, so a source is not read further: slowness travels upstream and memory does not grow.
 """
@@ -16,10 +16,16 @@ class Budget:
         self.used = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
+    def try_take(self, size: int) -> bool:
+        """Take `size` bytes if they are free and nobody waits for some."""
+        if self._waiting or not self._fits(size):
+            return False
+        self.used += size
+        return True
+
     async def take(self, size: int) -> None:
         """Wait, in turn, until `size` bytes are free, and take them."""
-        if not self._waiting and self._fits(size):
-            self.used += size
+        if self.try_take(size):
             return
         future = asyncio.get_running_loop().create_future()
         entry = (future, size)
@@ -49,20 +55,3 @@ class Budget:
 
     def _fits(self, size: int) -> bool:
         return self.used == 0 or self.used + size <= self.limit
-
-
-class RateLimit:
-    """At most so many units a second over all lanes of a route, with one second's worth of burst."""
-
-    def __init__(self, per_second: float) -> None:
-        self._per_second = per_second
-        self._free_at = 0.0
-
-    async def take(self, units: int) -> None:
-        """Wait until these units may go. Whole batches go at once; the wait comes after the one that went over."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        start = max(self._free_at, now - 1.0)
-        self._free_at = start + units / self._per_second
-        if start > now:
-            await asyncio.sleep(start - now)

@@ -1,0 +1,70 @@
+"""What is taken back is never stored, its receipt says so at once, and the sends of others go on."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.adapter import Cluster, Outbound, Receipt
+from mqbridge.errors import Failure
+from mqbridge.message import Batch, Share
+from tests.conformance.arena import SOURCE, Arena, fresh_group, numbered, numbers
+
+EACH = 3
+"""Messages of one send."""
+
+
+def send(outbound: Outbound, first: int) -> "asyncio.Future[Receipt]":
+    return outbound.send(0, Share(Batch.of(numbered(first, first + EACH), SOURCE)))
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "after a while"])
+async def test_what_was_never_sent_is_taken_back(arena: Arena, cluster: Cluster, later: bool) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    before = send(outbound, 0)
+    await arena.within(before)
+    cut_off = arena.harness.cut_off()
+    if cut_off is None:
+        assert send(outbound, EACH).done(), "an adapter whose sends can wait for something needs a harness that makes them"
+        return
+    async with cut_off:
+        mine, others = [], []
+        for turn in range(1, 9):
+            (mine if turn % 2 else others).append(send(outbound, turn * EACH))
+        if later:
+            await asyncio.sleep(0.5)  # it is tried, and fails
+        assert not any(one.done() for one in (*mine, *others))
+        outbound.withdraw([*mine, before])
+        for receipt in await arena.within(asyncio.gather(*mine)):
+            assert [(failure.index, failure.kind) for failure in receipt.failures] == [(n, Failure.RETRY) for n in range(EACH)]
+            assert receipt.position == ()
+        assert not any(one.done() for one in others)
+    for receipt in await arena.within(asyncio.gather(*others)):
+        assert receipt.failures == []
+    await arena.send(outbound, 0, numbered(100, 101))
+    expected = [*range(EACH), *(n for turn in range(2, 9, 2) for n in range(turn * EACH, turn * EACH + EACH)), 100]
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    received, _ = await arena.take(lane, len(expected))
+    assert numbers(received) == expected
+
+
+async def test_receipts_of_what_was_taken_back_on_its_way_are_true(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster)
+    outbound = await arena.outbound(cluster, topic)
+    sends = [send(outbound, turn * EACH) for turn in range(20)]
+    outbound.withdraw(sends[:5])
+    await asyncio.sleep(0)
+    outbound.withdraw(sends[5:10])
+    outbound.withdraw([])
+    receipts = await arena.within(asyncio.gather(*sends))
+    outbound.withdraw(sends)
+    assert all(not receipt.failures for receipt in receipts[10:]), "the sends of others go on"
+    expected: list[int] = []
+    for turn, receipt in enumerate(receipts):
+        assert {failure.kind for failure in receipt.failures} <= {Failure.RETRY}
+        failed = {failure.index for failure in receipt.failures}
+        expected += [turn * EACH + n for n in range(EACH) if n not in failed]
+    await arena.send(outbound, 0, numbered(100, 101))
+    lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+    received, _ = await arena.take(lane, len(expected) + 1)
+    assert numbers(received) == [*expected, 100]

@@ -1,0 +1,145 @@
+"""The state file: locked, damaged, taken by another gateway, of another group."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqbridge.config.load import from_dict
+from mqbridge.delivery.checkpoint import Checkpoints
+from mqbridge.errors import ConfigError
+from mqbridge.gateway.run import Gateway
+from mqbridge.message import Partition
+from mqbridge.net.tasks import cancel, spawn
+from tests.core.world import ADAPTERS, World, committed, fill, named, put, route, run, running, until
+
+PARTITION = Partition("a", "t", "0", 0)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.delivery.checkpoint.WRITE_EVERY_S", 0.01)
+    monkeypatch.setattr("mqbridge.delivery.checkpoint.BUSY_S", 0.01)
+
+
+def locked(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+def positions(path: Path) -> list[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return [position for (position,) in connection.execute("SELECT position FROM delivered ORDER BY partition")]
+    finally:
+        connection.close()
+
+
+async def test_positions_are_written_again_once_a_lock_is_over(
+    world: World, tmp_path: Path, soon: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "state.db"
+    fill(world.a, "t", 1, 20)
+    async with running(world.config(route("r", "a/t", "b/t"), state=str(path))) as gateway:
+        await until(lambda: positions(path) == ["20"])
+        lock = locked(path)
+        put(world.a, "t", 0, b"20")
+        await until(lambda: f"the state file {path} cannot be written, trying again: database is locked" in caplog.text)
+        lock.close()
+        await until(lambda: positions(path) == ["21"])
+        await until(lambda: f"the state file {path} is written again" in caplog.text)
+        assert named(gateway, "r").error is None
+
+
+async def test_a_file_that_is_locked_at_the_end_is_named_and_ends_nothing(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "state.db"
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), state=str(path), shutdown_timeout="100ms")
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
+    task = spawn(gateway.run(), "gateway", quiet=True)
+    await until(lambda: gateway.ready and path.exists())
+    lock = locked(path)
+    await until(lambda: committed(world.a, "g-r") == 20)
+    gateway.stop()
+    await until(task.done)
+    lock.close()
+    assert task.result().clean
+    assert f"the state file {path} could not be written before the end" in caplog.text
+
+
+async def test_what_was_noted_while_it_was_locked_is_written_at_the_end(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    lock = locked(tmp_path / "state.db")
+    checkpoints.note("r", "g", PARTITION, (7,))
+    closing = spawn(checkpoints.close(), "close")
+    await until(lambda: checkpoints._is_failing)
+    lock.close()
+    await closing
+    assert positions(tmp_path / "state.db") == ["7"]
+
+
+async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_written(tmp_path: Path, soon: None) -> None:
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    lock = locked(tmp_path / "state.db")
+    writer = spawn(checkpoints.run(), "writer")
+    checkpoints.note("r", "g", PARTITION, (7,))
+    await until(lambda: checkpoints._is_failing)
+    checkpoints.note("r", "g", PARTITION, (8,))
+    assert checkpoints.load("r", "g", PARTITION) == (8,)
+    lock.close()
+    await until(lambda: positions(tmp_path / "state.db") == ["8"])
+    await cancel(writer)
+    await checkpoints.close()
+
+
+async def test_a_damaged_file_is_named_before_anything_starts(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), state=str(path))
+    await run(config)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used: .*Move it away"):
+        await run(config)
+    path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used: .*Move it away"):
+        await run(config)
+
+
+async def test_two_gateways_with_one_file(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), state=str(path))
+    async with running(config):
+        with pytest.raises(ConfigError, match=rf"in use by another gateway \(process {os.getpid()} on .*a state file of its own"):
+            await run(config)
+    assert (await run(config)).clean, "it ends with the one that had it"
+
+
+def test_another_process_with_the_same_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    code = (
+        "import sys, pathlib\nfrom mqbridge.delivery.checkpoint import Checkpoints\n"
+        "held = Checkpoints(pathlib.Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        with pytest.raises(ConfigError, match=rf"in use by another gateway \(process {child.pid} on "):
+            Checkpoints(path)
+        child.kill()
+        child.wait()
+    Checkpoints(path)._close()

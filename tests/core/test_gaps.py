@@ -1,0 +1,242 @@
+"""A gap is what nobody of the group has read and the source no longer holds: nothing else, and nothing less."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import Bounds
+from mqbridge.delivery.checkpoint import Checkpoints
+from mqbridge.errors import ClusterError, Failure, GapError
+from mqbridge.gateway.gaps import GapCheck
+from mqbridge.memory.adapter.cluster import MemoryCluster
+from mqbridge.memory.adapter.inbound import MemoryLane
+from mqbridge.message import Partition, Position
+from tests.core.world import ADAPTERS, World, committed, everything, fill, named, put, route, run, running, until
+
+PARTITION = Partition("a", "t", "0", 0)
+
+
+class Source:
+    """Says what it is told to."""
+
+    def __init__(self, first: int, following: int, committed: int | None = None) -> None:
+        self.held, self.position = Bounds((first,), (following,)), committed
+        self.failure: Failure | None = None
+        self.asked = 0
+        self.answer = asyncio.Event()
+        self.answer.set()
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        self.asked += 1
+        await self.answer.wait()
+        if self.failure is not None:
+            raise ClusterError("busy", self.failure)
+        return {"0": self.held, "1": self.held}
+
+    async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
+        if self.position is None:
+            raise ClusterError("nobody can tell", Failure.FATAL)
+        return {"0": (self.position,)}
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Any:
+    made = Checkpoints(tmp_path / "state.db")
+    made.note("r", "g", PARTITION, (20,))
+    made.note("r", "g", Partition("a", "t", "1", 1), (20,))
+    yield made
+    made._close()
+
+
+async def test_bounds_are_fresh_at_each_assignment(checkpoints: Checkpoints) -> None:
+    source = Source(0, 100)
+    check = GapCheck("r", "g", source, checkpoints)  # type: ignore[arg-type]
+    await check.check(PARTITION)
+    source.held = Bounds((60,), (100,))
+    with pytest.raises(GapError, match="begins at 60, but this route had delivered only up to 20"):
+        await check.check(PARTITION)
+
+
+async def test_after_a_look_that_failed_the_next_one_sees(checkpoints: Checkpoints) -> None:
+    source = Source(60, 100)
+    source.failure = Failure.RETRY
+    check = GapCheck("r", "g", source, checkpoints)  # type: ignore[arg-type]
+    await check.check(PARTITION)
+    source.failure = None
+    with pytest.raises(GapError):
+        await check.check(PARTITION)
+
+
+@pytest.mark.parametrize(("committed", "is_gap"), [(None, True), (10, True), (59, True), (60, False), (100, False)])
+async def test_only_beyond_the_greater_of_checkpoint_and_committed(
+    checkpoints: Checkpoints, committed: int | None, is_gap: bool
+) -> None:
+    check = GapCheck("r", "g", Source(60, 100, committed), checkpoints)  # type: ignore[arg-type]
+    if is_gap:
+        with pytest.raises(GapError):
+            await check.check(PARTITION)
+    else:
+        await check.check(PARTITION)
+
+
+async def test_a_checkpoint_is_of_its_group(checkpoints: Checkpoints) -> None:
+    await GapCheck("r", "another", Source(60, 100, 0), checkpoints).check(PARTITION)  # type: ignore[arg-type]
+
+
+async def test_partitions_that_come_together_share_a_look_that_begins_after_they_came(checkpoints: Checkpoints) -> None:
+    source = Source(0, 100)
+    source.answer.clear()
+    check = GapCheck("r", "g", source, checkpoints)  # type: ignore[arg-type]
+    other = Partition("a", "t", "1", 1)
+    first = [asyncio.ensure_future(check.check(one)) for one in (PARTITION, other)]
+    await until(lambda: source.asked)
+    late = asyncio.ensure_future(check.check(other))
+    await asyncio.sleep(0)
+    source.held = Bounds((60,), (100,))
+    source.answer.set()
+    await asyncio.gather(*first, late, return_exceptions=True)
+    assert source.asked == 2
+    assert isinstance(late.exception(), GapError)
+
+
+# --- through a route --------------------------------------------------------------------------------------------------
+
+
+async def test_a_healthy_rebalance_is_no_gap(world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), state=str(tmp_path / "state.db"))
+    await run(config)
+    async with running(config) as gateway:
+        fill(world.a, "t", 1, 500, 20)
+        await until(lambda: committed(world.a, "g-r") == 520)
+        world.a.gap("t", 0, 400)
+        caplog.clear()
+        world.a.revoke("t", 0)
+        put(world.a, "t", 0, b"520")
+        await until(lambda: committed(world.a, "g-r") == 521)
+        assert named(gateway, "r").stopped == {}
+        assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_what_another_instance_has_read_is_no_gap(world: World, tmp_path: Path) -> None:
+    config = {n: world.config(route("r", "a/t", "b/t"), state=str(tmp_path / n)) for n in ("one", "two")}
+    fill(world.a, "t", 1, 20)
+    await run(config["one"])
+    fill(world.a, "t", 1, 80, 20)
+    await run(config["two"])
+    world.a.gap("t", 0, 60)
+    fill(world.a, "t", 1, 5, 100)
+    assert (await run(config["one"])).clean
+    assert everything(world.b, "t") == list(range(105))
+
+
+async def test_an_operators_reset_and_a_new_group_clear_a_gap(world: World, tmp_path: Path) -> None:
+    config = world.config(route("r", "a/t", "b/t"), state=str(tmp_path / "state.db"))
+    fill(world.a, "t", 1, 20)
+    await run(config)
+    fill(world.a, "t", 1, 80, 20)
+    world.a.gap("t", 0, 60)
+    assert list((await run(config)).routes[0].stopped) == ["a/t/0"]
+    cluster = MemoryCluster("a", ADAPTERS["memory"].cluster_model(broker=f"{world.name}-a"))  # type: ignore[call-arg]
+    await cluster.operations.move("t", "g-r", {"0": (60,)})
+    assert (await run(config)).clean
+    config["routes"][0]["from"]["group"] = "fresh"
+    assert (await run(config)).clean
+    assert everything(world.b, "t") == sorted([*range(20), *range(60, 100), *range(60, 100)])
+
+
+async def test_the_checkpoint_is_the_low_water_mark_where_acknowledgement_is_individual(world: World, tmp_path: Path) -> None:
+    world.a.create("t", 1)
+    put(world.a, "t", 0, *[b"bad" if n < 20 else b"%d" % n for n in range(100)])
+    world.b.faults.refuse = lambda message: "no" if message.payload == b"bad" else None
+    letters = {"dead_letter": {"cluster": "c", "topic": "dead"}}
+    config = world.config(route("r", "a/t", "b/t", delivery=letters), a={"individual_ack": True}, state=str(tmp_path / "state"))
+    async with running(config | {"shutdown_timeout": "100ms"}) as gateway:
+        checkpoints = gateway._checkpoints
+        assert checkpoints is not None
+        world.c.connected.clear()
+        await until(lambda: named(gateway, "r").counters.acknowledged == 80)
+        assert checkpoints.load("r", "g-r", Partition("a", "t", "0", 0)) is None
+        assert named(gateway, "r").deliveries[PARTITION].position is None
+        world.c.reconnect()
+        await until(lambda: committed(world.a, "g-r") == 100)
+        assert checkpoints.load("r", "g-r", PARTITION) == (100,)
+
+
+async def test_a_lane_that_stops_at_a_gap_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released: list[MemoryLane] = []
+    real = MemoryLane.release
+
+    async def noted(self: MemoryLane, deadline: float | None = None) -> None:
+        released.append(self)
+        await real(self, deadline)
+
+    monkeypatch.setattr(MemoryLane, "release", noted)
+    fill(world.a, "t", 2, 100)
+    world.b.create("t", 2)
+    world.b.faults.hold_receipts = True
+    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
+        found = named(gateway, "r")
+        await until(lambda: len(world.b.held) == 6)
+        fill(world.a, "t", 2, 200, 100)
+        world.a.gap("t", 0, 120)
+        await until(lambda: found.stopped or found.deliveries[PARTITION]._draining)
+        world.b.release_receipts()
+        await until(lambda: found.stopped)
+        assert list(map(str, found.stopped)) == ["a/t/0"]
+        await until(lambda: world.a.progress["g-r", "t", 1].committed == 150)
+        assert world.a.progress["g-r", "t", 0].committed == 50, "what was in flight before the gap is acknowledged"
+        assert released == []
+        assert sum("stopped:" in record.message for record in caplog.records) == 1
+        for _ in range(5):
+            world.a.balance("g-r")
+        assert found.idle_for(asyncio.get_running_loop().time() + 3600) > 0, "it does not keep a gateway up that ends when idle"
+        world.a.revoke("t", 0)  # it comes back, and stops again
+        await until(lambda: sum("stopped:" in record.message for record in caplog.records) == 2)
+    assert len(released) >= 2
+
+
+async def test_a_partition_that_stopped_and_is_taken_away_is_shown_no_more(world: World) -> None:
+    fill(world.a, "t", 2, 100)
+    config = world.config(route("r", "a/t", "b/t"))
+    await run(config)
+    fill(world.a, "t", 2, 100, 100)
+    world.a.gap("t", 0, 70)
+    async with running(config, alone=False) as gateway:
+        found = named(gateway, "r")
+        await until(lambda: found.stopped)
+        world.a.let_go("g-r", "t", 0)
+        for member in world.a._members["g-r"]:
+            member.revoke("t", 0)
+        await until(lambda: not found.stopped)
+
+
+async def test_a_look_for_gaps_sees_that_its_partition_is_gone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), state=str(tmp_path / "state.db"), shutdown_timeout="3600s")
+    await run(config)
+    asking = asyncio.Event()
+
+    async def silent(self: MemoryCluster, topic: str) -> Any:
+        asking.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(MemoryCluster, "bounds", silent)
+    async with running(config, alone=False) as gateway:
+        await asyncio.wait_for(asking.wait(), 15)
+        [lane] = [one.lane for one in named(gateway, "r").deliveries.values()]
+        for member in world.a._members["g-r"]:
+            member.revoke("t", 0)
+        await until(lambda: lane.revoked.is_set() and not named(gateway, "r").deliveries)
+        world.a.let_go("g-r", "t", 0)
+        world.a.balance("g-r")
+        await until(lambda: named(gateway, "r").deliveries)
+    assert named(gateway, "r").error is None, "nor does the end of the session wait for it"

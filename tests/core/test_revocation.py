@@ -1,0 +1,169 @@
+"""A partition that moves: what was not on its way is taken back, whatever its lane waits for, and nobody else is disturbed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.delivery.deadletter import DeadLetters
+from mqbridge.delivery.rate import RateLimit
+from mqbridge.errors import DeliveryError, Failure
+from mqbridge.memory.adapter.outbound import MemoryOutbound
+from mqbridge.net.tasks import spawn
+from tests.core.test_lanes import FakeLane, FakeOutbound, delivery, ended, keyed
+from tests.core.world import World, committed, everything, fill, named, put, route, running, until
+
+BACK = "it was taken back"
+
+
+class SlowOutbound(FakeOutbound):
+    """Only the sends that `on_the_wire` counts are on their way; the others can be taken back."""
+
+    def __init__(self, on_the_wire: int) -> None:
+        super().__init__()
+        self.on_the_wire = on_the_wire
+
+    def withdraw(self, sends: Any) -> None:
+        for _, share, future in self.sent[self.on_the_wire :]:
+            if future in sends and not future.done():
+                future.set_result(Receipt(failures=[MessageFailure(n, Failure.RETRY, BACK) for n in range(share.count)]))
+
+
+async def test_a_revoked_lane_takes_back_what_is_not_on_its_way() -> None:
+    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5), keyed(10, 5)), SlowOutbound(1)
+    made = delivery(lane, outbound)
+    budget = made._settings.budget
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: len(outbound.sent) == 3)
+    everything_of = budget.used
+    lane.revoked.set()
+    await until(lambda: [future.done() for _, _, future in outbound.sent] == [False, True, True])
+    await until(lambda: budget.used == everything_of // 3)
+    assert not task.done(), "it waits for what is on the wire"
+    outbound.sent[0][2].set_result(Receipt())
+    assert await ended(task) is None, "what was taken back is no failure"
+    assert [first for first, _, _ in lane.acknowledged] == [0]
+    assert [first for first, _ in lane.rejected] == [5, 10]
+    assert budget.used == 0
+    assert lane.released
+
+
+@pytest.mark.parametrize("why", ["a failure", "a deadline"])
+async def test_a_lane_that_gives_up_takes_back_what_is_not_on_its_way(why: str) -> None:
+    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5), keyed(10, 5)), SlowOutbound(1)
+    made = delivery(lane, outbound)
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: len(outbound.sent) == 3)
+    if why == "a failure":
+        outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "no room")]))
+        assert "no room" in str(await ended(task))
+    else:
+        made.stop(asyncio.get_running_loop().time())
+        assert await ended(task) is None
+        assert not outbound.sent[0][2].done()
+        outbound.sent[0][2].set_result(Receipt())
+    assert [future.done() for _, _, future in outbound.sent] == [True, True, True]
+    await until(lambda: made._settings.budget.used == 0)
+    assert made.error is None or isinstance(made.error, DeliveryError)
+
+
+async def test_a_lane_that_drains_sees_that_it_is_revoked() -> None:
+    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(0)
+    made = delivery(lane, outbound)
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: len(outbound.sent) == 2)
+    made.stop(asyncio.get_running_loop().time() + 3600)
+    await until(lambda: made._draining is not None)
+    lane.revoked.set()
+    assert await ended(task) is None
+    assert [first for first, _ in lane.rejected] == [0, 5]
+
+
+async def test_a_lane_that_waits_for_its_rate_sees_that_it_is_revoked() -> None:
+    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(0)
+    rate = RateLimit(0.0001)
+    made = delivery(lane, outbound, rates=[("count", rate)])
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: outbound.sent and made._waiting)
+    assert made.in_flight == 2, "one was sent, and one waits"
+    free_at = rate._free_at
+    lane.revoked.set()
+    assert await ended(task) is None
+    assert len(outbound.sent) == 1
+    assert rate._free_at < free_at, "what did not go uses up nobody's rate"
+
+
+async def test_dead_letters_are_taken_back_and_sent_no_more() -> None:
+    lane, outbound, letters = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(9), SlowOutbound(0)
+    made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: len(outbound.sent) == 2)
+    refused = [MessageFailure(2, Failure.REFUSED, "too large")]
+    outbound.sent[0][2].set_result(Receipt(failures=refused))
+    await until(lambda: letters.sent)
+    lane.revoked.set()
+    await until(letters.sent[0][2].done)
+    outbound.sent[1][2].set_result(Receipt(failures=refused))
+    assert await ended(task) is None
+    assert len(letters.sent) == 1
+    assert [first for first, _ in lane.rejected] == [0, 5]
+    assert made._settings.budget.used == 0
+    assert made._settings.counters.dead == 0
+
+
+# --- through a route --------------------------------------------------------------------------------------------------
+
+
+async def test_revocations_during_an_outage_add_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them left its sends with the outbound once: 1,260 were stored for 60, and 1.24 MB queued at a limit of 64 KiB."""
+    world.a.create("t", 1)
+    queued: list[int] = []
+    real = MemoryOutbound.send
+
+    def noted(self: MemoryOutbound, partition: int, share: Any) -> Any:
+        future = real(self, partition, share)
+        queued.append(sum(1000 * send.count for send in self._queue))
+        return future
+
+    monkeypatch.setattr(MemoryOutbound, "send", noted)
+    config = world.config(route("r", "a/t", "b/t", delivery={"in_flight_bytes": "64KiB"}))
+    async with running(config) as gateway:
+        found = named(gateway, "r")
+        world.b.connected.clear()
+        put(world.a, "t", 0, *[bytes(1000) for _ in range(60)])
+        for _ in range(20):
+            await until(lambda: found.in_flight >= 2)
+            before = found.deliveries
+            lanes = [one.lane for one in before.values()]
+            world.a.revoke("t", 0)
+            await until(lambda lanes=lanes: all(one.lane not in lanes for one in found.deliveries.values()) and found.deliveries)
+        assert max(queued) <= 64 << 10
+        assert found.budget.used <= 64 << 10
+        world.b.reconnect()
+        await until(lambda: committed(world.a, "g-r") == 60)
+    assert len(world.b.topics["t"][0].messages) == 60
+
+
+async def test_a_partition_that_moves_to_another_gateway_is_stored_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(world.a, "t", 2, 0)
+    config = world.config(route("r", "a/t", "b/t", delivery={"in_flight_bytes": "64KiB"}))
+    async with running(config, alone=False) as one:
+        [target] = named(one, "r")._ends.targets["t"]
+        way, real = asyncio.Event(), MemoryOutbound._retry
+
+        async def cut(self: MemoryOutbound, send: Any) -> bool:
+            if self is target.outbound:
+                while not way.is_set() and not send.future.done():
+                    await asyncio.sleep(0.001)
+            return await real(self, send)
+
+        monkeypatch.setattr(MemoryOutbound, "_retry", cut)
+        put(world.a, "t", 1, *[b"%d" % n for n in range(200)])
+        await until(lambda: named(one, "r").in_flight > 2)
+        async with running(config, alone=False):
+            await until(lambda: committed(world.a, "g-r") == 200)
+            way.set()
+            put(world.a, "t", 0, b"200")
+            await until(lambda: committed(world.a, "g-r") == 201)
+    assert everything(world.b, "t") == list(range(201))

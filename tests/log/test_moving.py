@@ -1,0 +1,157 @@
+"""What a log promises when its file, its clock or its partitions change under those who use it."""
+
+import asyncio
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from mqbridge.adapter import InboundSpec, OutboundSpec, Start
+from mqbridge.errors import Failure
+from mqbridge.log.store import schema
+from mqbridge.message import Batch, Share
+from mqbridge.net.tasks import cancel
+from tests.conformance.arena import numbered, numbers
+from tests.log.conftest import OpenLog, lane_of, outbound_of
+
+HOUR_NS = 3_600_000_000_000
+
+
+@pytest.mark.parametrize("jump", [-HOUR_NS, HOUR_NS])
+async def test_leases_do_not_go_by_a_clock_that_somebody_sets(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, jump: int
+) -> None:
+    cluster = await open_log(lease="400ms")
+    await cluster.create("t", 1)
+    dead, _ = await lane_of(cluster)
+    await cancel(dead._task)
+    real = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: real() + jump)
+    async with asyncio.timeout(20):
+        living, _ = await lane_of(cluster)
+    await living.close()
+    await dead.close()
+
+
+@pytest.mark.parametrize("jump", [-HOUR_NS, HOUR_NS])
+async def test_a_living_member_stays_one_when_the_clock_is_set(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, jump: int
+) -> None:
+    cluster = await open_log(lease="60s")
+    await cluster.create("t", 1)
+    inbound, _ = await lane_of(cluster)
+    real = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: real() + jump)
+    assert [member.partitions for member in await cluster.operations.members("t", "g")] == [("0",)]
+    await inbound.close()
+
+
+async def test_a_member_from_before_the_machine_was_started_is_dead(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log(lease="3600s")
+    await cluster.create("t", 1)
+    dead, _ = await lane_of(cluster)
+    await cancel(dead._task)
+    connection = sqlite3.connect(tmp_path / "log.db")
+    with connection:
+        connection.execute("UPDATE member SET renewed_ms = renewed_ms + 10000000")
+    connection.close()
+    async with asyncio.timeout(20):
+        living, _ = await lane_of(cluster)
+    assert [len(member.partitions or ()) for member in await cluster.operations.members("t", "g")] == [1]
+    await living.close()
+    await dead.close()
+
+
+async def test_a_file_of_the_first_schema_is_taken_over(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 3))))
+    await cluster.close()
+    connection = sqlite3.connect(tmp_path / "log.db")
+    connection.executescript(
+        "DROP TABLE member; CREATE TABLE member (grp TEXT, topic INTEGER, id TEXT, expires_ms INTEGER); PRAGMA user_version = 1"
+    )
+    connection.close()
+    inbound, lane = await lane_of(await open_log())
+    assert numbers((await lane.receive()).messages) == [0, 1, 2]
+    await inbound.close()
+    version = sqlite3.connect(tmp_path / "log.db")
+    assert version.execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
+    version.close()
+
+
+async def test_a_partition_that_came_while_nobody_read_begins_at_its_beginning(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    await cluster.create("t", 1)
+    spec = InboundSpec(("t",), "g", Start.LATEST)
+    await (await cluster.inbound(spec)).close()
+    await cluster.create("t", 2)
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    for partition in (0, 1):
+        await outbound.send(partition, Share(Batch.of(numbered(0, 3))))
+    inbound = await cluster.inbound(spec)
+    lanes = inbound.lanes()
+    async with asyncio.timeout(20):
+        received = [numbers((await (await anext(lanes)).receive()).messages) for _ in range(2)]
+    assert received == [[0, 1, 2], [0, 1, 2]]
+    await inbound.close()
+
+
+async def test_nothing_overtakes_what_was_not_stored_in_time(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log(busy_timeout="50ms")
+    outbound = await outbound_of(cluster, max_elapsed_s=0.3)
+    lock = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    first = outbound.send(0, Share(Batch.of(numbered(0, 1))))
+    behind = []
+    while not first.done():
+        behind.append(outbound.send(0, Share(Batch.of(numbered(len(behind) + 1, len(behind) + 2)))))
+        await asyncio.sleep(0.02)
+    lock.execute("ROLLBACK")
+    lock.close()
+    for receipt in [await first, *await asyncio.gather(*behind)]:
+        assert [failure.kind for failure in receipt.failures] == [Failure.RETRY]
+    again = await outbound.send(0, Share(Batch.of(numbered(0, 3))))
+    assert again.positions == [(0,), (1,), (2,)]
+
+
+async def test_what_is_taken_back_in_a_transaction_that_fails_is_not_tried_again(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log(busy_timeout="100ms")
+    outbound = await outbound_of(cluster)
+    lock = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    mine, other = (outbound.send(0, Share(Batch.of(numbered(n, n + 1)))) for n in range(2))
+    while not cluster._appender._group:
+        await asyncio.sleep(0)
+    outbound.withdraw([mine])
+    async with asyncio.timeout(20):
+        assert [failure.kind for failure in (await mine).failures] == [Failure.RETRY]
+        assert not other.done()
+        lock.execute("ROLLBACK")
+        lock.close()
+        assert (await other).positions == [(0,)]
+
+
+@pytest.mark.parametrize("max_bytes", [1, 64 << 10])
+async def test_lanes_that_wait_for_room_end_when_they_are_taken_away(open_log: OpenLog, max_bytes: int) -> None:
+    cluster = await open_log()
+    await cluster.create("t", 2)
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    for partition in (0, 1):
+        await outbound.send(partition, Share(Batch.of([message.replace(payload=bytes(60_000)) for message in numbered(0, 1)])))
+    inbound = await cluster.inbound(InboundSpec(("t",), "g", max_bytes=max_bytes))
+    lanes = inbound.lanes()
+    one, other = await anext(lanes), await anext(lanes)
+    async with asyncio.timeout(20):
+        batch = await one.receive()
+        waiting = asyncio.ensure_future(other.receive())
+        while not inbound._room._waiting:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        one.acknowledge(batch)
+        assert (await waiting).count == 1
+        again = asyncio.ensure_future(one.receive())
+        await asyncio.sleep(0.05)
+        await inbound.close()
+        with pytest.raises(Exception, match="belongs to another member"):
+            await again
+    assert inbound._room.used == 0  # type: ignore[attr-defined]
