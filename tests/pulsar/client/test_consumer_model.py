@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -327,4 +328,10 @@ class ConsumerConversation(RuleBasedStateMachine):
 
 
 TestConsumerConversation = ConsumerConversation.TestCase
-TestConsumerConversation.settings = settings(max_examples=600, stateful_step_count=20)
+TestConsumerConversation.settings = settings(max_examples=600, stateful_step_count=20, derandomize=True)
+"""The same runs each time, so that a failure belongs to a change; others are tried by the next one."""
+
+
+@pytest.mark.thorough
+class TestOtherConversations(ConsumerConversation.TestCase):
+    settings = settings(max_examples=1500, stateful_step_count=20)
