@@ -1,11 +1,12 @@
 """One connection of a session: the requests that wait for answers on it, and when the peer counts as lost.
 
 Deadlines count silence, not time. A request is late when
-    no byte has moved on the connection, either way, for as long as an answer may take; then the connection ends, and what of it
+    no byte has come, and none left that had to queue, for as long as an answer may take; then the connection ends, and what of it
         is not delivered is thrown away, so that nothing is sent again that may still arrive
     a request that was sent so much later has its answer: a server takes the requests of a connection one after the other
 On a slow link a request may so wait for minutes behind others, or its answer behind theirs; sending it again would only make the
-queue longer.
+queue longer. What leaves without queuing is no sign of life: the kernel of a process that is stopped takes it, and whoever goes
+on asking would keep such a server alive for ever.
 """
 
 import asyncio
@@ -44,6 +45,8 @@ class Connection(Endpoint):
         self._answered = 0.0
         """When the request was posted that was answered last."""
         self._delivered = 0
+        self._written_before = self._written_last = 0
+        """What had been written at the look before the last, and at the last."""
         self._for_room: dict[Callable[[], None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -131,8 +134,11 @@ class Connection(Endpoint):
             self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _last_moved(self) -> float:
-        """When bytes were last seen to move, either way."""
+        """When bytes were last seen to come, or to leave after they were still there a look after they were written."""
         delivered = self.delivered
         if delivered != self._delivered:
-            self._delivered, self._moved_at = delivered, self._loop.time()
+            if self._delivered < self._written_before:
+                self._moved_at = self._loop.time()
+            self._delivered = delivered
+        self._written_before, self._written_last = self._written_last, self._written
         return max(self._moved_at, self.received_at)

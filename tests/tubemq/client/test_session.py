@@ -114,6 +114,26 @@ async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server,
     await sessions.close()
 
 
+async def test_requests_that_go_on_do_not_keep_a_silent_server_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel takes them at once, as it does for a process that is stopped: that somebody asks again is no sign of life."""
+    monkeypatch.setattr(connection_module, "SWEEP_S", 0.01)
+    sessions = Sessions(timeout_s=0.5)
+    session = sessions.to("127.0.0.1", server.port)
+    assert await session.request(READ, GET, b"x") == b"x"
+    server.answer = lambda _: None
+    first = asyncio.ensure_future(session.request(READ, GET, b"first"))
+    for _ in range(200):
+        if first.done():
+            break
+        others = asyncio.ensure_future(session.request(READ, GET, b"heartbeat"))
+        others.add_done_callback(lambda future: future.cancelled() or future.exception())
+        await asyncio.sleep(0.05)
+    assert first.done(), "asked 200 times, for twenty times as long as the server may be silent"
+    with pytest.raises(RequestTimeout, match="did not answer get"):
+        await first
+    await sessions.close()
+
+
 async def test_nonsense_ends_the_connection(server: Server, session: Session) -> None:
     server.answer = lambda _: b"\x01"
     with pytest.raises(Exception, match=r"varint|part of|answer"):
