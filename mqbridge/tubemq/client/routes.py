@@ -99,11 +99,11 @@ class Routes:
         """
         known = self._topics.get(topic)
         if known is None:
-            known = await retried(f"looking up topic {topic}", lambda: self.look_up(topic))
-            if known is None:
+            found = await retried(f"looking up topic {topic}", lambda: self.look_up(topic))
+            if found is None:
                 problem = f"TubeMQ knows no topic {topic!r} that accepts messages; create it, or correct the name"
                 raise ServerRefused(problem, codes.TOPIC_NOT_DEPLOYED, Failure.FATAL)
-            self._topics[topic] = known
+            known = self._topics.setdefault(topic, found)  # somebody beside us may have found it, too
         return known
 
     async def look_up(self, topic: str) -> TopicRoute | None:

@@ -71,6 +71,15 @@ async def test_lookups_side_by_side_get_their_own_answers(master: Master, routes
     assert max(master.asked) == 1, "a lookup asks for its topic only, however many are known"
 
 
+async def test_all_who_look_a_topic_up_at_once_share_its_route(master: Master, routes: Routes) -> None:
+    """Only the route that is kept is brought up to date: a sender with another would never hear that a Broker moved."""
+    master.topics = {"t": 1}
+    found = await asyncio.gather(*(routes.topic("t") for _ in range(3)))
+    master.topics = {"t": 2}
+    await routes.refresh()
+    assert [len(route.partitions) for route in found] == [2, 2, 2]
+
+
 async def test_more_topics_than_a_heartbeat_takes(master: Master, routes: Routes) -> None:
     master.topics = {f"t{number:04}": 1 for number in range(2 * MAX_TOPICS + 2)}
     every = [await routes.topic(topic) for topic in master.topics]
