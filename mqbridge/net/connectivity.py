@@ -90,8 +90,7 @@ class Connectivity:
         self._failed[address] = str(error)
         self._tried_at[address] = time.monotonic()
         self._judge("")
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
+        self._forget_later()
 
     def close(self) -> None:
         """Its client is being closed: connections that end now say nothing."""
@@ -101,8 +100,10 @@ class Connectivity:
             self._timer = None
 
     def open(self) -> None:
-        """A client begins (again)."""
+        """A client begins (again); what was missing before may be none of its business."""
         self._closed = False
+        if self._failed:
+            self._forget_later()
 
     # --- judging ----------------------------------------------------------------------------------------------------
 
@@ -117,6 +118,10 @@ class Connectivity:
         elif not self.missing and self._away_at is not None:
             log.info("cluster %s %s after %.1f s", self.name, why, time.monotonic() - self._away_at)
             self._away_at = None
+
+    def _forget_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
 
     def _forget(self) -> None:
         """Nobody has needed these for a while: the topic moved, or the server was taken out of the cluster."""

@@ -186,6 +186,18 @@ async def test_a_server_that_nobody_needs_any_more_is_forgotten(
     assert "needs none of its missing servers any more" in caplog.text
 
 
+async def test_what_was_missing_before_a_client_was_closed_is_forgotten_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next client may never ask for it, so nothing else would say that it is not missed any more."""
+    monkeypatch.setattr(module, "FORGET_S", 0.02)
+    made = Connectivity("c", [A])
+    Link(made, *B).failed(Unreachable("b is down"))
+    made.close()
+    made.open()
+    Link(made, *A).heard()
+    await until(lambda: made.away_s is None)
+    made.close()
+
+
 async def test_several_connections_side_by_side_are_no_reconnects() -> None:
     made = Connectivity("c")
     links = [Link(made, *A) for _ in range(3)]
