@@ -102,10 +102,10 @@ class TubeMQ:
         self.connectivity.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
+                if self._routes is not None:  # first, whatever the time: its heartbeats would make new connections
+                    await self._routes.close()
                 if self._reader is not None:
                     await self._reader.sweep()
-                if self._routes is not None:
-                    await self._routes.close()
         if self._admin is not None:
             await self._admin.close()
         if self._sessions is not None:
