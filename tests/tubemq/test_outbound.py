@@ -167,3 +167,21 @@ async def test_closing_after_taking_back_has_nothing_left() -> None:
     assert [failure.index for failure in (await asyncio.wait_for(ours, 20)).failures] == [1]
     with pytest.raises(ClusterError):
         await outbound.send(0, share(b"late"))
+
+
+async def test_what_is_on_its_way_fails_when_the_outbound_is_closed_and_its_answer_is_ignored() -> None:
+    """A Broker that has fallen silent: nobody who waits for a receipt waits longer than the outbound is there."""
+    broker = FakeBroker()
+    broker.held = []
+    outbound = outbound_to(broker)
+    sends = [outbound.send(0, share(b"0")), outbound.send(0, share(b"1"))]
+    await asyncio.sleep(0)
+    await outbound.close(asyncio.get_running_loop().time())
+    for send in sends:
+        assert send.done()
+        assert isinstance(error := send.exception(), ClusterError)
+        assert error.failure is Failure.FATAL
+    while broker.held:
+        broker.held.pop(0)()
+        await asyncio.sleep(0)
+    assert not outbound._open

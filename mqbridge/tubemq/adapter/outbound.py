@@ -120,7 +120,11 @@ class TubeMQOutbound:
         return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for the receipts; what is not decided by then fails."""
+        """Wait for the receipts; what is not decided by then fails, but for what was taken back and is still on its way."""
         if not self._closed:
             self._closed = True
             await self._sender.close(seconds_until(deadline))
+            for future, delivery in self._open.items():
+                if not future.done() and not delivery.is_withdrawn:
+                    problem = f"the outbound into {self._spec.topic!r} was closed before it was known what became of this send"
+                    future.set_exception(ClusterError(problem, Failure.FATAL))
