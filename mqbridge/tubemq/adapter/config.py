@@ -44,8 +44,8 @@ class TubeMQCluster(ClusterModel):
         default=10.0,
         ge=1.0,
         le=600.0,
-        description="How long a server may be silent before its answers count as lost; bytes that move, either way, count as "
-        "life. Servers drop requests that waited longer.",
+        description="How long a server may be silent before its answers count as lost; bytes that come, and those that leave "
+        "after they had to queue, count as life. Servers drop requests that waited longer.",
     )
 
     @classmethod
