@@ -98,6 +98,23 @@ async def test_a_gap_waits_for_what_is_out_before_it(scene: Scene) -> None:
     await one.queue.release()
 
 
+async def test_what_was_out_before_a_reset_commits_nothing_after_it(scene: Scene) -> None:
+    """An administrator sets the group back: what is read anew counts by itself."""
+    store(scene, *[("orders", b"%d" % n) for n in range(3)])
+    stream = await scene.stream()
+    one = Retries(scene, stream, nobody)
+    lane = await one.lane()
+    old = await lane.receive()
+    await stream.reset(0, "as an administrator says so")
+    again = await asyncio.wait_for(lane.receive(), 5)
+    assert (old.next, again.first, again.next) == ((3,), (0,), (3,))
+    lane.acknowledge(old)
+    assert stream.committed == 0
+    lane.acknowledge(again)
+    assert stream.committed == 3
+    await one.queue.release()
+
+
 async def test_after_revocation_nothing_that_waited_is_handed_out(scene: Scene) -> None:
     store(scene, ("orders", b"1"), ("other", b"-"), ("orders", b"2"))
 

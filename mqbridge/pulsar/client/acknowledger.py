@@ -181,17 +181,23 @@ class Acknowledger:
 
     # --- new starts -------------------------------------------------------------------------------------------------
 
-    def session_ended(self) -> None:
+    def session_ended(self, *, skips: bool) -> None:
         """What is not acknowledged will come again by itself, here or elsewhere.
 
+        Where this consumer `skips` what it has handed out, that stays due: the application would wait for it in vain.
         The subscription may be set back while nobody listens. Where that cannot be seen at the cursor, as many have a part in it,
         all messages of an entry are wanted again: some twice rather than some never.
         """
-        self._due.clear()
+        if not skips:
+            self._due.clear()
         if self._ordered:
             self.partial.give_all_back()
         else:
             self.partial.clear()
+
+    def rewound(self) -> None:
+        """All that is not acknowledged comes again."""
+        self._due.clear()
 
     def forget(self) -> None:
         """The positions have lost their meaning: what is acknowledged and not yet sent would move the cursor."""

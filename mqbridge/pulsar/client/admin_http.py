@@ -80,7 +80,11 @@ class AdminHttp:
                     url = _next(answer, f"{method} {path}")
         except (httpx.TimeoutException, TimeoutError) as error:
             raise RequestTimeout(f"{_origin(url)} did not answer {method} {path} in time{self._advice}") from error
-        except (httpx.InvalidURL, httpx.RemoteProtocolError) as error:  # httpx reads the address of a redirect before we do
+        except (
+            httpx.InvalidURL,
+            httpx.RemoteProtocolError,
+            httpx.DecodingError,
+        ) as error:  # httpx reads the address of a redirect before we do
             raise ClusterError(
                 f"{_origin(url)} gave no answer to {method} {path} that can be used: {error}{self._advice}"
             ) from error

@@ -186,6 +186,7 @@ class ConsumerHandler:
         """All that is not acknowledged comes again."""
         self._state.rewound()
         self._inbox.rewind()
+        self._acks.rewound()
 
     async def _beyond(self) -> EntryId | None:
         """The topic's last entry, if that was not taken (or acknowledged before)."""
@@ -221,12 +222,12 @@ class ConsumerHandler:
     def _leave(self, *, closed: bool = False) -> None:
         self._attachment.leave()
         run = self._state.run
-        self._state.left(self._inbox.first_open(self._state.handed), closed=closed)
+        skips = self._state.left(self._inbox.first_open(self._state.handed), closed=closed)
         if run == self._state.run:
             self._inbox.drop()
         else:
             self._inbox.rewind()
-        self._acks.session_ended()
+        self._acks.session_ended(skips=skips)
 
     def _forget(self) -> None:
         """The positions have lost their meaning: so has what waits and what is not acknowledged yet."""

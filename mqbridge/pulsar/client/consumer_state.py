@@ -185,8 +185,11 @@ class ConsumerState:
         self.repeats = self.told is not None
         return False
 
-    def left(self, first_open: EntryId, *, closed: bool = False) -> None:
-        """The session is over, `closed` by the broker; `first_open` is the first chunk of what is not complete, or LATEST."""
+    def left(self, first_open: EntryId, *, closed: bool = False) -> bool:
+        """The session is over, `closed` by the broker; `first_open` is the first chunk of what is not complete, or LATEST.
+
+        Whether what was handed out is skipped when the next session brings it again.
+        """
         was_subscribed = self.link is S.SUBSCRIBED
         self.link = _next(LINK, self.link, E.LEAVE)
         self._closed |= closed
@@ -198,6 +201,7 @@ class ConsumerState:
             self.rewound()
         if was_subscribed:
             self._resume_at = min(self.handed, first_open)
+        return self._tracks and not self._single_acks
 
     def activated(self) -> None:
         """The broker delivers to this consumer."""

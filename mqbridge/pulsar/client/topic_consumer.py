@@ -45,6 +45,8 @@ class TopicConsumer:
         self._order: list[Consumer] = []
         self._turn = 0
         self._changed = asyncio.Event()
+        self._subscribing = asyncio.Lock()
+        """One look at a time: two that find the same partition would both consume it, and one is never closed."""
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: ClusterError | None = None
 
@@ -157,7 +159,8 @@ class TopicConsumer:
 
     async def _try_subscribing(self, topic: str) -> None:
         try:
-            await self._subscribe(topic, missing_is_fatal=False)
+            async with self._subscribing:
+                await self._subscribe(topic, missing_is_fatal=False)
         except ClusterError as error:
             log.log(level_of(error, logging.WARNING), "looking for partitions of %s: %s", topic, error)
 

@@ -15,12 +15,12 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class Portion:
-    """Messages in a row of one topic, out of one retry queue; `counted` bytes of their pull are on the queue's account."""
+    """Messages in a row of one topic, out of one run of a retry queue; `counted` bytes of their pull are on its account."""
 
-    __slots__ = ("counted", "done", "next", "records", "size")
+    __slots__ = ("counted", "done", "next", "records", "run", "size")
 
-    def __init__(self, records: Sequence[Record], next_: int, size: int, counted: int) -> None:
-        self.records, self.next, self.size, self.counted = records, next_, size, counted
+    def __init__(self, records: Sequence[Record], next_: int, size: int, counted: int, run: int) -> None:
+        self.records, self.next, self.size, self.counted, self.run = records, next_, size, counted, run
         self.done = False
 
     @property

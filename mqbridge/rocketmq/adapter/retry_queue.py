@@ -115,20 +115,20 @@ class RetryQueue:
         await self.stream.seek(after)
 
     async def _divide(self, pulled: Pulled) -> None:
-        records = pulled.records
+        records, run = pulled.records, self.stream.state.run
         end = {record.queue_offset: after.queue_offset for record, after in pairwise(records)}
         counted = pulled.size
         for topic, group in groupby(records, topic_of):
-            run = list(group)
-            size = sum(len(record.body) for record in run)
-            portion = Portion(run, end.get(run[-1].queue_offset, pulled.next), size, counted)
+            part = list(group)
+            size = sum(len(record.body) for record in part)
+            portion = Portion(part, end.get(part[-1].queue_offset, pulled.next), size, counted, run)
             counted = 0
             self._portions.append(portion)
             if topic is not None and topic in self._topics:
                 self._waiting_bytes += portion.held_bytes
                 self._lane(topic).put(portion)
             else:
-                for record in run:
+                for record in part:
                     await self._give_away(record)
                 self.give_back(portion)
                 self.done(portion)
@@ -176,11 +176,9 @@ class RetryQueue:
     def done(self, portion: Portion) -> None:
         """All of it is stored."""
         portion.done = True
-        reached = None
         while self._portions and self._portions[0].done:
-            reached = self._portions.popleft().next
-        if reached is not None:
-            self.stream.commit(reached)
+            reached = self._portions.popleft()
+            self.stream.commit(reached.next, reached.run)  # of a run before an administrator's reset it counts no more
         if not self._portions:
             self._all_done.set()
 

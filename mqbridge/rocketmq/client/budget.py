@@ -60,7 +60,9 @@ class Budget:
         try:
             return await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():
+            if waiter.cancelled():
+                self._grant()  # those behind it may need less
+            else:
                 self.settle(waiter.result())  # granted in the same step of the loop
             raise
 

@@ -104,7 +104,10 @@ class Pool:
         """Keep what was opened. An error is for those who wait; if all have gone, nobody needs it."""
         del self._dialing[address]
         if not task.cancelled() and task.exception() is None:
-            self._connections[address] = task.result()
+            if self._closed:  # it was open already when `close` came, and in no table yet
+                task.result().endpoint.abort(closed(), wanted=True)
+            else:
+                self._connections[address] = task.result()
 
     def _lost(self, connection: Connection, error: Exception) -> None:
         self._retired.discard(connection)

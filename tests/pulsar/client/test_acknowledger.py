@@ -171,6 +171,21 @@ async def test_a_new_session_asks_for_nothing_again(broker: Broker, client):
     await consumer.close()
 
 
+async def test_what_is_due_on_an_ordered_subscription_survives_a_lost_connection(broker: Broker, client):
+    """The broker delivers it again, and it is skipped as handed out: nobody but us can have it come again."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    entries = await deliver(broker, consumer, 2)
+    consumer.negative_acknowledge(entries[0].place, 0.0)
+    broker.link.drop()
+    await until(lambda: consumer.sessions == 3)
+    for entry in range(2):
+        broker.link.message(0, 1, entry, b"again", consumer_epoch=2)
+    assert [(await consumer.receive()).entry for _ in range(2)] == [0, 1]
+    await asyncio.sleep(0.3)
+    assert consumer.sessions == 3, "once"
+    await consumer.close()
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100), st.booleans())))
 def test_everything_that_is_due_comes_once_and_not_too_early(steps):
     due, expected = RedeliveryTimer(), {}

@@ -186,3 +186,14 @@ async def test_credentials_are_in_no_error(web):
         await web.client(secret(FIRST)).call("GET", "/clusters")
     assert "secret" not in str(caught.value)
     assert "http://first:8080" in str(caught.value)
+
+
+async def test_an_answer_that_cannot_be_unpacked_is_no_answer(web):
+    web.services[FIRST] = lambda _: httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Garbage())
+    with pytest.raises(ClusterError, match="can be used"):
+        await web.client().call("GET", "/clusters")
+
+
+class Garbage(httpx.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"this is no gzip"

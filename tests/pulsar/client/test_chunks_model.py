@@ -120,9 +120,9 @@ class Life:
 
     def leave(self) -> None:
         self.connected = None
-        self.state.left(self.inbox.first_open(self.state.handed))
+        skips = self.state.left(self.inbox.first_open(self.state.handed))
         self.inbox.drop()
-        self.acks.session_ended()
+        self.acks.session_ended(skips=skips)
 
     def lose(self) -> None:
         self.hears = self.random.random() < 0.5

@@ -240,6 +240,16 @@ async def test_new_partitions_are_consumed(catalog, broker, client):
         await consumer.receive()
 
 
+async def test_two_looks_at_once_consume_a_new_partition_once(catalog, broker, client):
+    """The one that follows a pattern and the one that looks for partitions may find it at the same time."""
+    catalog.counts[TOPIC] = 1
+    consumer = await open_topic_consumer(client, TOPIC, Subscription("s"), refresh_s=60.0)
+    catalog.counts[TOPIC] = 2
+    await asyncio.gather(*(consumer._try_subscribing(TOPIC) for _ in range(2)))
+    assert [asked.topic[-1] for asked in broker.asked[BaseCommand.SUBSCRIBE]] == ["0", "1"]
+    await consumer.close()
+
+
 async def test_consumers_take_turns(catalog, broker, client):
     catalog.counts[TOPIC] = 2
     consumer = await open_topic_consumer(client, TOPIC, Subscription("s"))

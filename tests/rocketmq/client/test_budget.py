@@ -152,3 +152,21 @@ async def test_an_answer_that_is_larger_than_expected_lets_nobody_ask_until_it_f
     budget.taken(one, 150_000)
     assert (await waiting).messages == 1
     assert (await budget.reserve(one, idle=False)).size == 50_000, "half of the limit, for a message that fits nowhere"
+
+
+async def test_who_waits_behind_one_that_gives_up_is_let_through() -> None:
+    """Its queue was taken away, or moved: nothing else need happen for those behind it to fit."""
+    budget, unread, large, small = Budget(1000), Account(), Account(), Account()
+    budget.queues = 2
+    unread.message, large.message, small.message = 400, 900, 10
+    for _ in range(2):
+        budget.answered(unread, await budget.reserve(Account(), idle=True), 350, 1)
+    first = asyncio.create_task(budget.reserve(large, idle=True))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(budget.reserve(small, idle=True))
+    await asyncio.sleep(0)
+    assert not first.done()
+    assert not second.done()
+    first.cancel()
+    charge = await asyncio.wait_for(second, 5)
+    assert charge.size <= 300

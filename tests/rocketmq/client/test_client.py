@@ -173,3 +173,14 @@ async def test_a_broker_that_goes_away_is_connected_anew(cluster: Cluster, clien
     await client.heartbeat()
     await client.heartbeat()
     assert cluster.dialled.count(A) == 2
+
+
+async def test_a_connection_that_opens_as_the_client_closes_does_not_stay(cluster: Cluster):
+    client = scripted_client()
+    pool = client.pool
+    dialing = pool._begin(A)
+    while not dialing.done():
+        await asyncio.sleep(0)
+    await pool.close()
+    await until(lambda: not pool._dialing)
+    assert (pool.live(), cluster.links_to(A)) == ([], [])
