@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import SERVER_PATIENCE_S
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "adapter"
-PATIENCE_S = 240
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, source)  # a build leaves its own folders behind
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     subprocess.run(
-        [*pip, "--no-deps", "--no-build-isolation", "--target", target, source], check=True, timeout=PATIENCE_S, cwd=source.parent
+        [*pip, "--no-deps", "--no-build-isolation", "--target", target, source],
+        check=True,
+        timeout=SERVER_PATIENCE_S,
+        cwd=source.parent,
     )
     return target
 
@@ -39,7 +43,7 @@ def run(installed: Path, *arguments: object, stdin: str = "", **environ: str) ->
         input=stdin,
         text=True,
         capture_output=True,
-        timeout=PATIENCE_S,
+        timeout=SERVER_PATIENCE_S,
         cwd=ROOT,
         env={**os.environ, **environ, "PYTHONPATH": path},
     )

@@ -14,13 +14,13 @@ from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
+from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = pytest.mark.cluster
 
 CONFIG = Path(__file__).parents[2] / "config"
 THERE, BACK = CONFIG / "tubemq-to-pulsar.yaml", CONFIG / "pulsar-to-tubemq.yaml"
 COUNT = 500
-DEADLINE_S = 60
 
 Configure = Callable[..., None]
 
@@ -109,7 +109,7 @@ class Terminal:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what shows a little later: a TubeMQ Broker lists an offset when it writes it down, every 5 s."""
-    limit = time.monotonic() + DEADLINE_S
+    limit = time.monotonic() + SERVER_PATIENCE_S
     while not condition():
         assert time.monotonic() < limit, "it never showed"
         time.sleep(0.2)

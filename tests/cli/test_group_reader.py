@@ -12,6 +12,7 @@ from mqbridge.cli import group_reader
 from mqbridge.cli.group_reader import GroupReader, GroupReading
 from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
+from tests.patience import SERVER_PATIENCE_S
 
 NAMES = ("a:0", "b:0")
 BOTH, ONE = frozenset(NAMES), frozenset({"a:0"})
@@ -181,7 +182,7 @@ async def test_a_wait_for_the_first_partition_is_told(
     monkeypatch.setattr(group_reader, "TELL_AFTER_S", 0.0)
     told = "waiting for the group's first partition; groups of some systems take half a minute\n"
     waiting = asyncio.ensure_future(run(Inbound()))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while not (err := capsys.readouterr().err):
             await asyncio.sleep(0.001)
     waiting.cancel()

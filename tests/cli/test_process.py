@@ -17,8 +17,7 @@ import pytest
 
 from mqbridge import __version__
 from tests.kit.process import free_ports
-
-DEADLINE_S = 60
+from tests.patience import SERVER_PATIENCE_S
 
 
 def start(*arguments: object, **environ: str) -> subprocess.Popen[str]:
@@ -34,7 +33,7 @@ def start(*arguments: object, **environ: str) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str], stdin: str | None = None) -> tuple[int, str, str]:
     try:
-        out, err = process.communicate(stdin, timeout=DEADLINE_S)
+        out, err = process.communicate(stdin, timeout=SERVER_PATIENCE_S)
     finally:
         process.kill()
     return process.returncode, out, err
@@ -45,7 +44,7 @@ def call(*arguments: object, stdin: str | None = None, **environ: str) -> tuple[
 
 
 def wait_for(path: Path) -> None:
-    limit = time.monotonic() + DEADLINE_S
+    limit = time.monotonic() + SERVER_PATIENCE_S
     while not path.exists():
         assert time.monotonic() < limit, f"{path} never came"
         time.sleep(0.05)
@@ -95,7 +94,7 @@ def loaded(*arguments: object) -> set[str]:
         f"import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); sys.argv[1:] = {[*arguments]!r}\n"
     )
     program += "from mqbridge.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=SERVER_PATIENCE_S)
     return set(done.stderr.splitlines()[-1].split())
 
 
@@ -130,7 +129,9 @@ def test_ctrl_c_before_a_command_has_begun_is_quiet(arguments: list[str]) -> Non
     )
     for left in (3, 50, 300):
         code = program.format(arguments=arguments, left=left)
-        done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+        done = subprocess.run(
+            [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=SERVER_PATIENCE_S
+        )
         assert (done.returncode, done.stderr) == (130, ""), left
 
 
@@ -143,7 +144,7 @@ def test_a_closed_pipe_is_no_error(orders: list[object]) -> None:
         assert process.stdout.readline() == "x" * 100 + "\n"
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(DEADLINE_S) == 0
+        assert process.wait(SERVER_PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -151,7 +152,7 @@ def test_run_drains_at_the_first_signal(config: Path, orders: list[object], tmp_
     call("produce", "-t", "orders", *orders, stdin="1\n2\n3\n")
     process = start("run", config, "--json")
     wait_for(tmp_path / "state.db")
-    limit = time.monotonic() + DEADLINE_S
+    limit = time.monotonic() + SERVER_PATIENCE_S
     while '"committed":"3"' not in call("groups", "orders", "-G", "g", "--json", *orders)[1].replace(" ", ""):
         assert time.monotonic() < limit, "the route never delivered"
     process.send_signal(number)
@@ -179,11 +180,11 @@ def test_an_interrupted_produce_counts_what_it_sent(orders: list[object], number
     assert process.stdin is not None
     process.stdin.write("1\n2\n3\n")
     process.stdin.flush()  # and stays open: there is no end to wait for
-    limit = time.monotonic() + DEADLINE_S
+    limit = time.monotonic() + SERVER_PATIENCE_S
     while call("consume", "-t", "orders", "-e", *orders)[1] != "1\n2\n3\n":
         assert time.monotonic() < limit, "what was written never arrived"
     process.send_signal(number)
-    assert process.wait(DEADLINE_S) == 130
+    assert process.wait(SERVER_PATIENCE_S) == 130
     assert process.stdout is not None
     assert process.stderr is not None
     assert json.loads(process.stdout.read())["stored"] == 3
@@ -212,8 +213,10 @@ def test_binary_goes_through_pipes_byte_for_byte(orders: list[object]) -> None:
     payload = bytes(range(256)) * 100
     make = [sys.executable, "-m", "mqbridge"]
     options = ["-t", "orders", *map(str, orders)]
-    subprocess.run([*make, "produce", "-", *options], input=payload, check=True, timeout=DEADLINE_S)
-    out = subprocess.run([*make, "consume", "-e", "-f", "%s", *options], stdout=subprocess.PIPE, check=True, timeout=DEADLINE_S)
+    subprocess.run([*make, "produce", "-", *options], input=payload, check=True, timeout=SERVER_PATIENCE_S)
+    out = subprocess.run(
+        [*make, "consume", "-e", "-f", "%s", *options], stdout=subprocess.PIPE, check=True, timeout=SERVER_PATIENCE_S
+    )
     assert out.stdout == payload
 
 
@@ -235,7 +238,7 @@ def test_the_second_signal_quits_at_once() -> None:
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "asked\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(DEADLINE_S) == 130
+    assert process.wait(SERVER_PATIENCE_S) == 130
     process.stdout.close()
 
 
@@ -301,7 +304,7 @@ def test_warnings_and_what_nobody_caught_are_json() -> None:
         "thread.join()\n"
         "raise SystemError('a bug')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=SERVER_PATIENCE_S)
     assert done.returncode == 1
     warned, in_thread, ended = json_lines(done.stderr)
     assert (warned["logger"], "UserWarning: old" in str(warned["message"])) == ("py.warnings", True)
@@ -364,7 +367,7 @@ def test_debugging_tells_nothing_of_the_http_library() -> None:
         "        print('tried')\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=SERVER_PATIENCE_S)
     assert done.stdout == "tried\n", done.stderr
     loggers = {line.split()[3] for line in done.stderr.splitlines()}
     assert "mqbridge:" in loggers
@@ -407,7 +410,7 @@ def test_the_second_signal_tells_what_is_left(config: Path, orders: list[object]
     (port,) = free_ports(1)
     config.write_text(config.read_text().replace("{enabled: false}", f"{{listen: '127.0.0.1:{port}'}}"))
     process = start("run", config)
-    limit = time.monotonic() + DEADLINE_S
+    limit = time.monotonic() + SERVER_PATIENCE_S
 
     def routes() -> list[dict[str, int]]:
         try:

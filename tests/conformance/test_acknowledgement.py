@@ -9,6 +9,7 @@ from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel, spawn
 from tests.conformance.arena import Arena, fresh_group, numbered, numbers
+from tests.patience import PATIENCE_S
 
 
 async def test_resume_after_acknowledge(arena: Arena, cluster: Cluster) -> None:
@@ -126,7 +127,7 @@ class Reader:
 
     async def close(self) -> None:
         await self._inbound.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*self._tasks)
 
 

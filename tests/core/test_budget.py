@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.net.budget import Budget
+from tests.patience import PATIENCE_S
 
 
 async def test_a_batch_beyond_the_limit_goes_alone() -> None:
@@ -66,5 +67,5 @@ def test_nothing_leaks_under_cancellation(seed: int) -> None:
 @pytest.mark.parametrize("size", [0, 5])
 async def test_free_bytes_are_taken_at_once(size: int) -> None:
     budget = Budget(10)
-    await asyncio.wait_for(budget.take(size), 1)
+    await asyncio.wait_for(budget.take(size), PATIENCE_S)
     assert budget.used == size

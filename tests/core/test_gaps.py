@@ -16,6 +16,7 @@ from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.inbound import MemoryLane
 from mqbridge.message import Partition, Position
 from tests.core.world import ADAPTERS, World, committed, everything, fill, named, put, route, run, running, until
+from tests.patience import PATIENCE_S
 
 PARTITION = Partition("a", "t", "0", 0)
 
@@ -231,7 +232,7 @@ async def test_a_look_for_gaps_sees_that_its_partition_is_gone(
 
     monkeypatch.setattr(MemoryCluster, "bounds", silent)
     async with running(config, alone=False) as gateway:
-        await asyncio.wait_for(asking.wait(), 15)
+        await asyncio.wait_for(asking.wait(), PATIENCE_S)
         [lane] = [one.lane for one in named(gateway, "r").deliveries.values()]
         for member in world.a._members["g-r"]:
             member.revoke("t", 0)

@@ -18,6 +18,7 @@ from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.cluster import ADAPTER
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message, split_origin
+from tests.patience import PATIENCE_S
 
 ADAPTERS = {"memory": ADAPTER}
 COUNT = 3000
@@ -343,7 +344,7 @@ async def test_what_is_in_flight_is_acknowledged_before_a_gap_is_passed(source: 
     config = settings(source, name, source={"topic": "few"}, delivery={"on_gap": "continue"})
     gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
     task = asyncio.ensure_future(gateway.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while len(target.held) < 2:
             await asyncio.sleep(0.01)
         # Lost before anybody could read it, which no lane sees before all of it is there.
@@ -434,7 +435,7 @@ async def test_a_bug_when_a_lane_is_assigned_stops_the_route(source: Broker, tar
         await asyncio.sleep(0.01)
     gateway.routes[0]._ends.targets.clear()
     source.revoke("orders", 0)
-    outcome = await asyncio.wait_for(task, 10)
+    outcome = await asyncio.wait_for(task, PATIENCE_S)
     assert outcome.routes[0].error == "'orders'"
 
 
@@ -453,7 +454,7 @@ async def test_a_route_that_gets_no_partition_ends_when_idle(
     source.create("other", 1)
     cluster = ADAPTER.make_cluster("a", ADAPTER.cluster_model(broker=name + "-source"))  # type: ignore[call-arg]
     first = await cluster.inbound(InboundSpec(("other",), "g"))
-    outcome = await asyncio.wait_for(run(settings(source, name, source={"topic": "other"})), 10)
+    outcome = await asyncio.wait_for(run(settings(source, name, source={"topic": "other"})), PATIENCE_S)
     assert outcome.clean
     await first.close()
 
@@ -467,7 +468,7 @@ async def test_partitions_that_are_not_assigned_yet_are_waited_for(source: Broke
     await asyncio.sleep(0.5)
     assert not task.done(), "the group's other member has not read what it holds"
     await other.close()
-    outcome = await asyncio.wait_for(task, 20)
+    outcome = await asyncio.wait_for(task, PATIENCE_S)
     assert outcome.clean
     assert stored(target) == EXPECTED
 
@@ -482,7 +483,7 @@ async def test_an_inbound_that_cannot_be_opened_stops_its_route(source: Broker, 
     while not gateway.routes:
         await asyncio.sleep(0)
     gateway.clusters["a"].inbound = broken  # type: ignore[method-assign, assignment]
-    outcome = await asyncio.wait_for(task, 10)
+    outcome = await asyncio.wait_for(task, PATIENCE_S)
     assert outcome.routes[0].error == "a bug"
 
 
@@ -521,11 +522,11 @@ async def test_a_stop_before_a_lane_runs_is_not_forgotten(source: Broker, target
         return {}
 
     gateway.clusters["a"].bounds = slow_bounds  # type: ignore[method-assign, assignment]
-    await asyncio.wait_for(asking.wait(), 10)
+    await asyncio.wait_for(asking.wait(), PATIENCE_S)
     gateway.stop()
     await asyncio.sleep(0.2)
     answer.set()
-    assert (await asyncio.wait_for(task, 10)).clean
+    assert (await asyncio.wait_for(task, PATIENCE_S)).clean
 
 
 async def test_a_cluster_that_cannot_tell_its_bounds_just_now_is_no_reason_to_stop(
@@ -543,7 +544,7 @@ async def test_a_cluster_that_cannot_tell_its_bounds_just_now_is_no_reason_to_st
         raise ClusterError("the admin address does not answer")
 
     gateway.clusters["a"].bounds = unable  # type: ignore[method-assign, assignment]
-    outcome = await asyncio.wait_for(task, 10)
+    outcome = await asyncio.wait_for(task, PATIENCE_S)
     assert outcome.clean
     assert outcome.routes[0].counters.stored == 1
     assert "cannot be checked for a gap: the admin address does not answer" in caplog.text

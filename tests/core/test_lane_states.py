@@ -24,6 +24,7 @@ from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.budget import Budget
 from mqbridge.routing.partitions import Partitioner
 from tests.core.test_partition_rules import rule as partition_rule
+from tests.patience import PATIENCE_S
 
 PARTITION = Partition("a", "t", "0", 0)
 LIMIT = 20_000
@@ -290,7 +291,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.delivery.stop(self.loop.time())
         self.settle()
         with contextlib.suppress(Exception):
-            self.loop.run_until_complete(asyncio.wait_for(self.task, 10))
+            self.loop.run_until_complete(asyncio.wait_for(self.task, PATIENCE_S))
         self.settle()
         for outbound in self.everybody:
             assert all(send.on_wire for send in outbound.open), "a lane that is over left something to be sent"

@@ -26,6 +26,7 @@ from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner
 from tests.core.test_partition_rules import rule
 from tests.core.world import World, committed, end, everything, fill, named, put, route, running, until
+from tests.patience import PATIENCE_S
 
 PARTITION = Partition("a", "t", "0", 0)
 
@@ -435,6 +436,6 @@ async def test_a_route_stops_while_it_waits_to_join(world: World, monkeypatch: p
     monkeypatch.setattr(MemoryCluster, "inbound", silent)
     fill(world.a, "t", 1, 10)
     async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="100ms")) as gateway:
-        await asyncio.wait_for(joining.wait(), 15)
+        await asyncio.wait_for(joining.wait(), PATIENCE_S)
     assert cut_short.is_set()
     assert named(gateway, "r").error is None

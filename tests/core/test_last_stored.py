@@ -12,6 +12,7 @@ from mqbridge.memory.adapter.operations import MemoryOperations
 from mqbridge.memory.broker import forget
 from mqbridge.message import Message, Partition, Position, origin_prefix
 from mqbridge.ranges import last_stored
+from tests.patience import PATIENCE_S
 
 SOURCE = Partition("s", "t", "0", 0)
 COUNT = 600
@@ -30,7 +31,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 
 
 async def found(cluster: MemoryCluster) -> dict[int, Position]:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         return await last_stored(cluster, "t", {0: "0"}, SOURCE)
 
 

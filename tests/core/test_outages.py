@@ -18,7 +18,8 @@ from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.report import line, size_text
 from mqbridge.gateway.run import Gateway
 from mqbridge.message import Message
-from tests.core.world import PATIENCE_S, World, everything, fill, put, route, running, until
+from tests.core.world import World, everything, fill, put, route, running, until
+from tests.patience import PATIENCE_S
 
 COUNT = 60
 

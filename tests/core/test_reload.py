@@ -17,6 +17,7 @@ from mqbridge.gateway.reload import Reloaded
 from mqbridge.gateway.run import Gateway
 from mqbridge.memory.broker import broker, forget
 from tests.core.world import World, committed, end, everything, fill, named, put, route, running, stored, until
+from tests.patience import PATIENCE_S
 
 COUNT = 300
 
@@ -341,7 +342,7 @@ async def test_a_stop_in_the_middle_of_a_reload(world: World, file: Path) -> Non
         gateway.stop()
         await until(lambda: not gateway.ready)
         world.b.release_receipts()
-        result: Reloaded = await asyncio.wait_for(waiting, 10)
+        result: Reloaded = await asyncio.wait_for(waiting, PATIENCE_S)
         assert result.problems == ["the gateway is ending"]
     assert committed(world.a, "g-changed") == COUNT + 1
     assert "after" not in world.b.topics or everything(world.b, "after") == []

@@ -15,8 +15,9 @@ from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.cluster import MemoryCluster
-from tests.core.world import ADAPTERS, PATIENCE_S, World, everything, fill, named, route, until
+from tests.core.world import ADAPTERS, World, everything, fill, named, route, until
 from tests.kit.process import free_ports
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -19,10 +19,10 @@ from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.broker import Broker, broker, forget
 from mqbridge.message import Message
 from tests.kit import conversation
+from tests.patience import PATIENCE_S
 
 ADAPTERS = {"memory": ADAPTER}
 CLUSTERS = ("a", "b", "c")
-PATIENCE_S = 15.0
 
 
 class World:

@@ -14,6 +14,7 @@ from mqbridge.message import Batch, Message, Share
 from tests.kit.oracle import Oracle, message
 from tests.kit.pulsar import KEEPER, Pulsar
 from tests.kit.tubemq import TubeMQ
+from tests.patience import SERVER_PATIENCE_S
 
 BATCH = 500
 WINDOW = 8
@@ -23,8 +24,6 @@ QUIET_S = 3.0
 """A target is read to its end when nothing came for so long, and every partition says that it has no more."""
 KEPT = {"subscriptions": [KEEPER]}
 """How a Pulsar target is created: what is read back later must outlive restarts and unloads."""
-PATIENCE_S = 120.0
-"""How long partitions may say nothing at all."""
 
 
 def tubemq_settings(tubemq: TubeMQ) -> dict[str, Any]:
@@ -139,7 +138,9 @@ async def read(system: str, settings: dict[str, Any], topic: str, group: str) ->
         silent_s = 0.0
         try:
             while not (silent_s and at_end()):
-                assert silent_s < PATIENCE_S, f"{topic}: {len(lanes)} of {len(described.partitions)} partitions, not all read"
+                assert silent_s < SERVER_PATIENCE_S, (
+                    f"{topic}: {len(lanes)} of {len(described.partitions)} partitions, not all read"
+                )
                 try:
                     yield await asyncio.wait_for(found.get(), QUIET_S)
                     silent_s = 0.0

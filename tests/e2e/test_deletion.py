@@ -17,13 +17,13 @@ from tests.e2e.support import opened
 from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
 from tests.sdk.rocketmq import connected
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 PARTITIONS = 2
 COUNT = 10
-PATIENCE_S = 90.0
 
 Delete = Callable[[str], Awaitable[None]]
 
@@ -64,7 +64,7 @@ async def topics(source: Side) -> list[str]:
 
 async def reads(gateway: GatewayProcess, topic: str, *, wanted: bool) -> None:
     """Wait until partitions of the topic are read, or none is."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while any(f"/{topic}/" in lane for lane in (await asyncio.to_thread(gateway.route)).get("lanes", {})) is not wanted:
             assert gateway.process.poll() is None, gateway.log
             await asyncio.sleep(0.1)

@@ -13,11 +13,11 @@ import pytest
 from tests.e2e.support import fill, tubemq_settings
 from tests.kit.gateway import GatewayProcess
 from tests.kit.tubemq import TubeMQ
+from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 COUNTS = [200, 300]
-PATIENCE_S = 90.0
 
 
 def settings(tubemq: TubeMQ, folder: Path) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def settings(tubemq: TubeMQ, folder: Path) -> dict[str, Any]:
 
 
 def wait_for_log(gateway: GatewayProcess, text: str) -> None:
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + SERVER_PATIENCE_S
     while text not in gateway.log:
         assert time.monotonic() < limit, gateway.log
         assert gateway.process.poll() is None, gateway.log
@@ -46,7 +46,7 @@ def wait_for_log(gateway: GatewayProcess, text: str) -> None:
 
 def stopped(gateway: GatewayProcess) -> httpx.Response:
     """What readiness says once the route is known to wait: the page is served before."""
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + SERVER_PATIENCE_S
     while not (ready := httpx.get(f"http://127.0.0.1:{gateway.port}/health/ready")).json()["stopped"]:
         assert time.monotonic() < limit, ready.text
         time.sleep(0.05)

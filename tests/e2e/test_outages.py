@@ -28,13 +28,13 @@ from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.started import Started
 from tests.kit.tubemq import TubeMQ
+from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PARTITIONS = 2
 PART = 200
 """Messages that are sent before the outage, in it, and later in it."""
-PATIENCE_S = 120.0
 POLL_S = 0.2
 
 
@@ -110,12 +110,12 @@ class Seen:
         return float(found[1]) if found else None
 
     async def until(self, sample: str, holds: Callable[[float], bool]) -> float:
-        deadline, value = time.monotonic() + PATIENCE_S, None
+        deadline, value = time.monotonic() + SERVER_PATIENCE_S, None
         while time.monotonic() < deadline:
             if (value := await self.metric(sample)) is not None and holds(value):
                 return value
             await asyncio.sleep(POLL_S)
-        raise AssertionError(f"{sample} is {value} after {PATIENCE_S:g} s:\n{self._gateway.log}")
+        raise AssertionError(f"{sample} is {value} after {SERVER_PATIENCE_S:g} s:\n{self._gateway.log}")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.kit.gateway import GatewayProcess
 from tests.kit.oracle import Oracle, message
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -40,7 +41,6 @@ WINDOW = 4
 """Batches in flight per partition while filling."""
 IDLE_S = "4"
 POLL_S = 0.1
-PATIENCE_S = 180.0
 QUIET_S = 3.0
 DELETE_EXPIRED_COMMIT_LOG = 329
 """A request: delete what is older than fileReservedTime, the file that is written to excepted."""
@@ -175,7 +175,9 @@ async def routes(gateway: GatewayProcess) -> Rows:
     return {row["name"]: row for row in answer.json()}
 
 
-async def until(gateway: GatewayProcess, condition: Callable[[Rows], Awaitable[bool]], patience_s: float = PATIENCE_S) -> Rows:
+async def until(
+    gateway: GatewayProcess, condition: Callable[[Rows], Awaitable[bool]], patience_s: float = SERVER_PATIENCE_S
+) -> Rows:
     """Wait until the routes are so."""
     deadline = time.monotonic() + patience_s
     while not ((rows := await routes(gateway)) and await condition(rows)):
@@ -191,7 +193,7 @@ async def until_stored(gateway: GatewayProcess, count: int) -> None:
     async def stored(rows: Rows) -> bool:
         return all(row["stored"] >= count for row in rows.values())
 
-    await until(gateway, stored, PATIENCE_S + count / 1000)
+    await until(gateway, stored, SERVER_PATIENCE_S + count / 1000)
 
 
 @asynccontextmanager
@@ -262,7 +264,7 @@ async def test_what_was_deleted_unread_stops_its_queues_alone(world: World, tmp_
             gone[queue] = await client.positions.committed(queue, group) or 0
         remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=0\n")
         remoting.call(address, DELETE_EXPIRED_COMMIT_LOG)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SERVER_PATIENCE_S
         while not all([await client.positions.first(queue) > reached for queue, reached in gone.items()]):
             assert time.monotonic() < deadline, "nothing was deleted"
             await asyncio.sleep(POLL_S)

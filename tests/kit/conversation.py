@@ -6,6 +6,7 @@ from typing import Any
 
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.wire.cutter import FrameCutter
+from tests.patience import PATIENCE_S
 
 
 class ServerLink(asyncio.Transport):
@@ -67,7 +68,7 @@ def silent(link: Any, request: Any) -> None:
     """No answer."""
 
 
-async def until(condition: Callable[[], Any], patience_s: float = 10.0, pause_s: float = 0.001) -> None:
+async def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S, pause_s: float = 0.001) -> None:
     """Wait until something has become so."""
     async with asyncio.timeout(patience_s):
         while not condition():

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.kit.tcp_proxy import Link, Network
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 async def close(writer: asyncio.StreamWriter) -> None:

@@ -17,6 +17,7 @@ from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
+from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 
 MEMBER = """
 import asyncio, sys
@@ -52,7 +53,7 @@ async def test_a_killed_process_loses_its_partitions_to_the_others(open_log: Ope
     taking = asyncio.ensure_future(anext(inbound.lanes()))
     os.kill(child.pid, signal.SIGKILL)
     await child.communicate()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         lane = await taking
         assert numbers((await lane.receive()).messages) == list(range(10, 20))
     await inbound.close()
@@ -65,7 +66,7 @@ async def test_who_sleeps_through_its_lease_cannot_commit(open_log: OpenLog) -> 
     inbound, lane = await lane_of(sleeper)
     batch = await lane.receive()
     await cancel(inbound._task)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         other, taken = await lane_of(await open_log(lease="1s"))
         lane.acknowledge(batch)
         await lane.release()
@@ -82,7 +83,7 @@ async def test_members_of_one_process_share_at_once(open_log: OpenLog) -> None:
     first = await cluster.inbound(InboundSpec(("t",), "g"))
     lanes = [await anext(first.lanes()) for _ in range(4)]
     second = await cluster.inbound(InboundSpec(("t",), "g"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         taken = {(await anext(second.lanes())).partition.name for _ in range(2)}
         lost = {lane.partition.name for lane in lanes if lane.revoked.is_set()}  # type: ignore[attr-defined]
         assert taken == lost
@@ -97,7 +98,7 @@ async def test_many_small_topics_are_spread(open_log: OpenLog) -> None:
     for topic in topics:
         await cluster.create(topic, 1)
     members = [await cluster.inbound(InboundSpec(topics, "g")) for _ in range(3)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while [len(member._held) for member in members] != [2, 2, 2]:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
     for member in members:
@@ -112,7 +113,7 @@ async def test_acknowledgements_reach_the_file_without_a_close(open_log: OpenLog
     for turn in range(3):
         await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
         lane.acknowledge(await lane.receive())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while await other.committed("t", "g") != {"0": (3,)}:
             await asyncio.sleep(0.01)
     await inbound.close()
@@ -142,7 +143,7 @@ async def test_a_lane_that_comes_back_does_not_hear_its_predecessor(open_log: Op
     lane = await anext(lanes)
     batch = await lane.receive()
     await lane.release()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         again = await anext(lanes)
     lane.acknowledge(batch)
     lane.reject(batch)
@@ -203,7 +204,7 @@ async def test_a_locked_file_holds_nobody_up_beyond_the_deadline(open_log: OpenL
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             await lane.release(loop.time() + 0.1)
             await inbound.close(loop.time() + 0.1)
             await cluster.close(loop.time() + 0.1)

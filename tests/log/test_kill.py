@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
 from tests.log.conftest import lane_of
+from tests.patience import SERVER_PATIENCE_S
 
 ROUNDS = 6
 SEED = 20260
@@ -78,7 +79,7 @@ async def read_all(path: Path) -> list[int]:
     await lane.seek((0,))
     found: list[int] = []
     end = (await cluster.bounds("t"))["0"].next[0]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(found) < end:
             found += [int(message.payload[:12]) for message in (await lane.receive()).messages if message.payload]
     await inbound.close()

@@ -14,6 +14,7 @@ from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
+from tests.patience import PATIENCE_S
 
 HOUR_NS = 3_600_000_000_000
 
@@ -28,7 +29,7 @@ async def test_leases_do_not_go_by_a_clock_that_somebody_sets(
     await cancel(dead._task)
     real = time.time_ns
     monkeypatch.setattr("time.time_ns", lambda: real() + jump)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         living, _ = await lane_of(cluster)
     await living.close()
     await dead.close()
@@ -56,7 +57,7 @@ async def test_a_member_from_before_the_machine_was_started_is_dead(open_log: Op
     with connection:
         connection.execute("UPDATE member SET renewed_ms = renewed_ms + 10000000")
     connection.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         living, _ = await lane_of(cluster)
     assert [len(member.partitions or ()) for member in await cluster.operations.members("t", "g")] == [1]
     await living.close()
@@ -91,7 +92,7 @@ async def test_a_partition_that_came_while_nobody_read_begins_at_its_beginning(o
         await outbound.send(partition, Share(Batch.of(numbered(0, 3))))
     inbound = await cluster.inbound(spec)
     lanes = inbound.lanes()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         received = [numbers((await (await anext(lanes)).receive()).messages) for _ in range(2)]
     assert received == [[0, 1, 2], [0, 1, 2]]
     await inbound.close()
@@ -124,7 +125,7 @@ async def test_what_is_taken_back_in_a_transaction_that_fails_is_not_tried_again
     while not cluster._appender._group:
         await asyncio.sleep(0)
     outbound.withdraw([mine])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert [failure.kind for failure in (await mine).failures] == [Failure.RETRY]
         assert not other.done()
         lock.execute("ROLLBACK")
@@ -142,7 +143,7 @@ async def test_lanes_that_wait_for_room_end_when_they_are_taken_away(open_log: O
     inbound = await cluster.inbound(InboundSpec(("t",), "g", max_bytes=max_bytes))
     lanes = inbound.lanes()
     one, other = await anext(lanes), await anext(lanes)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         batch = await one.receive()
         waiting = asyncio.ensure_future(other.receive())
         while not inbound._room._waiting:  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from mqbridge.log.store.append import write_group
 from mqbridge.message import Batch, Message, Share
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
+from tests.patience import PATIENCE_S
 
 
 def rows(cluster: LogCluster, what: str) -> list[tuple[object, ...]]:
@@ -84,7 +85,7 @@ async def test_retention_drops_whole_batches_and_readers_hear_of_it(open_log: Op
     _, lane = await lane_of(cluster)
     strict = await open_log(**settings)
     first = (8,) if "retention_bytes" in settings else (9,)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while (bounds := (await cluster.bounds("t"))["0"]).first != first:
             await strict.store.trim()
     assert await strict.store.trim() == 0

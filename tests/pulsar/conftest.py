@@ -12,7 +12,7 @@ from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription
 from tests.kit.pulsar import KEEPER, Pulsar
-from tests.pulsar.entries import PATIENCE_S
+from tests.patience import SERVER_PATIENCE_S
 
 Subscribe = Callable[..., Awaitable[Consumer]]
 
@@ -22,7 +22,7 @@ async def no_subscriptions(pulsar: Pulsar, topic: str) -> None:
 
     A broker removes that of a closed reader on another thread, perhaps after its answer.
     """
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while set(pulsar.admin("GET", f"{topic.replace('://', '/')}/subscriptions")) - {KEEPER}:
             await asyncio.sleep(0.01)
 

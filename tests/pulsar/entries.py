@@ -8,8 +8,7 @@ from mqbridge.pulsar.client.sending import SendReceipt
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-
-PATIENCE_S = 30.0
+from tests.patience import SERVER_PATIENCE_S
 
 
 def batch(payloads: list[bytes]) -> tuple[MessageMetadata, bytes, int]:
@@ -28,18 +27,18 @@ def payloads(entry: Entry) -> list[bytes]:
 async def send_all(producer: Producer, first: int, count: int) -> list[SendReceipt]:
     """Send entries of one numbered message each."""
     sent = [producer.send(MessageMetadata(), b"%d" % number) for number in range(first, first + count)]
-    return await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+    return await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)
 
 
 async def take(consumer: Consumer, count: int) -> list[Entry]:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         return [await consumer.receive() for _ in range(count)]
 
 
 async def drain(consumer: Consumer) -> list[Entry]:
     """Everything there is."""
     found = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while await consumer.has_more():
             found.append(await consumer.receive())
     return found

@@ -19,7 +19,7 @@ from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.pulsar import Pulsar
-from tests.pulsar.entries import PATIENCE_S
+from tests.patience import SERVER_PATIENCE_S
 
 SOURCE = Partition("src", "orders", "7:0", 0)
 
@@ -66,7 +66,7 @@ def messages(*numbers: int) -> list[Message]:
 
 async def read(lane, count: int) -> list[Message]:
     found: list[Message] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(found) < count:
             batch = await lane.receive()
             found += batch.messages
@@ -75,12 +75,12 @@ async def read(lane, count: int) -> list[Message]:
 
 
 async def first_lane(inbound):
-    return await asyncio.wait_for(anext(inbound.lanes()), PATIENCE_S)
+    return await asyncio.wait_for(anext(inbound.lanes()), SERVER_PATIENCE_S)
 
 
 async def groups_are(cluster, topic: str, expected: list[str]) -> None:
     """Wait for it: a broker removes the subscription of a closed reader on another thread, perhaps after its answer."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while await cluster.operations.groups(topic) != expected:
             await asyncio.sleep(0.01)
 
@@ -195,11 +195,11 @@ async def test_resuming_reads_what_is_stored_and_fences_off_who_resumed_before(e
         await ends.outbound(cluster, topic),
         await ends.outbound(cluster, topic, compression="lz4", batch_messages=3),
     )
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         assert await stale.resume(SOURCE) == {}
     await stale.send(0, Share(Batch.of(messages(*range(10)), SOURCE)))
     await stale.send(1, Share(Batch.of(messages(99), Partition("src", "orders", "8:0", 1))))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         assert await outbound.resume(SOURCE) == {0: (9,)}
         with pytest.raises(ClusterError) as caught:
             await stale.send(0, Share(Batch.of(messages(10), SOURCE)))
@@ -231,7 +231,7 @@ async def test_waiting_entries_come_as_one_batch(ends):
     lane = await first_lane(await ends.inbound(cluster, topic, batch_bytes=10_000))
     await asyncio.sleep(1)
     sizes, seen = [], []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(seen) < 100:
             batch = await lane.receive()
             assert (batch.first, batch.count) == (batch.messages[0].position, len(batch.messages))
@@ -251,7 +251,7 @@ async def test_seeking_into_the_middle_of_an_entry(ends):
     lane = await first_lane(await ends.inbound(cluster, topic))
     found = await read(lane, 30)
     await lane.seek(found[14].position)
-    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    batch = await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S)
     assert batch.first == found[14].position
     assert [message.payload for message in batch.messages][:6] == [b"%d" % number for number in range(14, 20)]
 
@@ -269,9 +269,9 @@ async def test_bounds_and_committed_positions(ends):
     assert await cluster.committed(topic, "g") == {}
     inbound = await ends.inbound(cluster, topic, batch_bytes=1)
     lanes = inbound.lanes()
-    held = [await asyncio.wait_for(anext(lanes), PATIENCE_S) for _ in range(2)]
+    held = [await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S) for _ in range(2)]
     lane = next(lane for lane in held if lane.partition.name == "0")
-    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    batch = await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S)
     lane.acknowledge(batch)
     await lane.release()
     assert (await cluster.committed(topic, "g"))["0"] == (first[0], 1, 0) == batch.next
@@ -291,13 +291,13 @@ async def test_failover_moves_the_lane(ends):
     waiting = asyncio.ensure_future(anext(second.lanes()))
     lane = await first_lane(first)
     assert [message.payload for message in await read(lane, 4)] == [b"0", b"1", b"2", b"3"]
-    unacknowledged = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    unacknowledged = await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S)
     assert not waiting.done()
     await first.close()
     with pytest.raises(LaneRevoked):
         await lane.receive()
     lane.acknowledge(unacknowledged)
-    other_lane = await asyncio.wait_for(waiting, PATIENCE_S)
+    other_lane = await asyncio.wait_for(waiting, SERVER_PATIENCE_S)
     assert [message.payload for message in await read(other_lane, 6)] == [b"%d" % number for number in range(4, 10)]
 
 
@@ -311,16 +311,16 @@ async def test_a_rejected_batch_of_a_shared_subscription_comes_again_alone(ends,
     inbound = await ends.inbound(cluster, topic, subscription_type=kind, batch_bytes=1)
     assert inbound.individual_ack
     lane = await first_lane(inbound)
-    batches = [await asyncio.wait_for(lane.receive(), PATIENCE_S) for _ in range(10)]
+    batches = [await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S) for _ in range(10)]
     for batch in batches[:4]:
         lane.acknowledge(batch)
     lane.reject(batches[4])
-    again = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    again = await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S)
     assert [(message.payload, message.delivery_count) for message in again.messages] == [(b"4", 1)]
     lane.reject(again, delay_s=0.2)
     for batch in batches[5:]:
         lane.acknowledge(batch)
-    again = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    again = await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S)
     assert [(message.payload, message.delivery_count) for message in again.messages] == [(b"4", 2)]
     lane.acknowledge(again)
     await inbound.close()
@@ -338,7 +338,7 @@ async def test_single_messages_of_batches_are_acknowledged(ends):
     lane = await first_lane(inbound)
     batches: list[Batch] = []
     while sum(batch.count for batch in batches) < 10:
-        batches.append(await asyncio.wait_for(lane.receive(), PATIENCE_S))
+        batches.append(await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S))
     for batch in batches:
         lane.acknowledge(
             batch, [index for index, message in enumerate(batch.messages) if message.payload not in (b"3", b"7", b"8")]
@@ -380,9 +380,9 @@ async def test_new_partitions_become_lanes(ends):
     cluster, topic = ends.cluster(refresh="200ms"), name()
     await cluster.create(topic, 1)
     lanes = (await ends.inbound(cluster, topic, subscription_type="exclusive")).lanes()
-    assert (await asyncio.wait_for(anext(lanes), PATIENCE_S)).partition.name == "0"
+    assert (await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S)).partition.name == "0"
     await cluster.create(topic, 3)
-    names = [(await asyncio.wait_for(anext(lanes), PATIENCE_S)).partition.name for _ in range(2)]
+    names = [(await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S)).partition.name for _ in range(2)]
     assert names == ["1", "2"]
 
 
@@ -393,15 +393,15 @@ async def test_a_deleted_topic_takes_its_lanes_with_it_until_it_is_made_again(pu
     await cluster.create(topic, 1)
     inbound = await ends.inbound(cluster, topic, subscription_type="exclusive", start=Start.LATEST)
     lanes = inbound.lanes()
-    lane = await asyncio.wait_for(anext(lanes), PATIENCE_S)
+    lane = await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S)
     await asyncio.to_thread(pulsar.admin, "DELETE", f"persistent/public/default/{topic}/partitions?force=true")
     with pytest.raises(LaneRevoked):
-        await asyncio.wait_for(lane.receive(), PATIENCE_S)
+        await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S)
     assert topic not in await cluster.topics()
     await cluster.create(topic, 1)
     outbound = await cluster.outbound(OutboundSpec(topic))
     await outbound.send(0, Share(Batch.of([Message(b"new")])))
-    lane = await asyncio.wait_for(anext(lanes), PATIENCE_S)
-    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    lane = await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S)
+    batch = await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S)
     assert [message.payload for message in batch.messages] == [b"new"]
     await outbound.close()

@@ -12,8 +12,9 @@ from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.pulsar import Pulsar
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of, no_subscriptions
-from tests.pulsar.entries import PATIENCE_S, batch, drain, numbers, payloads, send_all, take
+from tests.pulsar.entries import batch, drain, numbers, payloads, send_all, take
 
 pytestmark = pytest.mark.cluster
 
@@ -151,7 +152,7 @@ async def test_a_taken_producer_name_is_waited_for(pulsar, client):
     await asyncio.sleep(0.5)
     assert not sent.done()
     await holder.close()
-    await asyncio.wait_for(sent, PATIENCE_S)
+    await asyncio.wait_for(sent, SERVER_PATIENCE_S)
     await waiter.close()
 
 
@@ -168,7 +169,7 @@ async def test_unloading_the_topic_loses_nothing_and_keeps_the_order(pulsar, cli
         sent += [producer.send(MessageMetadata(), b"%d" % (round_number * 500 + number)) for number in range(500)]
         await asyncio.sleep(0)
         await asyncio.to_thread(pulsar.admin, "PUT", f"{path_of(topic)}/unload")
-    await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+    await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)
     seen = numbers(await drain(consumer))
     assert sorted(set(seen)) == list(range(2000))
     assert consumer.sessions > 1
@@ -192,7 +193,7 @@ async def test_a_broker_restart_loses_nothing():
             sent.append(producer.send(MessageMetadata(), b"%d" % number))
             await asyncio.sleep(0.002)
         await stop
-        await asyncio.wait_for(asyncio.gather(*sent), 180)
+        await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)
         await producer.close()
         consumer = await client.consumer(topic, Subscription("after"))
         seen = numbers(await drain(consumer))
@@ -207,7 +208,7 @@ async def test_a_terminated_topic_is_fatal(pulsar, client):
     await producer.send(MessageMetadata(), b"0")
     pulsar.admin("POST", f"{path_of(topic)}/terminate")
     with pytest.raises(ClusterError) as caught:
-        await asyncio.wait_for(producer.send(MessageMetadata(), b"1"), PATIENCE_S)
+        await asyncio.wait_for(producer.send(MessageMetadata(), b"1"), SERVER_PATIENCE_S)
     assert caught.value.failure is Failure.FATAL
     await producer.close()
 
@@ -231,7 +232,7 @@ async def test_failover_delivers_to_one_and_then_to_the_other(pulsar, client, su
     await send_all(producer, 0, 10)
     consumers = {name: await subscribe(topic, "f", type=Types.Failover, consumer_name=name) for name in "ab"}
     chosen = ""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while chosen not in consumers:
             chosen = pulsar.admin("GET", f"{path_of(topic)}/stats")["subscriptions"]["f"].get("activeConsumerName", "")
             await asyncio.sleep(0.01)
@@ -242,7 +243,7 @@ async def test_failover_delivers_to_one_and_then_to_the_other(pulsar, client, su
     entries = await take(first, 10)
     first.acknowledge_up_to((entries[4].ledger, entries[4].entry))
     await first.close()
-    await asyncio.wait_for(second.wait_active(True), PATIENCE_S)
+    await asyncio.wait_for(second.wait_active(True), SERVER_PATIENCE_S)
     assert numbers(await take(second, 5)) == [5, 6, 7, 8, 9]
     await producer.close()
 
@@ -261,7 +262,7 @@ async def test_shared_consumers_divide_the_entries(pulsar, client, subscribe):
             consumers[place].acknowledge((entry.ledger, entry.entry))
 
     readers = [asyncio.ensure_future(read(place)) for place in range(2)]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(found[0]) + len(found[1]) < 200:
             await asyncio.sleep(0.01)
     for reader in readers:
@@ -279,7 +280,7 @@ async def test_key_shared_keeps_a_key_with_one_consumer(pulsar, client, subscrib
     await asyncio.gather(*[producer.send(MessageMetadata(partition_key=key), b"x") for key in keys])
     owners: dict[str, set[int]] = {}
     total = 0
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while total < 200:
             for place, consumer in enumerate(consumers):
                 while (entry := consumer.take()) is not None:
@@ -382,7 +383,7 @@ async def test_an_unload_repeats_nothing_for_an_ordered_consumer(pulsar, client,
     entries = await take(consumer, 6)
     consumer.acknowledge_up_to((entries[1].ledger, entries[1].entry))
     await asyncio.to_thread(pulsar.admin, "PUT", f"{path_of(topic)}/unload")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while consumer.sessions < 2:
             await asyncio.sleep(0.01)
     assert numbers(await take(consumer, 4)) == [6, 7, 8, 9]
@@ -448,7 +449,7 @@ async def test_a_consumer_holds_no_more_than_it_may(pulsar, client, subscribe):
     await asyncio.gather(*sent)
     consumer = await subscribe(topic, max_bytes=1 << 20)
     most = total = 0
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while total < 300 * 100:
             await asyncio.sleep(0.002)  # slower than the broker
             most = max(most, consumer.held_bytes)
@@ -467,7 +468,7 @@ async def test_messages_that_suddenly_become_large_do_not_fill_the_memory(pulsar
     assert numbers(await take(consumer, 300)) == list(range(300))
     await asyncio.gather(*[producer.send(MessageMetadata(), bytes(1 << 20)) for _ in range(30)])
     most = 0
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         for _ in range(30):
             await asyncio.sleep(0.05)
             most = max(most, consumer.held_bytes)

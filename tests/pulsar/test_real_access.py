@@ -14,8 +14,9 @@ from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.pulsar.wire.schemas import STRING, version_number
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of
-from tests.pulsar.entries import PATIENCE_S, numbers, take
+from tests.pulsar.entries import numbers, take
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -40,7 +41,7 @@ async def test_exclusive_access_keeps_others_out(pulsar, client):
     assert caught.value.failure is Failure.FATAL
     await second.close()
     await asyncio.to_thread(pulsar.admin, "PUT", f"{path_of(topic)}/unload")
-    await asyncio.wait_for(first.send(MessageMetadata(), b"0"), PATIENCE_S)
+    await asyncio.wait_for(first.send(MessageMetadata(), b"0"), SERVER_PATIENCE_S)
     assert first.sessions == 2, "its epoch lets it in again"
     await first.close()
 
@@ -51,17 +52,17 @@ async def test_who_waits_gets_access_when_it_is_free(pulsar, client):
     await first.opened()
     waiting = client.producer(topic, Publication(access=pb.WaitForExclusive))
     sent = waiting.send(MessageMetadata(), b"1")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while not waiting.queued:
             await asyncio.sleep(0.01)
     gone = client.producer(topic, Publication(access=pb.WaitForExclusive))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while not gone.queued:
             await asyncio.sleep(0.01)
     await gone.close()
     assert not sent.done()
     await first.close()
-    await asyncio.wait_for(sent, PATIENCE_S)
+    await asyncio.wait_for(sent, SERVER_PATIENCE_S)
     assert waiting.topic_epoch == 1
     await waiting.close()
 
@@ -75,7 +76,7 @@ async def test_fencing_takes_the_topic_away(pulsar, client, subscribe):
     await second.send(MessageMetadata(), b"1")
     assert (first.topic_epoch, second.topic_epoch) == (0, 1)
     with pytest.raises(ClusterError) as caught:
-        await asyncio.wait_for(first.send(MessageMetadata(), b"lost"), PATIENCE_S)
+        await asyncio.wait_for(first.send(MessageMetadata(), b"lost"), SERVER_PATIENCE_S)
     assert caught.value.failure is Failure.FATAL
     assert numbers(await take(await subscribe(topic), 2)) == [0, 1]
     await first.close()

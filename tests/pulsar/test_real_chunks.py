@@ -15,8 +15,9 @@ from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.conversation import until
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of
-from tests.pulsar.entries import PATIENCE_S, take
+from tests.pulsar.entries import take
 from tests.pulsar.proxy import CuttingProxy
 
 pytestmark = pytest.mark.cluster
@@ -100,13 +101,13 @@ async def test_cut_off_between_chunks_nothing_is_lost_and_nothing_comes_twice(pu
         for number, answers in enumerate([False, True] * 4):
             proxy.plan(3 + 2 * number, answers)
             sent = [producer.send(MessageMetadata(), payload + b"%d" % number) for payload in payloads]
-            await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+            await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)
         assert proxy.connections > 4
         await producer.close()
         await client.close()
     consumer = await subscribe(topic, chunk_limits=ChunkLimits(expiry_s=2.0))
     entries = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while await consumer.has_more():
             if (entry := consumer.take()) is not None:
                 entries.append(entry)

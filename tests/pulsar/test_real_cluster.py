@@ -17,13 +17,12 @@ from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, MessageMetadata
 from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar_cluster import CLUSTER, Broker, PulsarCluster
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of
 from tests.pulsar.entries import numbers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]  # four servers are started one after the other
 
-PATIENCE_S = 90.0
-"""A killed broker is missed after some seconds, more when the machine is busy."""
 ONE_BUNDLE = {"bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}}
 BUNDLE = "0x00000000_0xffffffff"
 
@@ -51,7 +50,7 @@ class Brokers:
 
     async def owner(self, namespace: str) -> Broker:
         """Who has it; waits until somebody does."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             while True:
                 for broker in self.cluster.brokers:
                     if broker.server.running and f"{namespace}/{BUNDLE}" in await self._owned(broker):
@@ -172,7 +171,7 @@ async def test_a_lookup_is_redirected_to_the_leader_and_back(brokers, monkeypatc
         name = f"persistent://{await brokers.namespace()}/t"
         answers.clear()
         producer = client.producer(name)
-        await asyncio.wait_for(producer.send(MessageMetadata(), b"%d" % number), PATIENCE_S)
+        await asyncio.wait_for(producer.send(MessageMetadata(), b"%d" % number), SERVER_PATIENCE_S)
         first, *_, last = answers
         assert first.response == CommandLookupTopicResponse.Redirect
         assert first.brokerServiceUrl == leader.service_url
@@ -205,7 +204,7 @@ async def test_a_topic_is_unloaded_to_the_other_broker_while_in_use(brokers, cli
             await read_until(consumer, seen.most + 1, seen)
 
     producing, reading = asyncio.create_task(produce()), asyncio.create_task(read())
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         for owner in (second, first, second):
             before = seen.most
             await brokers.give(f"{topic.tenant}/{topic.namespace}", owner)
@@ -225,7 +224,7 @@ async def test_a_topic_is_unloaded_to_the_other_broker_while_in_use(brokers, cli
 
 async def write(client: PulsarClient, topic: TopicName, payload: bytes) -> None:
     producer = client.producer(str(topic))
-    await asyncio.wait_for(producer.send(MessageMetadata(), payload), PATIENCE_S)
+    await asyncio.wait_for(producer.send(MessageMetadata(), payload), SERVER_PATIENCE_S)
     await producer.close()
 
 
@@ -263,23 +262,23 @@ async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_pa
     }
     with GatewayProcess({"clusters": {"p": cluster}, "routes": [route]}, tmp_path) as gateway:
         producing = asyncio.create_task(produce())
-        await asyncio.to_thread(gateway.wait_stored, 300, PATIENCE_S)
+        await asyncio.to_thread(gateway.wait_stored, 300, SERVER_PATIENCE_S)
         await asyncio.to_thread(killed.server.kill)
         stored = gateway.route()["stored"]
-        await asyncio.to_thread(gateway.wait_stored, stored + 500, PATIENCE_S)
+        await asyncio.to_thread(gateway.wait_stored, stored + 500, SERVER_PATIENCE_S)
         for topic in (source, target):
             assert await brokers.owner(f"{topic.tenant}/{topic.namespace}") is staying
         stop.set()
         await producing
         await write(client, unread, b"kept")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             while first_ledger & await ledgers(brokers.asking(staying), unread):
                 await asyncio.sleep(0.1)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             await asyncio.gather(*sent)
         consumer = await client.consumer(str(target.partition(0)), Subscription("judge", Types.Failover))
         seen = Numbered()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             await read_until(consumer, count, seen)
         assert not seen.wrong, gateway.log[-3000:]
         assert seen.most == count

@@ -9,8 +9,9 @@ from mqbridge.errors import ServerRefused
 from mqbridge.pulsar.client.subscription import Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import no_subscriptions
-from tests.pulsar.entries import PATIENCE_S, batch, drain, numbers, send_all, take
+from tests.pulsar.entries import batch, drain, numbers, send_all, take
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -157,7 +158,7 @@ async def test_compacted_reading_gives_the_newest_of_each_key(pulsar, client, su
     keys = ["a", "b", "a", "c", "b"]
     await asyncio.gather(*[producer.send(MessageMetadata(partition_key=key), b"%d" % n) for n, key in enumerate(keys)])
     await asyncio.to_thread(pulsar.admin, "PUT", f"{path_of(topic)}/compaction")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while pulsar.admin("GET", f"{path_of(topic)}/compaction")["status"] != "SUCCESS":
             await asyncio.sleep(0.05)
         # The topic takes the compacted ledger into use a little later.
@@ -225,7 +226,7 @@ async def test_the_end_of_a_terminated_topic_is_told(pulsar, client, subscribe):
     await consumer.confirm_acks()
     assert not consumer.at_end
     await asyncio.to_thread(pulsar.admin, "POST", f"{path_of(topic)}/terminate")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while not consumer.at_end:
             await consumer.changed(0.1)
     await producer.close()

@@ -21,8 +21,9 @@ from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.pulsar import Pulsar
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of
-from tests.pulsar.entries import PATIENCE_S, drain, numbers, payloads, send_all, take
+from tests.pulsar.entries import drain, numbers, payloads, send_all, take
 from tests.pulsar.proxy import CuttingProxy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
@@ -255,7 +256,7 @@ async def test_a_cut_at_every_step(pulsar, client, converse, answers):
             through = client_of(proxy.url)
             proxy.plan(step, answers)
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(SERVER_PATIENCE_S):
                     await converse(Scene(pulsar, namespace, topic, through, client))
             except BaseException as error:
                 error.add_note(f"cut at step {step}")

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 
 from tests.kit.pulsar import Pulsar
+from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "pulsar"
-DEADLINE_S = 60.0
 
 
 async def run(name: str, *arguments: str) -> str:
@@ -23,7 +23,7 @@ async def run(name: str, *arguments: str) -> str:
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        out, err = await asyncio.wait_for(process.communicate(), SERVER_PATIENCE_S)
     except TimeoutError:
         process.kill()
         raise
@@ -36,7 +36,7 @@ async def test_produce_then_consume(pulsar: Pulsar):
     topic = pulsar.take_topic(2)
     consuming = asyncio.ensure_future(run("consume.py", pulsar.service_url, topic, "10"))
     path = topic.replace("://", "/")
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while "workers" not in pulsar.admin("GET", f"{path}/subscriptions"):
             await asyncio.sleep(0.1)
     out = await run("produce.py", pulsar.service_url, topic)

@@ -16,7 +16,7 @@ from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.admin_http import path_of
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from tests.kit.pulsar import Pulsar as Server
-from tests.pulsar.entries import PATIENCE_S
+from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = pytest.mark.cluster
 
@@ -76,7 +76,7 @@ async def test_a_topic_made_with_a_subscription_keeps_its_messages(cluster, admi
     for topic in (kept, lost):
         await send(cluster, topic, 1, 2, 3)
     had = await first_entry(admin, parse_topic(lost).partition(0))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while await first_entry(admin, parse_topic(lost).partition(0)) == had:
             for topic in (kept, lost):
                 await close_ledgers(admin, parse_topic(topic).partition(0))
@@ -89,7 +89,7 @@ async def test_a_topic_made_with_a_subscription_keeps_its_messages(cluster, admi
 async def read(cluster: Pulsar, topic: str, count: int) -> list[int]:
     inbound = await cluster.inbound(InboundSpec((topic,), "billing"))
     found: list[int] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         lane = await anext(inbound.lanes())
         while len(found) < count:
             batch = await lane.receive()

@@ -14,8 +14,9 @@ from mqbridge.pulsar.wire.hashing import java_string_hash
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.pulsar.wire.topic_lists import topics_hash
 from tests.kit.process import free_ports
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of
-from tests.pulsar.entries import PATIENCE_S, payloads
+from tests.pulsar.entries import payloads
 from tests.pulsar.proxy import CuttingProxy
 
 pytestmark = pytest.mark.cluster
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 async def collect(consumer, count: int) -> list[bytes]:
     found: list[bytes] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(found) < count:
             taken, entry = await consumer.receive()
             found += payloads(entry)
@@ -39,7 +40,7 @@ async def test_new_partitions_are_found_by_producers_and_consumers(pulsar, clien
     await asyncio.gather(*[producer.send(b"%d" % number, key=key) for number, key in enumerate(keys)])
     assert sorted(map(int, await collect(consumer, 40))) == list(range(40))
     await asyncio.to_thread(pulsar.admin, "POST", f"{topic.replace('://', '/')}/partitions", 5)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while producer.partitions < 5 or len(consumer.consumers) < 5:
             await asyncio.sleep(0.01)
     placed = await asyncio.gather(*[producer.send(b"%d" % number, key=key) for number, key in enumerate(keys)])
@@ -60,7 +61,7 @@ async def test_a_pattern_is_followed_by_the_brokers_reports(pulsar, client, padd
     assert consumer._watch is not None
     assert consumer._watch.watching, "nobody waits for the next poll, a minute later"
     second = await asyncio.to_thread(pulsar.create_topic, "logs-2", namespace=namespace)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while second not in consumer.consumers:
             await asyncio.sleep(0.01)
     producer = client.producer(second)
@@ -68,7 +69,7 @@ async def test_a_pattern_is_followed_by_the_brokers_reports(pulsar, client, padd
     assert await collect(consumer, 1) == [b"hello"]
     await producer.close()
     await asyncio.to_thread(pulsar.admin, "DELETE", f"persistent/{namespace}/logs-1/partitions?force=true")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while sorted(consumer.consumers) != [second]:
             await asyncio.sleep(0.01)
     await consumer.close()
@@ -91,7 +92,7 @@ async def test_key_batches_serve_key_shared_consumers(pulsar, client, subscribe)
     await asyncio.gather(*[producer.send(b"%d" % number, key=f"key-{number % 10}") for number in range(200)])
     owners: dict[int, set[int]] = {}
     total = 0
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while total < 200:
             for place, consumer in enumerate(consumers):
                 while (entry := consumer.take()) is not None:
@@ -115,7 +116,7 @@ async def test_another_service_address_takes_over(pulsar):
         assert proxy.connections >= 1
         proxy._server.close()
         proxy.drop()
-        await asyncio.wait_for(producer.send(MessageMetadata(), b"1"), PATIENCE_S)
+        await asyncio.wait_for(producer.send(MessageMetadata(), b"1"), SERVER_PATIENCE_S)
         await producer.close()
         await client.close()
     nowhere = client_of(f"pulsar://127.0.0.1:{dead}")
@@ -134,7 +135,7 @@ async def test_through_a_proxy_the_brokers_name_is_said(pulsar):
         assert proxy.connections == 2, "one for lookups, one on behalf of the broker"
         assert {key[0] for key in client._pool._connections} == {f"127.0.0.1:{proxy.port}", f"127.0.0.1:{pulsar.port}"}
         await asyncio.to_thread(pulsar.admin, "PUT", f"{topic.replace('://', '/')}/unload")
-        await asyncio.wait_for(producer.send(MessageMetadata(), b"1"), PATIENCE_S)
+        await asyncio.wait_for(producer.send(MessageMetadata(), b"1"), SERVER_PATIENCE_S)
         await producer.close()
         await client.close()
 

@@ -26,9 +26,8 @@ from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record
 from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
 
-PATIENCE_S = 60.0
-"""A group's retry topic is found by its members within half a minute."""
 cluster_test = pytest.mark.cluster
 
 
@@ -70,7 +69,7 @@ def group() -> str:
 
 async def read(lane: InboundLane, count: int) -> list[Message]:
     found: list[Message] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(found) < count:
             batch = await lane.receive()
             found += batch.messages
@@ -79,7 +78,7 @@ async def read(lane: InboundLane, count: int) -> list[Message]:
 
 
 async def lane_of(inbound: Inbound) -> InboundLane:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         return await anext(inbound.lanes())
 
 
@@ -123,7 +122,7 @@ async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
     cluster, topic = await ends.cluster(), ends.server.take_topic(2)
     outbound = await ends.outbound(cluster, topic)
     await cluster.create(topic, 5)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while outbound.partitions < 5:
             await asyncio.sleep(0.05)
     assert not (await outbound.send(4, Share(Batch.of([Message(b"new")])))).failures
@@ -140,7 +139,7 @@ async def test_the_places_of_removed_queues_are_taken_by_others(ends: Ends) -> N
     await client.admin.create_topic(topic, 2, read_queues=3)  # as one shrinks a topic: what is in the third is read still
     await client.close()
     assert not (await outbound.send(2, Share(Batch.of([Message(b"old")])))).failures
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         number = 0
         while (await cluster.bounds(topic))["broker-a:0"].next == (0,):
             assert not (await outbound.send(2, Share(Batch.of([Message(b"%d" % number)])))).failures
@@ -214,7 +213,7 @@ async def test_what_members_send_back_comes_in_a_lane_of_its_topic(ends: Ends) -
     for topic, number in ((first, 0), (second, 1), (foreign, 2), (first, 2)):
         await back.later(*await stored(client, topic, number), level=1)
     seen: dict[str, list[bytes | None]] = {first: [], second: []}
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while sum(map(len, seen.values())) < 3:
             lane = await lane_of(inbound)
             assert isinstance(lane, RetryLane)

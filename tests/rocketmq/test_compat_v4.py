@@ -26,11 +26,11 @@ from mqbridge.rocketmq.mapping.request import encode
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
 from tests.rocketmq.client.broker import A, B, refuses, scripted_client
 from tests.rocketmq.client.broker import Cluster as Scripted
 
 cluster_test = pytest.mark.cluster
-PATIENCE_S = 30.0
 SHIPPED = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
 """Seconds of the levels 1 to 18."""
 
@@ -75,7 +75,7 @@ async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: RocketmqC
     stored: list[int] = []
     [name] = (await cluster.bounds(topic)).keys()
     async with (
-        asyncio.timeout(PATIENCE_S),
+        asyncio.timeout(SERVER_PATIENCE_S),
         aclosing(cluster.read(topic, name, (0,), (await client.positions.next(queue),))) as found,
     ):
         async for batch in found:
@@ -130,7 +130,7 @@ async def test_a_delayed_message_comes_by_a_level_and_keeps_its_time(rocketmq_ol
 
 async def first_of(cluster: Cluster, topic: str) -> Message:
     name = next(iter(await cluster.bounds(topic)))
-    async with asyncio.timeout(PATIENCE_S), aclosing(cluster.read(topic, name, (0,))) as found:
+    async with asyncio.timeout(SERVER_PATIENCE_S), aclosing(cluster.read(topic, name, (0,))) as found:
         return (await anext(found)).messages[0]
 
 

@@ -12,13 +12,13 @@ from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
 from tests.strategies import said
 
 pytestmark = pytest.mark.cluster
 
 SEND_BATCH, SEND, PULL = 320, 310, 11
 LITE_WITH_SUBSCRIPTION = 4 | 16
-PATIENCE_S = 20.0
 ORIGIN = "c|t|1:0|"
 
 
@@ -33,7 +33,7 @@ def send(broker: str, topic: str, outgoing: EncodedRequest) -> None:
 def pull(broker: str, topic: str, count: int) -> list[Record]:
     """The first `count` records of queue 0, once they are all there."""
     records: list[Record] = []
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + SERVER_PATIENCE_S
     while len(records) < count:
         assert time.monotonic() < deadline, f"{len(records)} of {count} records came"
         fields = {

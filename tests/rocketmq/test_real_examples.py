@@ -12,7 +12,8 @@ import pytest
 
 from mqbridge.rocketmq.client.client import RocketmqClient
 from tests.kit.rocketmq import RocketMQ
-from tests.rocketmq.client.places import PATIENCE_S, Place, until
+from tests.patience import SERVER_PATIENCE_S
+from tests.rocketmq.client.places import Place, until
 from tests.rocketmq.client.test_java_members import JavaMember
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
@@ -29,7 +30,7 @@ async def started(name: str, *arguments: str) -> Process:
 async def said(process: Process) -> list[str]:
     """What an example printed; it has succeeded and complained about nothing."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             out, err = await process.communicate()
     finally:
         if process.returncode is None:
@@ -68,7 +69,7 @@ async def test_consume_beside_java(rocketmq: RocketMQ) -> None:
         await until(lambda: theirs.got)
         ours = await started("consume.py", rocketmq.name_server, place.topic, place.group, "40")
         assert ours.stdout is not None
-        assert await asyncio.wait_for(ours.stdout.readline(), PATIENCE_S) == b"joined\n"
+        assert await asyncio.wait_for(ours.stdout.readline(), SERVER_PATIENCE_S) == b"joined\n"
         sending = asyncio.ensure_future(send_until(place, ours))
         lines = await said(ours)
         sent = await sending
@@ -126,7 +127,7 @@ async def test_query(rocketmq: RocketMQ) -> None:
     topic = rocketmq.take_topic(1)
     await run("produce.py", rocketmq.name_server, topic)
     async with RocketmqClient([rocketmq.name_server]) as client:
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + SERVER_PATIENCE_S
         while not await client.query.by_key(topic, "order-1") and time.monotonic() < end:
             await asyncio.sleep(0.05)
     found, place = await run("query.py", rocketmq.name_server, topic, "order-1")

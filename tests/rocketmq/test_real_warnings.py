@@ -13,10 +13,9 @@ from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter import operations
 from mqbridge.rocketmq.adapter.cluster import ADAPTER, RocketMQ
 from tests.kit.rocketmq import RocketMQ as Server
+from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = pytest.mark.cluster
-
-PATIENCE_S = 30.0
 
 
 @pytest_asyncio.fixture
@@ -35,7 +34,7 @@ async def test_a_group_is_warned_about_when_half_of_the_time_is_over(rocketmq, c
         assert not (await outbound.send(partition, Share(Batch.of([Message(b"x")] * 5)))).failures
     await outbound.close()
     bounds = await cluster.bounds(topic)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while any(one.next != (5,) for one in bounds.values()):  # a broker counts a message a moment after it acknowledged it
             await asyncio.sleep(0.01)
             bounds = await cluster.bounds(topic)

@@ -15,6 +15,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import refuses, until
 from tests.rocketmq.client.conftest import cluster
 from tests.rocketmq.client.groups import Scene, moved, scene
@@ -62,7 +63,7 @@ async def test_a_refused_send_back_is_offered_again(scene: Scene, monkeypatch: p
         sent.append(record.body)
 
     one = Retries(scene, await scene.stream(), send_back)
-    batch = await asyncio.wait_for((await one.lane()).receive(), 5)
+    batch = await asyncio.wait_for((await one.lane()).receive(), PATIENCE_S)
     assert [message.payload for message in batch.messages] == [b"2"]
     assert sent == [b"refused", b"refused", b"1"]
     await one.queue.release()
@@ -73,7 +74,7 @@ async def test_a_gap_is_passed_over_and_retries_go_on(scene: Scene, caplog: pyte
     scene.groups.offsets["G", QUEUE] = 2
     scene.groups.log().first = 6
     one = Retries(scene, await scene.stream(), nobody)
-    batch = await asyncio.wait_for((await one.lane()).receive(), 5)
+    batch = await asyncio.wait_for((await one.lane()).receive(), PATIENCE_S)
     assert (batch.first, batch.next, len(batch.messages)) == ((6,), (10,), 4)
     assert "messages that were sent back are lost" in caplog.text
     await one.queue.release()
@@ -94,7 +95,7 @@ async def test_a_gap_waits_for_what_is_out_before_it(scene: Scene) -> None:
     await asyncio.sleep(0.01)
     assert (stream.state.gap_at, stream.committed) == (2, 0)
     lane.acknowledge(batch)
-    assert (await asyncio.wait_for(lane.receive(), 5)).first == (6,)
+    assert (await asyncio.wait_for(lane.receive(), PATIENCE_S)).first == (6,)
     await one.queue.release()
 
 
@@ -142,7 +143,7 @@ async def test_a_lane_that_waits_hears_of_the_revocation(scene: Scene) -> None:
     await asyncio.sleep(0)
     await one.stream.revoke()
     with pytest.raises(LaneRevoked):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 async def test_a_lane_that_is_released_gives_its_queue_back(scene: Scene) -> None:

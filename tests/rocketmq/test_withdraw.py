@@ -15,6 +15,7 @@ from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import TOPIC, A, Cluster, Link, cluster, hangs_up, refuses, scripted_client, store, until
 
 __all__ = ["cluster"]
@@ -67,7 +68,7 @@ def bodies(cluster: Cluster) -> list[bytes]:
 
 
 async def receipt_of(send: "asyncio.Future[Receipt]") -> Receipt:
-    return await asyncio.wait_for(asyncio.shield(send), 5)
+    return await asyncio.wait_for(asyncio.shield(send), PATIENCE_S)
 
 
 def failed(receipt: Receipt) -> list[tuple[int, Failure]]:

@@ -17,8 +17,8 @@ from tests.e2e.sides import Side
 from tests.e2e.support import read
 from tests.kit import java
 from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
 
-PATIENCE_S = 60.0
 POLL_S = 0.1
 IDLE_S = 50
 """What ends a Java consumer to which nothing comes: one that pulls before its broker knows its subscription waits for 25 s."""
@@ -45,7 +45,9 @@ def sequence(payload: bytes | None) -> int:
     return int.from_bytes((payload or b"")[:8], "big")
 
 
-async def until(condition: Callable[[], Any], what: Callable[[], object] = lambda: "", patience_s: float = PATIENCE_S) -> None:
+async def until(
+    condition: Callable[[], Any], what: Callable[[], object] = lambda: "", patience_s: float = SERVER_PATIENCE_S
+) -> None:
     """Wait for a condition; `what` says what was seen instead."""
     deadline = time.monotonic() + patience_s
     while not await asyncio.to_thread(condition):

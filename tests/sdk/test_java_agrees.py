@@ -17,6 +17,7 @@ from tests.kit import java
 from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar import Pulsar
 from tests.kit.tubemq import TubeMQ
+from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(600)]
 
@@ -24,7 +25,6 @@ COUNT = 300
 PARTITIONS = 8
 ROUND = 1000
 RATE = 250
-PATIENCE_S = 120.0
 IDLE_S = 50
 """What ends a Java consumer to which nothing comes, counted from before it subscribes."""
 
@@ -171,7 +171,7 @@ async def test_a_java_consumer_and_the_gateway_share_a_tubemq_group(tubemq: Tube
             def shared() -> bool:
                 return 0 < len(gateway.route().get("lanes", {})) < PARTITIONS and bool(other.lines())
 
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(SERVER_PATIENCE_S):
                 while not await asyncio.to_thread(shared):
                     await send()
             await send()

@@ -24,8 +24,9 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit import java
 from tests.kit.java import JavaError
 from tests.kit.pulsar import Pulsar
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of
-from tests.pulsar.entries import PATIENCE_S, batch, payloads, take
+from tests.pulsar.entries import batch, payloads, take
 from tests.sdk.pulsar import SUBSCRIPTION, OurMember, group, in_order
 from tests.sdk.rocketmq import body, run_java, sequence, until
 
@@ -196,7 +197,7 @@ async def test_delayed_messages(pulsar: Pulsar, tmp_path: Path) -> None:
 
 async def fenced(producer: Producer) -> ClusterError:
     """Send until the broker says that another one has the topic."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while True:
             try:
                 await producer.send(MessageMetadata(), bytes(8))
@@ -228,7 +229,7 @@ async def test_exclusive_producers_fence_each_other(pulsar: Pulsar) -> None:
             await asyncio.to_thread(theirs.wait)
     consumer = await client.consumer(topic, Subscription("s"))
     numbers: list[int] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while not numbers or numbers[-1] != 1 << 32:
             numbers += [sequence(payload) for payload in payloads(await consumer.receive())]
     assert numbers.count(0) >= 1

@@ -27,12 +27,12 @@ from tests.kit.gateway import GatewayProcess
 from tests.kit.java import JavaProgram
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
 from tests.sdk.rocketmq import POLL_S, body, config, connected, everything, make_group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(400)]
 
 QUEUES = 8
-PATIENCE_S = 90.0
 REST_S = 0.5
 """What was divided stays so for so long."""
 PAUSE_S = 0.05
@@ -125,7 +125,7 @@ class Group:
 
     async def at_rest(self) -> None:
         """Wait until the members that run have the queues among them, evenly, each queue once, and stay so for a while."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SERVER_PATIENCE_S
         since, before = time.monotonic(), None
         while True:
             try:
@@ -150,7 +150,7 @@ class Group:
 
     async def read_to_end(self, topic: str, queues: int) -> None:
         """Wait until the group has consumed everything."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SERVER_PATIENCE_S
         while True:
             places = [Queue(topic, BROKER, number) for number in range(queues)]
             ends = await asyncio.gather(*(self._client.positions.next(place) for place in places))
@@ -254,7 +254,7 @@ async def test_what_java_sends_back_comes_to_the_gateway(client: str, request: p
         await group.step("+ gateway")
         group.join(client, fail=1, retry_level=ONE_SECOND, idle=0)
         await group.at_rest()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SERVER_PATIENCE_S
         while [len(queues) for who in ("JAVA", "PYTHON") for queues in (await group.held(who, retries)).values()] != [1, 1]:
             assert time.monotonic() < deadline, "the retry queues were not divided"
             await asyncio.sleep(POLL_S)
@@ -268,7 +268,7 @@ async def test_what_java_sends_back_comes_to_the_gateway(client: str, request: p
             await outbound.close()
         await group.read_to_end(group.topic, QUEUES)
         refused = {body(line) for line in group.consumed() if not line["accepted"]}
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SERVER_PATIENCE_S
         while await asyncio.to_thread(_count, rocket, retries) < len(refused):
             assert time.monotonic() < deadline
             await asyncio.sleep(POLL_S)

@@ -20,8 +20,7 @@ from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.wire.payload import checksum
 from tests.kit import conversation
 from tests.kit.tubemq import TubeMQ
-
-PATIENCE_S = 60.0
+from tests.patience import SERVER_PATIENCE_S
 
 
 class Client:
@@ -97,7 +96,7 @@ class Reading:
         return sum(map(len, self.got.values()))
 
 
-until = partial(conversation.until, patience_s=PATIENCE_S, pause_s=0.02)
+until = partial(conversation.until, patience_s=SERVER_PATIENCE_S, pause_s=0.02)
 
 
 def fresh_group() -> str:

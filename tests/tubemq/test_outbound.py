@@ -11,6 +11,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeou
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
 from mqbridge.tubemq.client import line
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.test_producer import FakeBroker, sender_to
 
 
@@ -54,7 +55,7 @@ async def test_nothing_overtakes_what_was_given_up_in_time(outcome: Exception | 
         broker.plan.clear()
 
     sends[0].add_done_callback(at_once)
-    first, second, other = await asyncio.wait_for(asyncio.gather(*sends), 20)
+    first, second, other = await asyncio.wait_for(asyncio.gather(*sends), PATIENCE_S)
     assert [failure.index for failure in first.failures] == [1, 2]
     assert kinds(first) == [Failure.RETRY] * 2
     assert kinds(second) == [Failure.RETRY] * 2
@@ -83,7 +84,7 @@ async def test_what_waits_is_taken_back_and_others_go_on() -> None:
     ours.append(outbound.send(0, share(b"2", b"3")))
     await asyncio.sleep(0)
     outbound.withdraw(ours)
-    receipt = await asyncio.wait_for(ours[1], 20)
+    receipt = await asyncio.wait_for(ours[1], PATIENCE_S)
     assert [(failure.index, failure.kind) for failure in receipt.failures] == [(0, Failure.RETRY), (1, Failure.RETRY)]
     assert not ours[0].done(), "its first message is on its way"
     while broker.held or not theirs[0].done():
@@ -107,7 +108,7 @@ async def test_what_is_on_its_way_is_not_sent_again_once_it_is_taken_back(outcom
     outbound.withdraw([ours])
     assert not ours.done()
     broker.held.pop(0)()
-    assert kinds(await asyncio.wait_for(ours, 20)) == [Failure.RETRY]
+    assert kinds(await asyncio.wait_for(ours, PATIENCE_S)) == [Failure.RETRY]
     while not theirs.done():
         await asyncio.sleep(0.001)
         if broker.held:
@@ -126,13 +127,13 @@ async def test_what_waits_to_be_sent_again_is_taken_back() -> None:
     theirs = outbound.send(0, share(b"x"))
     await asyncio.sleep(0.01)
     outbound.withdraw(ours)
-    for receipt in await asyncio.wait_for(asyncio.gather(*ours), 20):
+    for receipt in await asyncio.wait_for(asyncio.gather(*ours), PATIENCE_S):
         assert kinds(receipt) == [Failure.RETRY]
     broker.unreachable = 0
-    assert not (await asyncio.wait_for(theirs, 20)).failures
+    assert not (await asyncio.wait_for(theirs, PATIENCE_S)).failures
     assert stored(broker) == [b"x"]
     assert outbound._sender.queued_bytes == 0
-    again = await asyncio.wait_for(outbound.send(0, share(b"1")), 20)
+    again = await asyncio.wait_for(outbound.send(0, share(b"1")), PATIENCE_S)
     assert not again.failures
     await outbound.close()
 
@@ -148,9 +149,9 @@ async def test_refused_ones_of_many_in_flight_are_taken_back() -> None:
     outbound.withdraw([ours])
     assert not ours.done()
     broker.held.pop(0)()
-    assert [failure.index for failure in (await asyncio.wait_for(ours, 20)).failures] == [0]
+    assert [failure.index for failure in (await asyncio.wait_for(ours, PATIENCE_S)).failures] == [0]
     broker.held.pop(0)()
-    assert not (await asyncio.wait_for(theirs, 20)).failures
+    assert not (await asyncio.wait_for(theirs, PATIENCE_S)).failures
     assert stored(broker) == [b"1", b"x"]
     await outbound.close()
 
@@ -164,7 +165,7 @@ async def test_closing_after_taking_back_has_nothing_left() -> None:
     outbound.withdraw([ours])
     await outbound.close(asyncio.get_running_loop().time())
     broker.held.pop(0)()
-    assert [failure.index for failure in (await asyncio.wait_for(ours, 20)).failures] == [1]
+    assert [failure.index for failure in (await asyncio.wait_for(ours, PATIENCE_S)).failures] == [1]
     with pytest.raises(ClusterError):
         await outbound.send(0, share(b"late"))
 

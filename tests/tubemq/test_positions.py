@@ -13,6 +13,7 @@ from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.config import TubeMQCluster
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
 from tests.tubemq.client.quick import hurry
 
@@ -63,5 +64,5 @@ async def test_new_messages_at_a_position_that_was_lost(
     task = asyncio.ensure_future(consuming)
     await until(lambda: 2 * STEP in model.broker.confirmed.values())  # it stands at the end of what there is
     store(model, *(b"new %d" % n for n in range(5)))
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, PATIENCE_S)
     assert shown == [b"new %d" % n for n in range(5)]

@@ -28,7 +28,8 @@ from mqbridge.tubemq.wire.payload import join_payload, split_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
-from tests.tubemq.real import PATIENCE_S, Client, Reading, fresh_group, in_order, until
+from tests.patience import SERVER_PATIENCE_S
+from tests.tubemq.real import Client, Reading, fresh_group, in_order, until
 
 pytestmark = pytest.mark.cluster
 
@@ -175,7 +176,7 @@ async def test_a_commit_tells_where_the_next_pack_begins(client: Client, tubemq:
     consumer = Consumer(client.masters, fresh_group(), [topic], heartbeat_s=0.5)
     await consumer.start()
     client.stack.push_async_callback(consumer.close)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         session = await anext(consumer.assignments())
         pack = await session.fetch()
         end = await session.commit(consumed=False)
@@ -244,7 +245,7 @@ async def test_a_range_is_found_among_messages_of_other_partitions(client: Clien
         async with aclosing(read_range(client.masters, refs[name], fresh_group(), (begin, 0), (end, 0))) as slices:
             return [one.payLoadData async for part in slices for one in part.pack.messages[part.first : part.last]]
 
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         assert await found("1:1", 0, end) == [b"the one"]
         assert await found("1:1", stored.offset, stored.offset + 28) == [b"the one"]
         assert await found("1:1", stored.offset + 28, end) == []
@@ -275,7 +276,7 @@ async def test_a_get_that_comes_late_moves_nothing(client: Client, tubemq: TubeM
     await asyncio.sleep(0)
     await cancel(fetching)
     held._calls.get = carry_out  # type: ignore[method-assign]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(set(got)) < len(bodies):
             pack = await held.fetch()
             answer, _ = await late.get(consumed=True)
@@ -388,7 +389,7 @@ async def test_the_admin_api(client: Client, tubemq: TubeMQ) -> None:
     reading = await client.consumer(topic, group)
     await until(lambda: reading.count == 5)
     await reading.consumer.close()
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while await admin.groups(topic) != [group]:
             await asyncio.sleep(0.1)
     committed = await admin.committed(topic, group)

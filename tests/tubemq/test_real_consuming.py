@@ -18,7 +18,8 @@ from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
 from mqbridge.tubemq.wire.text import Key, PartitionRef
 from tests.kit.tubemq import TubeMQ
-from tests.tubemq.real import PATIENCE_S, Client, Reading, fresh_group, until
+from tests.patience import SERVER_PATIENCE_S
+from tests.tubemq.real import Client, Reading, fresh_group, until
 
 pytestmark = pytest.mark.cluster
 
@@ -37,7 +38,7 @@ async def filled(client: Client, topic: str, count: int) -> dict[str, list[tuple
 
 async def assigned(consumer: Consumer, count: int) -> dict[str, HeldPartition]:
     found: dict[str, HeldPartition] = {}
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         async for session in consumer.assignments():
             found[session.ref.name] = session
             if len(found) == count:
@@ -74,7 +75,7 @@ async def test_start_exactly_and_seek(client: Client, tubemq: TubeMQ) -> None:
     await consumer.start()
     client.stack.push_async_callback(consumer.close)
     sessions = await assigned(consumer, 3)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         for name, session in sessions.items():
             assert await read(session, 23) == (wanted[name], [body for _, body in stored[name][7:]])
             await session.seek(stored[name][20][0])
@@ -153,7 +154,7 @@ async def test_members_that_balance_themselves(client: Client, tubemq: TubeMQ) -
     assert len(shares[0] | shares[1]) == 4
     key = Key(1, topic, 1)
     partition = await members[0].take(key, offset=stored["1:1"][5][0])
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         assert (await read(partition, 15))[1] == [body for _, body in stored["1:1"][5:]]
     with pytest.raises(ServerRefused) as caught:
         await members[1].take(key)
@@ -163,7 +164,7 @@ async def test_members_that_balance_themselves(client: Client, tubemq: TubeMQ) -
     with pytest.raises(LaneRevoked):
         await partition.fetch()
     again = await members[1].take(key)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while not again.caught_up:
             assert await again.poll() is None
     with pytest.raises(ServerRefused) as caught:
@@ -188,9 +189,9 @@ async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
     await consumer.start()
     puller = Puller(consumer)
     got: dict[str, list[bytes]] = {}
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while got != expected:
-            delivery = await puller.pull(PATIENCE_S)
+            delivery = await puller.pull(SERVER_PATIENCE_S)
             assert delivery is not None
             got.setdefault(delivery.partition.ref.name, []).extend(bodies(delivery.pack))
             delivery.confirm()
@@ -212,7 +213,7 @@ async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
     pushing = spawn(push(again, handle, again_s=0.05), "test push", quiet=True)
     await until(lambda: pushed == expected)
     await again.close()
-    await asyncio.wait_for(pushing, PATIENCE_S)
+    await asyncio.wait_for(pushing, SERVER_PATIENCE_S)
 
 
 async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from mqbridge.tubemq.wire.payload import join_payload
 from tests.kit.tubemq import TubeMQ
-from tests.tubemq.real import PATIENCE_S, Client, fresh_group
+from tests.patience import SERVER_PATIENCE_S
+from tests.tubemq.real import Client, fresh_group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -29,7 +30,7 @@ async def started(name: str, *arguments: str) -> Process:
 async def output(name: str, *arguments: str) -> list[str]:
     process = await started(name, *arguments)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             said, _ = await process.communicate()
     finally:
         if process.returncode is None:
@@ -92,7 +93,7 @@ async def test_exactly_once_whatever_is_killed(client: Client, tubemq: TubeMQ, t
         assert process.stdout is not None
         feeding = asyncio.ensure_future(send(600 + 900 * life, 900))
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(SERVER_PATIENCE_S):
                 for _ in range(lines):
                     assert await process.stdout.readline()
                 while not lines and counted(database) < 3300:

@@ -23,7 +23,8 @@ from mqbridge.tubemq.wire.frame import measure, split_frame
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_more import SecondBroker, StandbyMasters
-from tests.tubemq.real import PATIENCE_S, Client, Reading, fresh_group, in_order, until
+from tests.patience import SERVER_PATIENCE_S
+from tests.tubemq.real import Client, Reading, fresh_group, in_order, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -76,7 +77,7 @@ async def test_a_broker_that_joins_and_one_that_dies(own: TubeMQ, open_client: O
         await until(lambda: avoided() != [2] or well.sent > at_first + 20 or well.sent < at_first)
         assert avoided() != [2] or dead.sent in (tried, 0)
         await sending
-        results = await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+        results = await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)
         assert all(isinstance(result, SendResult) for result in results)
         assert on_second == 3
         assert {ref.broker.id for ref in sender.route.listed} <= {1, 2}
@@ -113,7 +114,7 @@ async def test_the_leading_master_dies(three_masters: tuple[TubeMQ, StandbyMaste
     await asyncio.to_thread(cluster.master.kill)
     seen_at = reading.consumer.held_partitions.seen_at
     number = 0
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while reading.consumer.held_partitions.seen_at == seen_at or number < 20:
             number += 1
             await sender.send("1:0", b"%03d" % number)
@@ -281,7 +282,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
     def happened(method: int) -> int:
         return sum(found == method for found, _ in cutter.done)
 
-    async with asyncio.timeout(3 * PATIENCE_S):
+    async with asyncio.timeout(3 * SERVER_PATIENCE_S):
         # Registers are seldom: each new member brings one, and takes a partition or two.
         while any(happened(method) < 2 for method in CUT_METHODS):
             await asyncio.gather(*(sender.send(f"1:{place}", b"%04d" % number) for place in range(3)))
@@ -358,7 +359,7 @@ async def test_a_partition_that_comes_back_is_safe_from_a_get_of_its_first_time(
     partitions = HeldPartitions(member, start=From.EARLIEST, heartbeat_s=60.0, budget=ReadBudget(GET_BYTES), offsets=None)
     partitions.seen_at = asyncio.get_running_loop().time()
     got: list[bytes] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         held = await partitions.take(sender.route.partitions["1:0"])
         for _ in range(2):  # the second get is lost, and the partition is fenced
             got += [message.payLoadData for message in (await held.fetch()).messages]

@@ -11,6 +11,7 @@ from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.pulsar.wire.schemas import STRING
+from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, found, in_turn, scripted_client, silent, until
 
 TOPIC = "persistent://public/default/t"
@@ -62,7 +63,7 @@ async def test_waiting_for_exclusive_access_takes_as_long_as_it_takes(broker: Br
     await asyncio.sleep(0.5)
     assert not sent.done()
     registered(broker.link, waiting[0], topic_epoch=1, last_sequence_id=6)
-    await asyncio.wait_for(sent, 5)
+    await asyncio.wait_for(sent, PATIENCE_S)
     assert (producer.topic_epoch, producer.last_sequence_id, producer.queued) == (1, 6, False)
     assert len(broker.asked[BaseCommand.PRODUCER]) == 1
     await producer.close()
@@ -83,7 +84,7 @@ async def test_what_ends_the_wait(broker: Broker, client, how):
 
     broker.on[BaseCommand.PRODUCER] = in_turn(not_yet, answering())
     producer = client.producer(TOPIC, Publication("mine", access=pb.WaitForExclusive))
-    await asyncio.wait_for(producer.send(MessageMetadata(), b"x"), 5)
+    await asyncio.wait_for(producer.send(MessageMetadata(), b"x"), PATIENCE_S)
     assert len(broker.asked[BaseCommand.PRODUCER]) == 2
     await producer.close()
 
@@ -109,7 +110,7 @@ async def test_who_is_fenced_stays_out(broker: Broker, client):
     await producer.opened()
     broker.link.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))
     with pytest.raises(ClusterError, match="ProducerFenced") as caught:
-        await asyncio.wait_for(sent, 5)
+        await asyncio.wait_for(sent, PATIENCE_S)
     assert caught.value.failure is Failure.FATAL
     assert len(broker.asked[BaseCommand.PRODUCER]) == 2
     await producer.close()
@@ -173,7 +174,7 @@ async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(bro
     broker.on[BaseCommand.SEND] = broker.store
     blue.send(topicMigrated=Migrated(resource_id=0, resource_type=Migrated.Producer, brokerServiceUrl=url))
     blue.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))
-    await asyncio.wait_for(sent, 5)
+    await asyncio.wait_for(sent, PATIENCE_S)
     blue.send(topicMigrated=Migrated(resource_id=1, resource_type=Migrated.Consumer, brokerServiceUrl=url))
     blue.send(close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=ids.NO_REQUEST))
     await until(lambda: consumer.sessions == 2)

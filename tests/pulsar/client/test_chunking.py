@@ -18,6 +18,7 @@ from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.entry import decode_entry
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, in_turn, silent, until
 
 TOPIC = "persistent://public/default/t"
@@ -264,7 +265,7 @@ async def test_a_message_without_its_end_becomes_a_defect(broker: Broker, client
     sender = Sender(broker)
     sender.chunk("a", 0)
     sender.chunk("a", 1)
-    entry = await asyncio.wait_for(consumer.receive(), 5)
+    entry = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
     assert "only 2 of the 3" in str(entry.defect)
     consumer.acknowledge(entry.place)
     await consumer.close()
@@ -308,7 +309,7 @@ async def test_a_chunk_with_impossible_numbers_comes_alone_and_once(broker: Brok
     sender.next = 2
     sender.chunk("a", 1)
     sender.chunk("a", 2)
-    bad, good = [await asyncio.wait_for(consumer.receive(), 5) for _ in range(2)]
+    bad, good = [await asyncio.wait_for(consumer.receive(), PATIENCE_S) for _ in range(2)]
     assert (bad.place, "cannot be" in str(bad.defect), bad.payload) == ((1, 1), True, b"bad")
     assert (good.place, good.payload) == ((1, 3), b"a-0a-1a-2")
     consumer.acknowledge_up_to(good.place)
@@ -317,7 +318,7 @@ async def test_a_chunk_with_impossible_numbers_comes_alone_and_once(broker: Brok
 
 
 async def take(consumer) -> tuple[int, bool]:
-    entry = await asyncio.wait_for(consumer.receive(), 5)
+    entry = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
     return entry.entry, entry.defect is not None
 
 
@@ -465,7 +466,7 @@ async def test_a_range_does_not_go_back_to_a_message_that_was_given_up(broker: B
     sender.plain(b"later")
     found = [await first]
     while not any(entry.defect for entry in found[-1].data):
-        found.append(await asyncio.wait_for(anext(batches), 5))
+        found.append(await asyncio.wait_for(anext(batches), PATIENCE_S))
     assert [batch.next for batch in found] == [(1, 2, 0)] * 2
     await batches.aclose()
 

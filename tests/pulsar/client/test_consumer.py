@@ -11,6 +11,7 @@ from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, SingleMessageMetadata
+from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, in_turn, success, until
 
 TOPIC = "persistent://public/default/t-partition-3"
@@ -163,7 +164,7 @@ async def test_losing_the_subscription_for_good_ends_it(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     broker.link.drop()
     with pytest.raises(ClusterError, match="AuthorizationError") as caught:
-        await asyncio.wait_for(consumer.receive(), 10)
+        await asyncio.wait_for(consumer.receive(), PATIENCE_S)
     assert caught.value.failure is Failure.FATAL
     assert len(broker.asked[BaseCommand.SUBSCRIBE]) == 3, "a subscription that is busy after a reconnection is waited for"
     await consumer.close()
@@ -173,12 +174,12 @@ async def test_a_failover_consumer_follows_the_broker(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover))
     assert not consumer.active
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
-    await asyncio.wait_for(consumer.wait_active(True), 5)
+    await asyncio.wait_for(consumer.wait_active(True), PATIENCE_S)
     for entry in range(3):
         broker.link.message(0, 1, entry, b"x")
     assert (await consumer.receive()).entry == 0
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=False))
-    await asyncio.wait_for(consumer.wait_active(False), 5)
+    await asyncio.wait_for(consumer.wait_active(False), PATIENCE_S)
     assert consumer.waiting == 0
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
     broker.link.message(0, 1, 0, b"again")

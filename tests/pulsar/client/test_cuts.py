@@ -20,6 +20,7 @@ from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.client.broker import Link, scripted_client
 from tests.pulsar.client.store import LEDGER, Store
 
@@ -154,7 +155,7 @@ async def test_a_cut_at_every_step_of(
         monkeypatch.setattr(connections, "dial", store.dial)
         client = scripted_client(operation=10.0)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SERVER_PATIENCE_S):
                 await other(client)
         except BaseException as error:
             error.add_note(f"cut at step {step}")
@@ -232,7 +233,7 @@ async def test_a_cut_at_every_step(store: Store, kind: int, answer_first: bool, 
         store = Store(max_message_size=1000)
         store.cut_at, store.answer_first = step, answer_first
         monkeypatch.setattr(connections, "dial", store.dial)
-        seen = await asyncio.wait_for(converse(kind), 30)
+        seen = await asyncio.wait_for(converse(kind), SERVER_PATIENCE_S)
         assert store.seen >= step, "or nothing was cut"
         if kind == Types.Exclusive:
             assert seen == PAYLOADS, f"cut at step {step}"

@@ -12,6 +12,7 @@ from mqbridge.pulsar.wire.codes import Code
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, Link, found, in_turn, success, until
 
 TOPIC = "persistent://public/default/t"
@@ -156,7 +157,7 @@ async def test_seeking(broker: Broker, client, code: Code):
     assert asked(broker, BaseCommand.SEEK) == 1 + (code.failure in PASSES)
     await until(lambda: consumer.sessions == 2)
     broker.link.message(0, 1, 5, b"x")
-    assert (await asyncio.wait_for(consumer.receive(), 5)).entry == 5
+    assert (await asyncio.wait_for(consumer.receive(), PATIENCE_S)).entry == 5
     await consumer.close()
 
 

@@ -13,6 +13,7 @@ from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.ids import full_mask, to_words
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, SingleMessageMetadata
+from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, ends_at, scripted_client, until
 
 TOPIC = "persistent://public/default/t"
@@ -36,9 +37,9 @@ def granted(broker: Broker) -> int:
 async def first_of(broker: Broker, consumer):
     """The next entry, with a message behind it to wait for, so that nothing at all is an answer too."""
     broker.link.message(0, 2, 0, b"behind")
-    entry = await asyncio.wait_for(consumer.receive(), 5)
+    entry = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
     if entry.ledger == 1:
-        await asyncio.wait_for(consumer.receive(), 5)
+        await asyncio.wait_for(consumer.receive(), PATIENCE_S)
         return entry
     return None
 

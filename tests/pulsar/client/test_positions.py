@@ -13,6 +13,7 @@ from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import URL, Broker, ends_at, found, in_turn, scripted_client, silent, success, until
 
 TOPIC = "persistent://public/default/t"
@@ -34,7 +35,7 @@ async def take(broker: Broker, consumer, *entries: int, ledger: int = 1) -> list
     """Deliver these and take as many."""
     for entry in entries:
         broker.link.message(0, ledger, entry, b"x")
-    return [(await asyncio.wait_for(consumer.receive(), 5)).entry for _ in entries]
+    return [(await asyncio.wait_for(consumer.receive(), PATIENCE_S)).entry for _ in entries]
 
 
 async def test_a_cursor_that_an_operator_set_back_is_followed(broker: Broker, client):
@@ -249,7 +250,7 @@ async def test_what_is_asked_for_while_it_subscribes_has_it_subscribe_once_more(
     expected = [1, 2] if what == "redeliver" else [3]
     for entry in (1, 2, 3):
         broker.link.message(0, 1, entry, b"x", consumer_epoch=2)
-    assert [(await asyncio.wait_for(consumer.receive(), 5)).entry for _ in expected] == expected
+    assert [(await asyncio.wait_for(consumer.receive(), PATIENCE_S)).entry for _ in expected] == expected
     await consumer.close()
 
 

@@ -10,6 +10,7 @@ from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, in_turn, scripted_client, silent, until
 
 TOPIC = "persistent://public/default/t"
@@ -246,7 +247,7 @@ async def test_once_open_it_reconnects_for_as_long_as_it_takes(broker: Broker):
     await asyncio.sleep(0.5)
     assert not sent.done()
     broker.unreachable = set()
-    await asyncio.wait_for(sent, 10)
+    await asyncio.wait_for(sent, PATIENCE_S)
     await producer.close()
     await client.close()
 

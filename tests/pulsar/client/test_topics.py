@@ -17,6 +17,7 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from mqbridge.pulsar.wire.schemas import STRING, Schema
 from mqbridge.pulsar.wire.topic_lists import topics_hash
+from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, in_turn, success, until
 
 TOPIC = "persistent://public/default/t"
@@ -266,7 +267,7 @@ async def test_a_consumer_that_cannot_go_on_is_told(catalog, broker, client):
     broker.on[BaseCommand.SUBSCRIBE] = lambda link, frame: link.error(frame.command.subscribe.request_id, pb.AuthorizationError)
     broker.link.drop()
     with pytest.raises(ClusterError, match="AuthorizationError"):
-        await asyncio.wait_for(consumer.receive(), 5)
+        await asyncio.wait_for(consumer.receive(), PATIENCE_S)
     await consumer.close()
 
 
@@ -319,7 +320,7 @@ async def test_a_pattern_does_not_bring_back_what_was_deleted(catalog, broker, c
     await until(lambda: ended.ended)
     assert catalog.names == [kept]
     broker.link.message(broker.asked[BaseCommand.SUBSCRIBE][1].consumer_id, 1, 0, b"x")
-    taken, _ = await asyncio.wait_for(consumer.receive(), 5)
+    taken, _ = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
     assert taken.topic == kept
     catalog.report(watch.watcher_id, [], [gone])
     await until(lambda: list(consumer.consumers) == [kept])
@@ -372,7 +373,7 @@ async def test_a_lost_watch_is_watched_anew_and_what_changed_meanwhile_is_told(c
     await until(lambda: watch.watching)
     catalog.counts = {two: 0}
     broker.link.drop()
-    assert await asyncio.wait_for(following, 5) == ({two}, {one})
+    assert await asyncio.wait_for(following, PATIENCE_S) == ({two}, {one})
     assert len(broker.asked[BaseCommand.WATCH_TOPIC_LIST]) == 2
     assert broker.asked[BaseCommand.WATCH_TOPIC_LIST][1].topics_hash == topics_hash([one])
     await watch.close()
@@ -395,7 +396,7 @@ async def test_a_report_that_comes_before_an_older_list_is_not_forgotten(catalog
     catalog._list(*held.pop())
     broker.on[BaseCommand.GET_TOPICS_OF_NAMESPACE] = catalog._list
     catalog.counts = {kept: 0}
-    assert await asyncio.wait_for(following, 5) == (set(), {gone})
+    assert await asyncio.wait_for(following, PATIENCE_S) == (set(), {gone})
     await watch.close()
 
 
@@ -424,7 +425,7 @@ async def test_a_broker_that_will_not_watch_is_asked_for_the_list(catalog, broke
     watch = client.watch_topics(NAMESPACE, f"{NAMESPACE}/.*", refresh_s=0.01)
     assert (await watch.changes()).added == {TOPIC}
     catalog.counts["persistent://public/default/u"] = 0
-    assert (await asyncio.wait_for(watch.changes(), 5)).added == {"persistent://public/default/u"}
+    assert (await asyncio.wait_for(watch.changes(), PATIENCE_S)).added == {"persistent://public/default/u"}
     assert not watch.watching
     assert [asked.topics_hash for asked in broker.asked[BaseCommand.GET_TOPICS_OF_NAMESPACE]][1] == topics_hash([TOPIC])
     await watch.close()

@@ -25,6 +25,7 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.pulling import PullFlag, PullHeader, PullResult
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
 
 PULLS = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
@@ -296,7 +297,7 @@ class Scene:
 
 
 async def first_stream(consumer: GroupConsumer) -> QueueStream:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         async for stream in consumer.streams():
             return stream
     raise AssertionError("no stream came")

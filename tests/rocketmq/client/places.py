@@ -18,11 +18,10 @@ from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.kit import conversation
 from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
 
-PATIENCE_S = 90.0
-"""A broker keeps a queue's lock for 60 s when it was not given back, as with a member that died."""
 BROKER = "broker-a"
-until = partial(conversation.until, patience_s=PATIENCE_S, pause_s=0.01)
+until = partial(conversation.until, patience_s=SERVER_PATIENCE_S, pause_s=0.01)
 
 
 class Reading:
@@ -111,7 +110,7 @@ async def stream_of(consumer: GroupConsumer, queue: Queue) -> QueueStream:
 
 
 async def receive(stream: QueueStream) -> Pulled:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         return await stream.receive()
 
 

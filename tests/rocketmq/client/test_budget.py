@@ -11,6 +11,7 @@ from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.client import pull_loop
 from mqbridge.rocketmq.client.budget import Account, Budget, Charge
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 from tests.rocketmq.client.broker import until
 from tests.rocketmq.client.groups import Scene, scene
 
@@ -40,7 +41,7 @@ async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many: Scene, si
     for number in range(QUEUES):
         many.groups.append(*[bytes(size)] * each, number=number)
     most, read = 0, 0
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while read < QUEUES * each:
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -89,7 +90,7 @@ async def test_a_lane_that_keeps_its_batch_holds_up_its_own_queue_alone(scene: S
     batch = await RocketMQLane(Partition("c", "T", "broker-a:0", 0), kept).receive()
     taken = 0
     while taken < 200:
-        taken += (await asyncio.wait_for(read.receive(), 5)).count
+        taken += (await asyncio.wait_for(read.receive(), PATIENCE_S)).count
         assert consumer.budget.held <= 100_000
     assert kept.position < 200
     assert batch.count
@@ -136,7 +137,7 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
         for account in accounts:
             budget.taken(account, account.held)
         for task in asking.values():
-            budget.settle(await asyncio.wait_for(task, 5))
+            budget.settle(await asyncio.wait_for(task, PATIENCE_S))
         assert (budget.held, budget.expected) == (0, 0)
 
     asyncio.run(run())

@@ -20,6 +20,7 @@ from mqbridge.rocketmq.wire.bodies.running import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import NS, hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, first_stream, scene
 
@@ -363,7 +364,7 @@ async def test_consuming_goes_on_without_name_servers(scene: Scene, how: str) ->
     for number in range(2, 6):
         await until(lambda: scene.groups.held)
         scene.groups.append(b"%d" % number)
-        stream.commit((await asyncio.wait_for(stream.receive(), 5)).next)
+        stream.commit((await asyncio.wait_for(stream.receive(), PATIENCE_S)).next)
     assert consumer.held.needs_locks
     await consumer.held.renew()
     assert not stream.revoked

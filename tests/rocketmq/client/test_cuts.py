@@ -20,13 +20,13 @@ from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.pops import PopResult
 from mqbridge.rocketmq.wire.headers.transactions import CheckTransactionHeader, EndTransactionHeader
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, Link, store, success
 from tests.rocketmq.client.cutting import MODES, SILENT, Cutting, cutting, impatient, insist, new_client
 
 __all__ = ["impatient"]
 
 QUEUES = [Queue("T", "broker-a", number) for number in range(2)]
-DEADLINE_S = 20.0
 
 
 async def at_every_step(patch: pytest.MonkeyPatch, mode: str, converse: Callable[[Cutting], Awaitable[None]]) -> set[int]:
@@ -34,7 +34,7 @@ async def at_every_step(patch: pytest.MonkeyPatch, mode: str, converse: Callable
     spoilt: set[int] = set()
     for victim in range(1000):
         cluster = cutting(patch, mode, victim)
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await converse(cluster)
         if cluster.hit is None:
             return spoilt

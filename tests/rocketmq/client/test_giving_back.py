@@ -11,6 +11,7 @@ from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import Link, silent, until
 from tests.rocketmq.client.groups import Scene, replies, scene
 
@@ -134,7 +135,7 @@ async def test_a_renewed_lock_wakes_who_waits(scene: Scene) -> None:
     assert not waiting.done()
     assert consumer.held.needs_locks
     await consumer.held.renew()
-    assert (await asyncio.wait_for(waiting, 5)).count == 1
+    assert (await asyncio.wait_for(waiting, PATIENCE_S)).count == 1
 
 
 @pytest.mark.parametrize("what", ["something waits", "its lock is old", "it is gone"])

@@ -28,6 +28,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
 from tests.kit.virtual_time import VirtualTimeLoop
+from tests.patience import SERVER_PATIENCE_S
 from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
 from tests.rocketmq.client.groups import Groups
 
@@ -462,7 +463,7 @@ class GroupLife(RuleBasedStateMachine):
                 await asyncio.sleep(1.0)
 
         try:
-            self.run(asyncio.wait_for(all_done(), 300.0))
+            self.run(asyncio.wait_for(all_done(), SERVER_PATIENCE_S))
         except TimeoutError:
             there = list(self.world.groups.members[GROUP])
             raise AssertionError(

@@ -20,6 +20,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.pulling import PullFlag
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, moved, replies, scene
 
@@ -425,7 +426,7 @@ async def test_memory_is_bounded_over_all_queues_and_reading_goes_on(scene: Scen
     answer = 10 * 1100
     await until(lambda: consumer.budget.held > 100_000 - 2 * answer)  # nobody reads yet
     most, read = 0, 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while read < 800:
             await asyncio.sleep(0.001)
             most = max(most, consumer.budget.held)
@@ -447,7 +448,7 @@ async def test_a_queue_that_nobody_reads_does_not_starve_the_others(scene: Scene
     stream = consumer.held[Queue("T", "broker-a", 1)]
     read = 0
     while read < 100:
-        read += (await asyncio.wait_for(stream.receive(), 5)).count
+        read += (await asyncio.wait_for(stream.receive(), PATIENCE_S)).count
 
 
 # --- readers --------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.groups import GroupHeader, ResetOffsetHeader
-from tests.rocketmq.client.places import BROKER, PATIENCE_S, Place, Places, bodies_of, places, receive, stream_of, until
+from tests.patience import SERVER_PATIENCE_S
+from tests.rocketmq.client.places import BROKER, Place, Places, bodies_of, places, receive, stream_of, until
 
 __all__ = ["places"]
 
@@ -99,7 +100,7 @@ async def test_a_member_in_another_process_that_subscribes_to_something_else_is_
             pass
 
     with pytest.raises(ClusterError, match=named) as caught:
-        await asyncio.wait_for(all_streams(), PATIENCE_S)
+        await asyncio.wait_for(all_streams(), SERVER_PATIENCE_S)
     assert caught.value.failure is Failure.RETRY
     await ours.close()
     with pytest.raises(ClusterError, match=named):
@@ -202,7 +203,7 @@ async def test_memory_stays_bounded_and_everything_comes(places: Places) -> None
     consumer = await place.join(max_bytes=200_000, retries=False)
     await until(lambda: len(consumer.held) == 4)
     most = read = 0
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while read < 400:
             await asyncio.sleep(0.002)
             most = max(most, consumer.budget.held)
@@ -270,7 +271,7 @@ async def test_sql(places: Places) -> None:
         await place.send(b"%d" % n, size=str(n), kind="even" if n % 2 == 0 else "odd")
     stream = await place.stream(subscriptions=(sql92(place.topic, "size > 10 AND kind = 'even'"),))
     got: list[bytes] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(got) < 4 or not stream.caught_up:
             pulled = await stream.receive()
             got += bodies_of(pulled)
@@ -351,7 +352,7 @@ async def test_dead_letters(places: Places, broken: bool) -> None:
     await SendBack(await place.client(), place.group).dead(place.queue(), record)
     client = await place.client()
     topic = f"%DLQ%{place.group}"
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while await client.routes.get(topic, fresh=True) is None:
             await asyncio.sleep(0.1)
     queue = Queue(topic, BROKER, 0)
@@ -415,7 +416,7 @@ async def test_what_tools_ask_is_answered(places: Places) -> None:
 
 async def pop_all(popper: Popper, count: int) -> list[tuple[Any, Any]]:
     got: list[tuple[Any, Any]] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(got) < count:
             got += (await popper.pop(BROKER)).messages
     return got

@@ -8,6 +8,7 @@ from mqbridge.errors import ServerRefused
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.client.routes import Queue, TopicRoute
 from mqbridge.rocketmq.wire.codes import Code, Status
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import NS, TOPIC, A, B, Cluster, refuses, route, route_body, says, scripted_client, until
 
 ROUTE = Code.GET_ROUTEINFO_BY_TOPIC
@@ -67,7 +68,7 @@ async def test_that_a_topic_is_missing_is_remembered_no_longer_than_a_route(clus
     await client.connect()
     assert await client.routes.get("new") is None
     cluster.topics["new"] = {"broker-a": 1}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await client.routes.get("new") is None:
             await asyncio.sleep(0.01)
     await client.close()

@@ -27,6 +27,7 @@ from mqbridge.rocketmq.wire.headers.pops import PopResult
 from mqbridge.rocketmq.wire.ids import offset_id
 from mqbridge.rocketmq.wire.receipts import Receipt
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, Answer, refuses, says, success
 from tests.rocketmq.client.cutting import Cutting, cutting, impatient, insist, new_client
 
@@ -36,7 +37,6 @@ STATUSES = [*sorted(value for name, value in vars(Status).items() if name.isuppe
 """All that are known, and two that are not."""
 QUEUE = Queue("T", "broker-a", 0)
 LASTS = {Failure.FATAL, Failure.REFUSED}
-DEADLINE_S = 10.0
 
 
 async def for_each(patch: pytest.MonkeyPatch, code: int, converse: Callable[[Cutting, int], Awaitable[None]]) -> None:
@@ -48,7 +48,7 @@ async def for_each(patch: pytest.MonkeyPatch, code: int, converse: Callable[[Cut
         cluster.on |= {Code.CONSUMER_SEND_MSG_BACK: success}
         healthy, asked = cluster.on[code], [0]
         cluster.on[code] = once(status, healthy, asked)
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await converse(cluster, status)
         assert asked[0]
 
@@ -236,7 +236,7 @@ async def test_pops(impatient: pytest.MonkeyPatch, code: int) -> None:
             Code.CHANGE_MESSAGE_INVISIBLETIME: lambda link, request: link.answer(request, ext=changed),
         }
         cluster.on[code] = refuses(status)
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await pop(cluster, status)
         assert cluster.asked[code]
 
@@ -309,7 +309,7 @@ async def test_questions(impatient: pytest.MonkeyPatch, code: int) -> None:
         cluster.on[code] = refuses(status)
         client = new_client(cluster)
         await client.connect()
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             if status == Status.SUCCESS or status in ACCEPTED.get(code, ()):  # without the header or body that belongs to it
                 await tell(lambda client=client: CALLS[code](client))
             else:

@@ -15,6 +15,7 @@ from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.tubemq.wire.text import Key
 from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import EVERY_CODE, STEP, Model
 from tests.tubemq.client.quick import hurry
 
@@ -131,7 +132,7 @@ async def test_a_cut_at_every_step(join: Any, model: Model, method: int, step: s
     member = await join()
     partition = await member.take(key(0))
     got: list[bytes] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while len(set(got)) < 20:
             got += [message.payLoadData for message in (await partition.fetch()).messages]
             partition.confirm()

@@ -16,6 +16,7 @@ from mqbridge.tubemq.client.membership import DONE
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, MasterAuthorizedInfo, RegisterResponseM2C
 from mqbridge.tubemq.wire.rpc import GIVE_BACK, TAKE
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import MasterScript, Script, given_back, pack, registered
 
 HELD = "#1:10.0.0.5:8123#demo:"
@@ -50,7 +51,7 @@ class Scene:
         """Let the Master give these answers, and wait until it is asked once more than that."""
         self.master.then(*answers)
         await self.consumer.start()
-        await asyncio.wait_for(self.master.silent.wait(), 5)
+        await asyncio.wait_for(self.master.silent.wait(), PATIENCE_S)
 
     def reports(self) -> list[list[str]]:
         """What the heartbeats reported as held, where they did."""
@@ -144,7 +145,7 @@ async def test_closing_ends_at_its_deadline_also_while_a_partition_is_taken(scen
     scene.broker.then(silent, silent)
     scene.master.then(joined(), beat(event(1, 0)))
     await scene.consumer.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await asked.wait()
         await scene.consumer.close(asyncio.get_running_loop().time() + 0.05)
     assert not scene.consumer.held_partitions.held
@@ -233,7 +234,7 @@ async def test_a_group_that_does_not_want_us_ends_the_assignments(scenes: Any) -
     scene.master.then(joined(), beat(code=411), joined(425))
     await scene.consumer.start()
     with pytest.raises(ServerRefused, match="subscribe to other topics"):
-        await asyncio.wait_for(anext(scene.consumer.assignments()), 5)
+        await asyncio.wait_for(anext(scene.consumer.assignments()), PATIENCE_S)
 
 
 @pytest.mark.parametrize("code", [431, 450])
@@ -261,7 +262,7 @@ async def test_broker_heartbeats_say_what_is_lost(scenes: Any) -> None:
         )
     )
     await scene.play(joined(), beat(event(1, 0, 1)), beat())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while len(scene.consumer.held_partitions.held) > 1:
             await asyncio.sleep(0.01)
     ((key, left),) = scene.consumer.held_partitions.held.items()

@@ -23,11 +23,10 @@ from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.rpc import Standby
+from tests.patience import SERVER_PATIENCE_S
 from tests.tubemq.client.model import EVERY_CODE, MASTER_ADDRESS, TOKEN, Model
 from tests.tubemq.client.quick import hurry
 
-PATIENCE_S = 120.0
-"""Nothing here takes as long; on a machine that is busy with other things much takes long."""
 COUNT = 40
 PARTITIONS = 2
 BODIES = [b"%03d" % number for number in range(COUNT)]
@@ -77,7 +76,7 @@ class Play:
             return
 
     async def all_read(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             while any(set(bodies) != set(BODIES) for bodies in self.got.values()):
                 for reader in self.readers:
                     if reader.done() and reader.exception() is not None:
@@ -100,7 +99,7 @@ async def play() -> AsyncIterator[Play]:
     async with AsyncExitStack() as stack:
         made = Play(stack)
         yield made
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(SERVER_PATIENCE_S):
             await stack.aclose()
         await cancel(*made.readers)
 
@@ -128,7 +127,7 @@ async def test_a_cut_at_every_step(play: Play, method: int, turn: int, step: str
     """Several in a row from the given turn on: the first tries to recover fail as well."""
     for number in range(turn, turn + 2):
         play.model.faults.plan[method, number] = step
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         await play.consume()
         results = await play.produce()
     assert not [result for result in results if isinstance(result, Exception)]
@@ -141,7 +140,7 @@ async def test_every_tenth_request_of_everything_is_cut(play: Play, in_flight: i
     for method in PRODUCING + CONSUMING:
         for number in range(10, 2000, 10):
             play.model.faults.plan[method, number] = ("before", "after")[number // 10 % 2]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         await play.consume()
         results = await play.produce(in_flight=in_flight)
     assert not [result for result in results if isinstance(result, Exception)]
@@ -179,7 +178,7 @@ async def test_every_code_in_answers_about_partitions(play: Play, method: int, c
     """None of them may stop a group: what is lost is assigned again."""
     for number in (2, 3):
         play.model.faults.plan[method, number] = code
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         await play.consume()
         await play.produce()
     await play.all_read()
@@ -218,7 +217,7 @@ async def test_every_code_in_answers_of_the_master(play: Play, method: int, code
 
     # A topic that is not deployed may be a Master that has just started; only joining a group believes it at once.
     waits = method == rpc.CONSUMER_HEARTBEAT and code == codes.TOPIC_NOT_DEPLOYED
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         if codes.CODES[code].failure is Failure.FATAL and not waits:
             with pytest.raises(ServerRefused) as caught:
                 await run()
@@ -244,7 +243,7 @@ async def test_every_code_in_answers_to_joining(play: Play, code: int) -> None:
 async def test_a_server_that_throws(play: Play, method: int) -> None:
     for number in (1, 2):
         play.model.faults.plan[method, number] = Standby("StandbyException", "not me", 1)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         await play.consume()
         await play.produce()
     await play.all_read()
@@ -276,7 +275,7 @@ async def test_sending_goes_on_without_a_master(
     else:
         play.model.to(*MASTER_ADDRESS)._broken = True  # what is sent there is never answered
     play.model.faults.plan[rpc.SEND, 2] = "before"
-    await asyncio.wait_for(sender.send("1:0", b"after"), PATIENCE_S)
+    await asyncio.wait_for(sender.send("1:0", b"after"), SERVER_PATIENCE_S)
     assert [message.payLoadData for message in play.model.broker.stored["demo", 0]] == [b"before", b"after"]
     assert play.model.faults.happened == [(rpc.SEND, 2)]
     await sender.close()

@@ -17,6 +17,7 @@ from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C, RegisterRequestC2B
 from mqbridge.tubemq.wire.text import Broker, Key, PartitionRef
 from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import MasterScript, committed, pack, refused, registered
 from tests.tubemq.client.model import Model
 from tests.tubemq.client.quick import hurry
@@ -177,7 +178,7 @@ async def test_room_that_is_granted_to_a_get_that_is_cancelled_in_that_turn() ->
     await asyncio.sleep(0)
     budget.give(WELL, GET_BYTES)
     waiting[0].cancel()
-    await asyncio.wait_for(waiting[1], 20)
+    await asyncio.wait_for(waiting[1], PATIENCE_S)
     budget.give(WELL, GET_BYTES)
     assert not budget.used
 
@@ -312,14 +313,14 @@ async def test_a_partition_that_is_taken_away_after_a_gap_is_left_alone() -> Non
     first = Consumer(model.masters(), "g", ["demo"], heartbeat_s=0.003)
     await first.start()
     assignments = first.assignments()
-    held = [await asyncio.wait_for(anext(assignments), 20) for _ in range(2)]
+    held = [await asyncio.wait_for(anext(assignments), PATIENCE_S) for _ in range(2)]
     for partition in held:
         partition.state.stop(GapError("lost data", (280, 0)))
     beats = model.faults.counts[rpc.PARTITION_HEARTBEAT]
     await until(lambda: model.faults.counts[rpc.PARTITION_HEARTBEAT] > beats + 2)
     second = Consumer(model.masters(), "g", ["demo"], heartbeat_s=0.003)
     await second.start()
-    taken = await asyncio.wait_for(anext(second.assignments()), 20)
+    taken = await asyncio.wait_for(anext(second.assignments()), PATIENCE_S)
     (lost,) = [partition for partition in held if partition.ref == taken.ref]
     (kept,) = [partition for partition in held if partition is not lost]
     asked = model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]

@@ -12,6 +12,7 @@ from mqbridge.tubemq.client.master import Masters, client_id, retried
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseRequestC2M, CloseResponseM2C, MasterAuthorizedInfo, MasterCertificateInfo
 from mqbridge.tubemq.wire.rpc import CONSUMER_CLOSE, RemoteError, Standby
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import Script
 from tests.tubemq.client.model import BROKER, Model, ModelSession
 from tests.tubemq.client.quick import hurry
@@ -132,10 +133,10 @@ async def test_a_group_goes_on_when_the_active_master_changes(monkeypatch: pytes
     member = Consumer(Masters(addresses, model), "g", ["demo"], heartbeat_s=0.003)  # type: ignore[arg-type]
     await member.start()
     assignments = member.assignments()
-    held = [await asyncio.wait_for(anext(assignments), 5) for _ in range(2)]
+    held = [await asyncio.wait_for(anext(assignments), PATIENCE_S) for _ in range(2)]
     for leading in (1, 0):
         before = member.held_partitions.seen_at
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while member.held_partitions.seen_at == before or member.membership.masters._current != leading:
                 await asyncio.sleep(0.003)
     assert len(member.held_partitions.held) == len(held) == 2

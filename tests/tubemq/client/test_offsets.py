@@ -19,6 +19,7 @@ from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, RegisterResponseM2C
 from mqbridge.tubemq.wire.text import Key, PartitionRef
+from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 from tests.tubemq.client.fakes import REF, Context, MasterScript, Script, pack, registered
 from tests.tubemq.client.model import STEP, Model
 from tests.tubemq.client.quick import hurry
@@ -102,7 +103,7 @@ async def test_each_message_once_whatever_is_killed_or_cut() -> None:
         for number in range(5, 3000, 5):
             model.faults.plan[method, number] = chance.choice(["before", "after"])
     lives = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while not ledger.complete:
             life = Life(model, ledger)
             await life.start()
@@ -124,7 +125,7 @@ async def test_the_brokers_own_position_does_not_matter() -> None:
     model.broker.confirmed = {("g", "demo", 0): 90 * STEP, ("g", "demo", 1): 0}
     life = Life(model, ledger)
     await life.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while ledger.offsets != dict.fromkeys(KEYS, COUNT * STEP):
             await asyncio.sleep(0.002)
     await life.kill()
@@ -145,7 +146,7 @@ async def test_an_offset_that_cannot_be_told_is_asked_again() -> None:
     ledger.offset = moody  # type: ignore[method-assign]
     life = Life(model, ledger)
     await life.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while any(len(bodies) != 1 for bodies in ledger.results.values()):
             await asyncio.sleep(0.002)
     await life.kill()
@@ -250,7 +251,7 @@ async def test_a_bound_group_starts_at_its_offsets_once(late: bool) -> None:
     def taken() -> list[Any]:
         return [request for request in broker.asked if hasattr(request, "partitionId")]
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while len(taken()) < 3:
             await asyncio.sleep(0.002)
     join = master.asked[0]

@@ -18,6 +18,7 @@ from mqbridge.tubemq.client.reading import Puller, push
 from mqbridge.tubemq.wire.payload import checksum, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
 from tests.tubemq.client.quick import hurry
 
@@ -80,9 +81,9 @@ async def test_pull_ends_when_it_is_closed(member: Consumer, what: str, timeout:
     await (member.close() if what == "consumer" else puller.close())
     for task in pulling:
         with pytest.raises(ClusterError, match="closed"):
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, PATIENCE_S)
     with pytest.raises(ClusterError, match="closed"):
-        await asyncio.wait_for(puller.pull(timeout), 20)
+        await asyncio.wait_for(puller.pull(timeout), PATIENCE_S)
     await puller.close()
 
 
@@ -91,7 +92,7 @@ async def test_a_group_that_does_not_want_us_is_told_to_everybody_who_pulls(memb
     member._fail(ClusterError("no more", Failure.FATAL))
 
     async def to_the_end() -> None:
-        while (delivery := await asyncio.wait_for(puller.pull(), 20)) is not None:
+        while (delivery := await asyncio.wait_for(puller.pull(), PATIENCE_S)) is not None:
             delivery.confirm()
 
     for _ in range(2):
@@ -104,7 +105,7 @@ async def test_a_puller_that_is_closed_before_it_has_begun(member: Consumer) -> 
     puller = Puller(member)
     await puller.close()
     with pytest.raises(ClusterError, match="closed"):
-        await asyncio.wait_for(puller.pull(), 20)
+        await asyncio.wait_for(puller.pull(), PATIENCE_S)
 
 
 async def test_pull_again_what_was_rejected_or_never_settled(member: Consumer) -> None:
@@ -163,13 +164,13 @@ async def test_push_in_order_and_what_becomes_of_failures(member: Consumer, skip
 
     pushing = spawn(push(member, handle, handlers=2, skip_failed=skip_failed, again_s=0.001), "test push", quiet=True)
     expected = [body for n, body in enumerate(BODIES) if not (skip_failed and 10 <= n < 15)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while [got[number] for number in range(3)] != [expected] * 3:
             assert not pushing.done()
             await asyncio.sleep(0.002)
     assert (failed, most) == ({0, 1, 2}, 2)
     await member.close()
-    await asyncio.wait_for(pushing, 5)
+    await asyncio.wait_for(pushing, PATIENCE_S)
 
 
 async def test_push_ends_with_a_gap(member: Consumer) -> None:
@@ -177,7 +178,7 @@ async def test_push_ends_with_a_gap(member: Consumer) -> None:
         partition.state.stop(GapError("lost data"))
 
     with pytest.raises(GapError):
-        await asyncio.wait_for(push(member, handle), 5)
+        await asyncio.wait_for(push(member, handle), PATIENCE_S)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.client.stats import difference, total
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.rpc import GET, READ, RemoteError, decode_request, encode_error, encode_response
+from tests.patience import PATIENCE_S
 
 
 class Server:
@@ -153,7 +154,7 @@ async def test_an_idle_connection_is_closed_and_made_again(server: Server) -> No
     sessions = Sessions(idle_s=0.05)
     session = sessions.to("127.0.0.1", server.port)
     assert await session.request(READ, GET, b"x") == b"x"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while session.alive:
             await asyncio.sleep(0.005)
     assert session.counters.snapshot() | {"reclaimed": 1} == session.counters.snapshot()

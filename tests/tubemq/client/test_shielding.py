@@ -18,6 +18,7 @@ from mqbridge.tubemq.client.spread import Spread
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.text import Broker, TopicInfo
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.quick import hurry
 
 BROKERS = [Broker(number, f"10.0.0.{number}", 8123) for number in range(1, 11)]
@@ -274,7 +275,7 @@ async def test_closing_fails_what_cannot_be_sent() -> None:
     way = cluster.spread()
     sent = [way.send(b"%d" % number) for number in range(5)]
     await way.close(0.02)
-    results = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 5)
+    results = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), PATIENCE_S)
     assert all(isinstance(result, ClusterError) for result in results)
 
 

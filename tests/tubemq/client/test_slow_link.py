@@ -24,11 +24,10 @@ from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
 from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo
 from tests.kit.conversation import until
+from tests.patience import SERVER_PATIENCE_S
 from tests.tubemq.client.slow_link import SlowLink, StoringBroker, small_socket
 
 TIMEOUT_S = 1.0
-PATIENCE_S = 120.0
-"""For all bytes of a test: several times what the link needs."""
 PARTITIONS = 4
 
 
@@ -84,7 +83,7 @@ async def test_all_that_is_sent_over_a_slow_link_is_stored_once(stack: AsyncExit
     sessions = sessions_of(stack)
     sender = await sender_to(link.port, sessions, window=window, ordered=ordered)
     sent = [sender.send(f"1:{n % PARTITIONS}", b"%08d" % n + bytes(25_000 if ordered else 15_000)) for n in range(100)]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         await asyncio.gather(*sent)
     assert broker.stored == {b"%08d" % n: 1 for n in range(100)}
     assert sender.counters.retried == 0
@@ -96,7 +95,7 @@ async def test_one_large_message_takes_its_time(stack: AsyncExitStack) -> None:
     broker = StoringBroker()
     link = await link_to(broker, 64_000, stack)
     sender = await sender_to(link.port, sessions_of(stack), window=1, ordered=True)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         await sender.send("1:0", b"00000000" + bytes(256_000))
     assert broker.stored == {b"00000000": 1}
     assert sender.counters.retried == 0
@@ -128,7 +127,7 @@ async def test_reading_over_a_slow_link_gets_as_much_as_it_carries(
             partitions[number].confirm()
 
     readers = [spawn(read(number), "test reading") for number in range(count)]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while sum(packs.values()) < 2 * count or 0 in packs.values():
             await asyncio.sleep(0.05)
     assert broker.counts[rpc.GET] - sum(packs.values()) <= count, "each asked once for each pack"
@@ -277,7 +276,7 @@ async def test_a_request_that_was_dropped_is_noticed_although_bytes_move(stack: 
     await broker.open(stack)
     session = sessions_of(stack, 0.5).to("127.0.0.1", broker.port)
     dropped = asyncio.ensure_future(session.request(rpc.READ, rpc.COMMIT, b""))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(SERVER_PATIENCE_S):
         while not dropped.done():
             await session.request(rpc.READ, rpc.PARTITION_HEARTBEAT, b"")
             await asyncio.sleep(0.01)

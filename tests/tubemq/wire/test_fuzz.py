@@ -17,6 +17,7 @@ from mqbridge.tubemq.wire.frame import BLOCK_BYTES, MAX_BLOCKS, MAX_PAYLOAD_BYTE
 from mqbridge.tubemq.wire.payload import split_payload
 from mqbridge.tubemq.wire.pb import broker_pb2, master_pb2
 from mqbridge.wire.cutter import FrameCutter
+from tests.patience import PATIENCE_S
 
 ANSWERS = [
     broker_pb2.SendMessageResponseB2P,
@@ -141,7 +142,7 @@ def test_a_session_survives_what_a_server_sends(stream: bytes) -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         session = Session("127.0.0.1", server.sockets[0].getsockname()[1])
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 with contextlib.suppress(MqbridgeError):
                     await session.request(rpc.READ, rpc.GET, b"x")
         finally:
