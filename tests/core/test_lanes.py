@@ -465,3 +465,21 @@ async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_keeps_no
     assert "a bug in decoding" in str(await ended(task))
     assert [first for first, _ in lane.rejected] == [0]
     assert made._settings.budget.used == 0
+
+
+async def test_a_lane_that_is_left_behind_while_it_drains_takes_back_what_it_sent() -> None:
+    lane, outbound, withdrawn = FakeLane(keyed(0, 5)), FakeOutbound(), []
+    outbound.withdraw = withdrawn.extend  # type: ignore[method-assign]
+    made = delivery(lane, outbound)
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: outbound.sent)
+    made.stop()
+    await until(lambda: made._draining is not None)
+    task.cancel()
+    await asyncio.wait([task], timeout=15)
+    assert task.cancelled()
+    assert withdrawn == [outbound.sent[0][2]]
+    assert [first for first, _ in lane.rejected] == [0]
+    outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "it was taken back")]))
+    await until(lambda: made._settings.budget.used == 0)
+    assert lane.acknowledged == []
