@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mqbridge.adapter import seconds_until
+from mqbridge.adapter import deadline_of, seconds_until
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.message import Partition, Position, format_position, parse_position
@@ -89,6 +89,7 @@ class Checkpoints:
 
     async def close(self, deadline: float | None = None) -> None:
         """Write the rest, trying until the deadline, and close."""
+        deadline = deadline_of(deadline)
         while self._unwritten:
             await self._write_noted(min(BUSY_S, seconds_until(deadline)))
             if not seconds_until(deadline):

@@ -90,8 +90,10 @@ class LaneDelivery:
             elif self.lane.revoked.is_set():
                 self.error = self.error or LaneRevoked(f"{partition} was taken away")
         finally:
-            await self._finish()
-            await cancel(watch)
+            try:
+                await self._finish()
+            finally:
+                await cancel(watch)
             if not isinstance(self.error, GapError):
                 await self.lane.release(self._deadline)
         if self._failed:
@@ -247,12 +249,14 @@ class LaneDelivery:
             self._fail(error)
 
     async def _finish(self) -> None:
-        """Drain, unless it failed; leave what is left over to be delivered again."""
-        await cancel(self._pump)
-        if not self._failed or isinstance(self.error, GapError):
-            await self._drain()
-        self._give_up()
-        self._leave_over(self._tickets.abandon())
+        """Drain, unless it failed; leave what is left over to be delivered again, also when nobody waits for this any longer."""
+        try:
+            await cancel(self._pump)
+            if not self._failed or isinstance(self.error, GapError):
+                await self._drain()
+        finally:
+            self._give_up()
+            self._leave_over(self._tickets.abandon())
 
     def _leave_over(self, left: Sequence[Ticket]) -> None:
         for ticket in left:
@@ -271,11 +275,13 @@ class LaneDelivery:
         deadline = None if patience is None else asyncio.get_running_loop().time() + patience
         if self._deadline is not None:
             deadline = self._deadline if deadline is None else min(deadline, self._deadline)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline) as self._draining:
-                while self._sends:
-                    await self._sends.all_ended.wait()
-        self._draining = None
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline) as self._draining:
+                    while self._sends:
+                        await self._sends.all_ended.wait()
+        finally:
+            self._draining = None
 
     def _drain_until(self, deadline: float) -> None:
         """Wait no longer than that, if it drains."""

@@ -16,7 +16,7 @@ from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
 from mqbridge.delivery.tickets import Ticket, Tickets
 from mqbridge.errors import DeliveryError, Failure
-from mqbridge.message import Share
+from mqbridge.message import Share, format_position
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class Refusals:
             error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {why}")
             self._leg_failed(ticket, share, error, receipt.failures)
         elif self._settings.dead_letters is None:
-            message, first = describe(share.originals[receipt.failures[0].index], ticket.batch.partition), receipt.failures[0]
-            ticket.batch.let_go()
+            first = receipt.failures[0]
+            message = _name(ticket, share, first.index)
             advice = "Configure `dead_letter` for the route, or make the target accept it"
             error = DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}")
             self._leg_failed(ticket, share, error, receipt.failures)
@@ -101,10 +101,20 @@ class Refusals:
     ) -> DeliveryError:
         second = receipt.failures[0]
         first = failures[second.index]
-        message = describe(share.originals[first.index], ticket.batch.partition)
-        ticket.batch.let_go()
+        message = _name(ticket, share, first.index)
         verb = "" if second.kind is Failure.REFUSED else "not stored "
         return DeliveryError(
             f"{message} was refused by {target.label} ({first.reason}) and {verb}by its dead-letter topic {letters.label} "
             f"({second.reason})"
         )
+
+
+def _name(ticket: Ticket, share: Share, index: int) -> str:
+    """Which message it is, for people. Whatever is wrong with decoding it, its leg has to end."""
+    batch = ticket.batch
+    try:
+        return describe(share.originals[index], batch.partition)
+    except Exception as error:  # noqa: BLE001 - a bug of its mapping, most likely; it is told with the refusal
+        return f"a message at {batch.partition} from position {format_position(batch.first)} on that cannot be decoded ({error})"
+    finally:
+        batch.let_go()

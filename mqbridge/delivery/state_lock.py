@@ -22,7 +22,8 @@ class StateLock:
     """Held from when it is made until `release`. Raises ConfigError when somebody else has it, OSError."""
 
     def __init__(self, state: Path) -> None:
-        path = state.with_name(state.name + ".lock")
+        real = state.resolve()  # by whatever symbolic links it is called
+        path = real.with_name(real.name + ".lock")
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,6 +16,11 @@ LEAST_S = 0.1
 """For what begins to close when the deadline is over already: enough to let go, not enough to wait for anybody."""
 
 
+def no_deadline() -> float | None:
+    """Where nobody gave one."""
+    return None
+
+
 async def close_by(deadline: float | None, what: str, *closing: Coroutine[Any, Any, Any]) -> None:
     """Run these side by side. What hangs beyond the deadline is cancelled, named, and not waited for any longer.
 

@@ -9,7 +9,7 @@ from mqbridge.adapter import Adapter, Cluster, Connected, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
 from mqbridge.errors import MqbridgeError
-from mqbridge.gateway.closing import close_by
+from mqbridge.gateway.closing import close_by, no_deadline
 from mqbridge.gateway.plan import helps_to_retry
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
@@ -33,15 +33,22 @@ def make(configs: Mapping[str, ClusterConfig], adapters: Mapping[str, Adapter] |
     return {name: adapters[config.system].make_cluster(name, config.settings) for name, config in configs.items()}
 
 
-async def connect(configs: Mapping[str, ClusterConfig], adapters: Mapping[str, Adapter] | None) -> dict[str, Cluster]:
-    """Make and reach clusters. The first that cannot be reached is raised (ClusterError), with none left open."""
+async def connect(
+    configs: Mapping[str, ClusterConfig],
+    adapters: Mapping[str, Adapter] | None,
+    closed_by: Callable[[], float | None] = no_deadline,
+) -> dict[str, Cluster]:
+    """Make and reach clusters. The first that cannot be reached is raised (ClusterError), with none left open.
+
+    `closed_by` is asked when these have to be closed.
+    """
     clusters = make(configs, adapters)
     tasks = [spawn(cluster.connect(), f"connect {cluster.name}", quiet=True) for cluster in clusters.values()]
     try:
         await asyncio.gather(*tasks)
     except BaseException:
         await cancel(*tasks)
-        await close(clusters.values())
+        await close(clusters.values(), closed_by())
         raise
     return clusters
 

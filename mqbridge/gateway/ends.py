@@ -17,6 +17,7 @@ from mqbridge.config.patterns import is_pattern
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
 from mqbridge.gateway.cautions import TopicUse, group_maker, warnings_about
+from mqbridge.gateway.closing import close_by, no_deadline
 from mqbridge.gateway.plan import Plan, Planner, no_place, outbound_spec, refuse
 from mqbridge.gateway.topic_selection import select_from
 from mqbridge.message import Partition
@@ -58,10 +59,11 @@ class Ends:
         self._opened: dict[str, list[Opened]] = {}
         self._outbounds: list[tuple[Place, Outbound]] = []
 
-    async def open(self, plan: Plan | None = None) -> None:
+    async def open(self, plan: Plan | None = None, closed_by: Callable[[], float | None] = no_deadline) -> None:
         """Carry out the plan, made now if it is not given: create missing targets, open every outbound.
 
-        Raises ConfigError or ClusterError: nothing is open then, and nothing was created when the plan was refused.
+        Raises ConfigError or ClusterError: nothing is open then, and nothing was created when the plan was refused. `closed_by`
+        is asked when what is open has to be closed for that.
         """
         try:
             if plan is None or plan.provisional:
@@ -80,7 +82,8 @@ class Ends:
                 self.dead_letters = DeadLetters(self._config.name, outbound, f"{letters.cluster}/{letters.topic}")
             self.is_open = True
         except BaseException:
-            await self.close()
+            deadline = closed_by()
+            await close_by(deadline, f"closing the targets of route {self._config.name}", self.close(deadline))
             raise
 
     async def close(self, deadline: float | None = None) -> None:

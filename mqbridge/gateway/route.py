@@ -157,7 +157,7 @@ class Route:
 
         `run` does it where it has not been done, as soon as the clusters are reached and as often as it helps.
         """
-        await self._ends.open(plan)
+        await self._ends.open(plan, self._drained_by)
         self._known = self._ends.source_names
 
     async def run(self) -> None:
@@ -270,7 +270,7 @@ class Route:
                 if await self._ends.look():
                     log.info("route %s begins anew with what its clusters have now", self.name)
                     renewed = self._make_ends()
-                    await renewed.open()
+                    await renewed.open(closed_by=self._drained_by)
                     self._renewed = renewed
             except MqbridgeError as error:
                 log.log(self._level(error), "route %s goes on as it is: %s", self.name, error)

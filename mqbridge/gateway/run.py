@@ -97,11 +97,13 @@ class Gateway:
                 await self._wait(until_idle_s)
             finally:
                 self.ready = False
-                self._deadline = asyncio.get_running_loop().time() + self.config.shutdown_timeout
-                await cancel(*helpers)
+                last = self._end_all() + 2 * GRACE_S
+                for helper in helpers:  # a reload may have to close what it reached: the routes drain meanwhile
+                    helper.cancel()
                 for route in self.routes:
                     route.stop(self._deadline)
-                await settle_by(self._deadline + 2 * GRACE_S, "a route", *self._tasks.values())
+                await settle_by(last, "a route", *self._tasks.values())
+                await settle_by(last, "a reload", *helpers)
         missing = {name: why for name, cluster in self.clusters.items() if (why := away(cluster)) is not None}
         return Outcome([outcome_of(route) for route in self.routes], time.monotonic() - began, missing)
 
@@ -109,7 +111,7 @@ class Gateway:
         """Go over to another configuration. Raises ConfigError or ClusterError, and goes on as before, when it cannot be used."""
         change = compare(self.config, config, self.routes)
         async with contextlib.AsyncExitStack() as undo:
-            reached = await connect(change.clusters, self.adapters)
+            reached = await connect(change.clusters, self.adapters, lambda: self._deadline)
             undo.push_async_callback(lambda: close(reached.values(), self._deadline))
             kept = {name: cluster for name, cluster in self.clusters.items() if name not in change.unused}
             begin = {route.name: self._route(route, kept | reached, config.shutdown_timeout) for route in change.begin}
@@ -141,12 +143,19 @@ class Gateway:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
+    def _end_all(self) -> float:
+        """From here on there is one deadline for everything."""
+        self._deadline = asyncio.get_running_loop().time() + self.config.shutdown_timeout
+        return self._deadline
+
     async def _unless_stopped(self, preparing: Coroutine[Any, Any, None]) -> bool:
         """Whether it was done before somebody asked to stop, which ends it."""
         task, stopping = spawn(preparing, "preparing", quiet=True), spawn(self._stop.wait(), "stop signal")
         try:
             await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if not task.done() or task.cancelled() or task.exception() is not None:
+                self._end_all()
             await cancel(task, stopping)
         if task.cancelled():
             return False

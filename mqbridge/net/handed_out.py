@@ -32,9 +32,9 @@ class HandedOut:
         try:
             await asyncio.wait([taking, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel(taking, gone)
-            if not taking.cancelled():
+            if taking.done() and not taking.cancelled():  # one that is cancelled from here on gives back what it is granted
                 self.held_bytes += size
+            await cancel(taking, gone)
 
     def hand_out(self, size: int, end: tuple[int, ...]) -> None:
         """A batch of this size that ends there is handed out; what was taken beyond that is given back."""

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.net.budget import Budget
+from mqbridge.net.handed_out import HandedOut
 from tests.patience import PATIENCE_S
 
 
@@ -69,3 +70,26 @@ async def test_free_bytes_are_taken_at_once(size: int) -> None:
     budget = Budget(10)
     await asyncio.wait_for(budget.take(size), PATIENCE_S)
     assert budget.used == size
+
+
+@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("between", range(4))
+async def test_room_that_is_granted_while_its_lane_is_cancelled_twice_is_not_lost(turns: int, between: int) -> None:
+    """A lane that is stopped may be taken away in the next turn of the loop: each of them cancels whatever it waits for."""
+    budget = Budget(10)
+    await budget.take(10)
+    handed_out = HandedOut(budget, asyncio.Event())
+    waiting = asyncio.ensure_future(handed_out.take(4))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    budget.give(10)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    for _ in range(between):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert budget.used == handed_out.held_bytes

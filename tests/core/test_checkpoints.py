@@ -10,6 +10,7 @@ import pytest
 
 from mqbridge.config.load import from_dict
 from mqbridge.delivery.checkpoint import Checkpoints
+from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.run import Gateway
 from mqbridge.message import Partition
@@ -143,3 +144,24 @@ def test_another_process_with_the_same_file_is_named(tmp_path: Path) -> None:
         child.kill()
         child.wait()
     Checkpoints(path)._close()
+
+
+async def test_closing_without_a_deadline_ends_as_all_closing_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mqbridge.adapter.CLOSE_S", 0.2)
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    lock = locked(tmp_path / "state.db")
+    checkpoints.note("r", "g", PARTITION, (7,))
+    closing = spawn(checkpoints.close(), "close")
+    await until(closing.done)
+    lock.close()
+    assert "could not be written before the end" in caplog.text
+
+
+def test_a_state_file_by_another_name_is_the_same_one(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "state.db")
+    lock = StateLock(tmp_path / "state.db")
+    with pytest.raises(ConfigError, match="in use by another gateway"):
+        StateLock(tmp_path / "link.db")
+    lock.release()

@@ -288,7 +288,7 @@ class LaneMachine(RuleBasedStateMachine):
         if not hasattr(self, "task"):
             self.loop.close()
             return
-        self.delivery.stop(self.loop.time())
+        self.loop.call_soon(self.delivery.stop, self.loop.time())
         self.settle()
         with contextlib.suppress(Exception):
             self.loop.run_until_complete(asyncio.wait_for(self.task, PATIENCE_S))
@@ -304,5 +304,5 @@ class LaneMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-LaneMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+LaneMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, derandomize=True)
 TestLane = LaneMachine.TestCase

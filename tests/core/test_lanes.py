@@ -439,3 +439,48 @@ async def test_a_route_stops_while_it_waits_to_join(world: World, monkeypatch: p
         await asyncio.wait_for(joining.wait(), PATIENCE_S)
     assert cut_short.is_set()
     assert named(gateway, "r").error is None
+
+
+@pytest.mark.parametrize("has_letters", [False, True])
+async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_keeps_no_bytes(has_letters: bool) -> None:
+    """Decoding fails where nothing was decoded before: to say which message it is."""
+    readable = has_letters
+
+    def decode() -> list[Message]:
+        if not readable:
+            raise RuntimeError("a bug in decoding")
+        return [Message(b"x", position=(0,))]
+
+    batch = Batch(PARTITION, decode, count=1, size=10, first=(0,), next=(1,), mentions=lambda _: False)
+    lane, outbound, letters = FakeLane(batch), FakeOutbound(native=True), FakeOutbound()
+    dead_letters: Any = DeadLetters("r", letters, "c/dead") if has_letters else None  # type: ignore[arg-type]
+    made = delivery(lane, outbound, dead_letters=dead_letters)
+    task = spawn(made.run(), "delivery", quiet=True)
+    refusal = MessageFailure(0, Failure.REFUSED, "too large")
+    await until(lambda: outbound.sent)
+    outbound.sent[0][2].set_result(Receipt(failures=[refusal]))
+    if has_letters:
+        await until(lambda: letters.sent)
+        readable = False
+        letters.sent[0][2].set_result(Receipt(failures=[refusal]))
+    assert "a bug in decoding" in str(await ended(task))
+    assert [first for first, _ in lane.rejected] == [0]
+    assert made._settings.budget.used == 0
+
+
+async def test_a_lane_that_is_left_behind_while_it_drains_takes_back_what_it_sent() -> None:
+    lane, outbound, withdrawn = FakeLane(keyed(0, 5)), FakeOutbound(), []
+    outbound.withdraw = withdrawn.extend  # type: ignore[method-assign]
+    made = delivery(lane, outbound)
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: outbound.sent)
+    made.stop()
+    await until(lambda: made._draining is not None)
+    task.cancel()
+    await asyncio.wait([task], timeout=15)
+    assert task.cancelled()
+    assert withdrawn == [outbound.sent[0][2]]
+    assert [first for first, _ in lane.rejected] == [0]
+    outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "it was taken back")]))
+    await until(lambda: made._settings.budget.used == 0)
+    assert lane.acknowledged == []

@@ -1,15 +1,21 @@
 """One deadline for everything that stops, whatever hangs; and nothing that passes by itself ends a route."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from mqbridge.adapter import seconds_until
+from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
+from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.inbound import MemoryInbound, MemoryLane
 from mqbridge.memory.adapter.outbound import MemoryOutbound
-from tests.core.world import World, committed, everything, fill, named, put, route, running, until
+from mqbridge.net.tasks import spawn
+from tests.core.world import ADAPTERS, PATIENCE_S, World, committed, everything, fill, named, put, route, running, until
 
 SOON = {"refresh": "100ms"}
 
@@ -53,6 +59,92 @@ async def test_stopping_with_a_target_that_is_away_takes_as_long_as_is_configure
         await until(lambda: named(gateway, "r").in_flight)
     assert committed(world.a, "g-r") == 20
     assert everything(world.b, "t") == list(range(20)), "what was not on its way is taken back"
+
+
+@pytest.mark.parametrize("what", ["connect", "describe", "outbound"])
+async def test_a_stop_before_anything_runs_ends_by_the_deadline(
+    world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world.a, "t", 1, 20)
+    world.b.create("t", 1)
+    began = asyncio.Event()
+
+    async def hangs(*_: Any) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(MemoryCluster, what, hangs)
+    monkeypatch.setattr(MemoryCluster, "close", hang)
+    config = world.config(route("r", "a/t", "b/t"), shutdown_timeout="200ms")
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
+    task = spawn(gateway.run(), "gateway", quiet=True)
+    await began.wait()
+    gateway.stop()
+    await asyncio.wait_for(task, PATIENCE_S)
+
+
+async def test_a_stop_while_targets_are_opened_does_not_wait_longer_for_those_that_are_open(
+    world: World, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world.a, "t", 1, 20)
+    began, real = asyncio.Event(), MemoryCluster.outbound
+    opened: list[Any] = []
+
+    async def second_hangs(self: MemoryCluster, spec: Any) -> Any:
+        if not opened:
+            opened.append(await real(self, spec))
+            return opened[0]
+        began.set()
+        return await asyncio.Event().wait()
+
+    async def closes_at_its_deadline(_: Any, deadline: float | None = None) -> None:
+        await asyncio.sleep(seconds_until(deadline))
+
+    monkeypatch.setattr(MemoryCluster, "outbound", second_hangs)
+    monkeypatch.setattr(MemoryOutbound, "close", closes_at_its_deadline)
+    config = world.config(route("r", "a/t", "b/t", "c/t"), shutdown_timeout="200ms")
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
+    task = spawn(gateway.run(), "gateway", quiet=True)
+    await began.wait()
+    gateway.stop()
+    await asyncio.wait_for(task, PATIENCE_S)
+
+
+async def test_a_stop_while_a_reload_waits_for_a_cluster_still_drains(
+    world: World, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was reached for the new configuration is closed by the deadline of all, and nothing waits for that."""
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), shutdown_timeout="1s")
+    file = tmp_path / "mqbridge.yaml"
+    file.write_text(yaml.safe_dump(config))
+    reached, closing, real_close = asyncio.Event(), asyncio.Event(), MemoryCluster.close
+
+    async def hangs(*_: Any) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    async def closes_at_its_deadline(self: MemoryCluster, deadline: float | None = None) -> None:
+        if self.name == "d":
+            closing.set()
+            await asyncio.sleep(seconds_until(deadline))
+        await real_close(self, deadline)
+
+    async with running(config, file) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        world.b.faults.hold_receipts = True
+        put(world.a, "t", 0, b"20")
+        await until(lambda: world.b.held)
+        monkeypatch.setattr(MemoryCluster, "connect", hangs)
+        monkeypatch.setattr(MemoryCluster, "close", closes_at_its_deadline)
+        config["clusters"]["d"] = config["clusters"]["c"]
+        file.write_text(yaml.safe_dump(config))
+        gateway.reloader.request()
+        await reached.wait()
+        gateway.stop()
+        await closing.wait()
+        world.b.release_receipts()
+    assert committed(world.a, "g-r") == 21
 
 
 async def test_a_join_that_fails_once_is_tried_again(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:

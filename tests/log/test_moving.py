@@ -2,13 +2,17 @@
 
 import asyncio
 import sqlite3
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from mqbridge.adapter import InboundSpec, OutboundSpec, Start
-from mqbridge.errors import Failure
+from mqbridge.adapter import Inbound, InboundSpec, OutboundSpec, Start
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.adapter.inbound import LogInbound
+from mqbridge.log.adapter.lane import LogLane
 from mqbridge.log.store import schema
 from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel
@@ -156,3 +160,56 @@ async def test_lanes_that_wait_for_room_end_when_they_are_taken_away(open_log: O
         with pytest.raises(Exception, match="belongs to another member"):
             await again
     assert inbound._room.used == 0  # type: ignore[attr-defined]
+
+
+async def test_a_heartbeat_that_had_to_wait_takes_nothing_from_who_renewed_meanwhile(open_log: OpenLog) -> None:
+    """Another process may renew itself between the time at which a heartbeat is asked for and its transaction."""
+    first, second = await open_log(lease="3600s"), await open_log(lease="3600s")
+    await first.create("t", 2)
+    slow = await first.inbound(InboundSpec(("t",), "g"))
+    quick, lane = await lane_of_two(slow, second)
+    busy = threading.Event()
+    assert first.store._writer is not None
+    first.store._writer[0].submit(busy.wait)
+    waiting = asyncio.ensure_future(slow._balance())  # type: ignore[attr-defined]
+    try:
+        await asyncio.sleep(0.02)
+        await quick._balance()
+    finally:
+        busy.set()
+    await waiting
+    await quick._balance()
+    assert not lane.revoked.is_set()
+    assert len(slow._held) == len(quick._held) == 1  # type: ignore[attr-defined]
+    await slow.close()
+    await quick.close()
+
+
+async def test_a_group_is_not_moved_beneath_a_member_that_renewed_while_the_move_waited(open_log: OpenLog) -> None:
+    first, second = await open_log(lease="3600s"), await open_log(lease="3600s")
+    await first.create("t", 1)
+    inbound, _ = await lane_of(second)
+    busy = threading.Event()
+    assert first.store._writer is not None
+    first.store._writer[0].submit(busy.wait)
+    moving = asyncio.ensure_future(first.operations.move("t", "g", {"0": (0,)}))
+    try:
+        await asyncio.sleep(0.02)
+        await inbound._balance()
+    finally:
+        busy.set()
+    with pytest.raises(ClusterError, match="is being consumed by"):
+        await moving
+    await inbound.close()
+
+
+async def lane_of_two(slow: Inbound, second: LogCluster) -> tuple[LogInbound, LogLane]:
+    """The one lane of a second member, once the first has given it up."""
+    joining = asyncio.ensure_future(lane_of(second))
+    async with asyncio.timeout(20):
+        while not joining.done():
+            await slow._balance()  # type: ignore[attr-defined]
+            for inbound in second.store.nudges.get("g", ()):
+                inbound.set()
+            await asyncio.sleep(0.01)
+    return await joining

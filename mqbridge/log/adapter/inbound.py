@@ -13,7 +13,7 @@ from mqbridge.adapter import InboundSpec, seconds_until
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.lane import LogLane
 from mqbridge.log.store import groups
-from mqbridge.log.store.database import Store, clock_ms
+from mqbridge.log.store.database import Store
 from mqbridge.log.store.groups import Balance, Membership
 from mqbridge.message import Partition
 from mqbridge.net.budget import Budget
@@ -103,7 +103,7 @@ class LogInbound:
 
     async def _balance(self) -> None:
         held = {partition: lane.acknowledged for partition, lane in self._held.items()}
-        self._apply(await self._store.write(groups.heartbeat, self._me, held, clock_ms()))
+        self._apply(await self._store.write(groups.heartbeat, self._me, held))
 
     def _apply(self, balance: Balance) -> None:
         for partition in balance.lost:

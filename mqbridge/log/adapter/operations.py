@@ -48,13 +48,13 @@ class LogOperations:
     async def members(self, topic: str, group: str) -> list[Member]:
         """The living members, of this process and others, with their leases."""
         await self._topics.existing(topic)
-        return await self._store.read(find_members, topic, group, clock_ms())
+        return await self._store.read(find_members, topic, group)
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Set the group's offsets."""
         await self._topics.existing(topic)
         offsets = {name: position[0] for name, position in positions.items()}
-        await self._store.write(move_group, topic, group, offsets, clock_ms())
+        await self._store.write(move_group, topic, group, offsets)
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """By the time of appending."""
@@ -84,11 +84,11 @@ class LogOperations:
         return group_warnings(topic, group, kept, committed, bounds, late)
 
 
-def find_members(connection: sqlite3.Connection, topic: str, group: str, now_ms: int) -> list[Member]:
+def find_members(connection: sqlite3.Connection, topic: str, group: str) -> list[Member]:
     """The living members of a group with the partitions of the topic that each has leased."""
     who = f"m.grp = ?1 AND t.name = ?3 AND {groups.IS_ALIVE}"
     query = f"SELECT m.id FROM member m JOIN topic t ON t.id = m.topic WHERE {who} ORDER BY m.id"  # noqa: S608 - all of it is ours
-    alive = connection.execute(query, (group, now_ms, topic)).fetchall()
+    alive = connection.execute(query, (group, clock_ms(), topic)).fetchall()
     leases = connection.execute(
         "SELECT l.owner, p.number FROM lease l JOIN partition p ON p.id = l.partition JOIN topic t ON t.id = p.topic"
         " WHERE l.grp = ? AND t.name = ? ORDER BY p.number",
@@ -97,18 +97,18 @@ def find_members(connection: sqlite3.Connection, topic: str, group: str, now_ms:
     return [Member(one, "", tuple(str(number) for owner, number in leases if owner == one)) for (one,) in alive]
 
 
-def move_group(connection: sqlite3.Connection, topic: str, group: str, offsets: Mapping[str, int], now_ms: int) -> None:
+def move_group(connection: sqlite3.Connection, topic: str, group: str, offsets: Mapping[str, int]) -> None:
     """Set the group's offsets by partition name. Raises ClusterError while it has members: they would commit over it.
 
     A member that slept through its lease loses it here, or it would still commit when it wakes.
     """
-    if present := find_members(connection, topic, group, now_ms):
+    if present := find_members(connection, topic, group):
         names = ", ".join(member.id for member in present)
         raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
     ids = {str(row.number): row.id for row in topics.partitions(connection, topic)}
     if unknown := offsets.keys() - ids.keys():
         raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
-    groups.drop_dead(connection, group, now_ms)
+    groups.drop_dead(connection, group, clock_ms())
     connection.executemany(
         "INSERT OR REPLACE INTO position VALUES (?, ?, ?)", [(group, ids[name], offset) for name, offset in offsets.items()]
     )

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from mqbridge.adapter import Start
 from mqbridge.log.store import topics as topic_rows
+from mqbridge.log.store.database import clock_ms
 from mqbridge.log.store.topics import PartitionRow
 
 IS_ALIVE = "renewed_ms <= ?2 AND renewed_ms + lease_ms >= ?2"
-"""Whether a member lives, at a time of `clock_ms`. What was renewed later than now was renewed before the machine was started."""
+"""Whether a member lives, at a time of `clock_ms` that is taken when nobody can renew any more before this is judged. What was
+renewed later than that was renewed before the machine was started."""
 
 
 class Membership(NamedTuple):
@@ -39,9 +41,12 @@ class Balance:
     """Somebody else may now get something: they should look."""
 
 
-def heartbeat(connection: sqlite3.Connection, me: Membership, held: Mapping[int, int | None], now_ms: int) -> Balance:
-    """Renew this member, drop dead ones, take and give back partitions. `held` maps what we hold to its acknowledged offset."""
-    balance = Balance()
+def heartbeat(connection: sqlite3.Connection, me: Membership, held: Mapping[int, int | None]) -> Balance:
+    """Renew this member, drop dead ones, take and give back partitions. `held` maps what we hold to its acknowledged offset.
+
+    The time is that of the transaction: who renewed while we waited for it would look like a member of the future, and so dead.
+    """
+    balance, now_ms = Balance(), clock_ms()
     rows = {topic: topic_rows.partitions(connection, topic) for topic in me.topics}
     topic_ids = _topic_ids(connection, me.topics)
     if _renew(connection, me, topic_ids.values(), now_ms):
