@@ -202,7 +202,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(soon=st.booleans())
     def it_is_stopped(self, soon: bool) -> None:
-        self.delivery.stop(self.loop.time() + (0 if soon else 3600))
+        self.loop.call_soon(self.delivery.stop, self.loop.time() + (0 if soon else 3600))
         self.settle()
 
     @rule()
