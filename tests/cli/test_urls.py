@@ -1,6 +1,7 @@
 """Clusters that are named by a URL on the command line."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -123,15 +124,23 @@ def test_something_else_at_the_port_is_told(system: str, answer: bytes, invoke: 
     (port,) = free_ports(1)
 
     def serve(loop: asyncio.AbstractEventLoop) -> None:
-        async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1 << 16)  # all of it: what is left unread would reset the connection
-            writer.write(answer)
-            writer.close()
+        talks: set[asyncio.Task[None]] = set()
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError):
+                await reader.read(1 << 16)  # all of it: what is left unread would reset the connection
+                writer.write(answer)
+                writer.close()
+                await writer.wait_closed()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            talks.add(asyncio.ensure_future(talk(reader, writer)))
 
         async def main() -> None:
-            async with await asyncio.start_server(answered, "127.0.0.1", port):
+            async with await asyncio.start_server(accept, "127.0.0.1", port):
                 started.set()
                 await stop.wait()
+                await asyncio.gather(*talks)
 
         loop.run_until_complete(main())
 

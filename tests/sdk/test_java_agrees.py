@@ -133,7 +133,7 @@ async def test_java_reads_from_pulsar_what_we_wrote(pulsar: Pulsar) -> None:
     [("NONE", True), ("NONE", False), ("LZ4", True), ("ZLIB", True), ("ZSTD", False), ("SNAPPY", True)],
 )
 async def test_we_read_what_java_wrote_to_pulsar(pulsar: Pulsar, compression: str, batching: bool) -> None:
-    topic = pulsar.create_topic(f"sdk-{time.time_ns()}", 1)
+    topic = pulsar.keep(pulsar.create_topic(f"sdk-{time.time_ns()}", 1))
     sent = await run_java(
         "PulsarProduce",
         url=pulsar.service_url,
