@@ -49,7 +49,7 @@ class Group:
     """A topic, its group, the members that run, and what Java consumed."""
 
     def __init__(self, rocket: Side, pulsar: Side, client: RocketmqClient, topic: str, group: str, folder: Path) -> None:
-        self.topic, self.group, self.target = topic, group, pulsar.keep(pulsar.take_topic(QUEUES))
+        self.topic, self.group, self.target = topic, group, pulsar.take_topic(QUEUES)
         self.config = config(rocket, topic, group, (pulsar, self.target))
         self.gateway: GatewayProcess | None = None
         self.javas: dict[str, JavaProgram] = {}
