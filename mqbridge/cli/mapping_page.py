@@ -6,12 +6,12 @@ python -m mqbridge.cli.mapping_page --write
 What stands outside of the two marks is written by people and kept.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.config.generated_page import check_or_write
 from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message
 
@@ -74,18 +74,7 @@ def page(text: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Check or write the page; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m mqbridge.cli.mapping_page", description=__doc__)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--check", action="store_true", help="exit 1 when the page is not current")
-    what.add_argument("--write", action="store_true", help="write the page")
-    text = PAGE.read_text(encoding="utf-8")
-    if parser.parse_args(arguments).write:
-        PAGE.write_text(page(text), encoding="utf-8")
-        return 0
-    if text == page(text):
-        return 0
-    print(f"{PAGE} is not current: run python -m mqbridge.cli.mapping_page --write", file=sys.stderr)
-    return 1
+    return check_or_write("mqbridge.cli.mapping_page", PAGE, page(PAGE.read_text(encoding="utf-8")), arguments)
 
 
 if __name__ == "__main__":

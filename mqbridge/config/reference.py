@@ -4,7 +4,6 @@ python -m mqbridge.config.reference --check     exits 1 when the file is not cur
 python -m mqbridge.config.reference --write
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.config.generated_page import check_or_write
 from mqbridge.config.schema import Schema, described
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -185,17 +185,7 @@ def _word(value: Schema) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Check or write the page; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m mqbridge.config.reference", description=__doc__)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--check", action="store_true", help="exit 1 when the page is not current")
-    what.add_argument("--write", action="store_true", help="write the page")
-    if parser.parse_args(arguments).write:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
-    if not current:
-        print(f"{PAGE} is not current: run python -m mqbridge.config.reference --write", file=sys.stderr)
-    return 0 if current else 1
+    return check_or_write("mqbridge.config.reference", PAGE, page(), arguments)
 
 
 if __name__ == "__main__":

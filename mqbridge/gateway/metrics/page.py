@@ -4,10 +4,10 @@ python -m mqbridge.gateway.metrics.page --check     exits 1 when the file is not
 python -m mqbridge.gateway.metrics.page --write
 """
 
-import argparse
 import sys
 from pathlib import Path
 
+from mqbridge.config.generated_page import check_or_write
 from mqbridge.delivery.counters import BUCKETS_S
 from mqbridge.gateway.health import STUCK_S
 from mqbridge.gateway.lag import EVERY_S
@@ -83,17 +83,7 @@ def page() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Check or write the page; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m mqbridge.gateway.metrics.page", description=__doc__)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--check", action="store_true", help="exit 1 when the page is not current")
-    what.add_argument("--write", action="store_true", help="write the page")
-    if parser.parse_args(arguments).write:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
-    if not current:
-        print(f"{PAGE} is not current: run python -m mqbridge.gateway.metrics.page --write", file=sys.stderr)
-    return 0 if current else 1
+    return check_or_write("mqbridge.gateway.metrics.page", PAGE, page(), arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,22 @@
+"""The command of a page in docs/ that is written from the code: `--check` or `--write`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def check_or_write(module: str, path: Path, wanted: str, arguments: Sequence[str] | None = None) -> int:
+    """Hold the file to what the module makes of the code, or write that; the exit code, 1 when the file is not current."""
+    command = f"python -m {module}"
+    parser = argparse.ArgumentParser(prog=command, description=f"{path.name}, which is written from the code.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--check", action="store_true", help="exit 1 when the page is not current")
+    what.add_argument("--write", action="store_true", help="write the page")
+    if parser.parse_args(arguments).write:
+        path.write_text(wanted, encoding="utf-8")
+        return 0
+    if path.is_file() and path.read_text(encoding="utf-8") == wanted:
+        return 0
+    print(f"{path} is not current: run {command} --write", file=sys.stderr)
+    return 1
