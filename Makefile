@@ -53,7 +53,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	@echo "==> all checks passed"
 
-test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (about a quarter of an hour, the first time more)
+test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (15 to 25 minutes, the first time more)
 	@sh tests/prerequisites.sh
 	@echo "==> fetching the real servers (once; kept in the cache)"
 	@$(BIN)/python -m tests.kit.clusters fetch
@@ -62,7 +62,7 @@ test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (abou
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not (long or thorough)"
 	@echo "==> all tests passed. Next: make quickstart, or make test-thorough (more of the same), make test-long (the full-size runs), make bench"
 
-test-fast: $(VENV)/.dev ## what needs no Java: two or three minutes
+test-fast: $(VENV)/.dev ## what needs no Java: three or four minutes
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not ($(CLUSTER_TESTS) or long or thorough)"
 
 test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, second brokers, examples, mixed groups with Java (seven minutes)
