@@ -105,7 +105,7 @@ def delivery(
 
 
 async def ended(task: "asyncio.Task[None]") -> BaseException | None:
-    await asyncio.wait([task], timeout=15)
+    await asyncio.wait([task], timeout=PATIENCE_S)
     assert task.done()
     return task.exception()
 
@@ -221,6 +221,19 @@ async def test_what_fails_in_an_acknowledgement_ends_the_lane() -> None:
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt())
     assert "the disk is gone" in str(await ended(task))
+
+
+async def test_what_fails_in_noting_progress_ends_the_lane_and_keeps_no_bytes() -> None:
+    def broken(_: Batch) -> None:
+        raise RuntimeError("the disk is gone")
+
+    lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
+    made = delivery(lane, outbound, on_progress=broken)
+    task = spawn(made.run(), "delivery", quiet=True)
+    await until(lambda: outbound.sent)
+    outbound.sent[0][2].set_result(Receipt())
+    assert "the disk is gone" in str(await ended(task))
+    assert (made.in_flight, made._settings.budget.used) == (0, 0)
 
 
 async def test_a_batch_that_cannot_be_decoded_is_not_acknowledged() -> None:
@@ -477,7 +490,7 @@ async def test_a_lane_that_is_left_behind_while_it_drains_takes_back_what_it_sen
     made.stop()
     await until(lambda: made._draining is not None)
     task.cancel()
-    await asyncio.wait([task], timeout=15)
+    await asyncio.wait([task], timeout=PATIENCE_S)
     assert task.cancelled()
     assert withdrawn == [outbound.sent[0][2]]
     assert [first for first, _ in lane.rejected] == [0]
