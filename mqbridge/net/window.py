@@ -1,4 +1,8 @@
-"""How many requests, and how many bytes of them, may be on the way at once; those who find it full are woken in turn."""
+"""How many requests, and how many bytes of them, may be on the way at once; those who find it full are woken in turn.
+
+Who waits has its turn before newcomers, and keeps it until there is room: a large request would wait for ever behind small ones.
+Somebody waits only while requests are on the way, so each answer, by `give`, moves the line.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,12 +11,14 @@ from collections.abc import Callable
 class SendWindow:
     """Counts requests and their bytes."""
 
-    __slots__ = ("_bytes", "_max_bytes", "_max_sends", "_sends", "_waiting")
+    __slots__ = ("_bytes", "_max_bytes", "_max_sends", "_sends", "_waiting", "_woken")
 
     def __init__(self, max_sends: int, max_bytes: int) -> None:
         self._max_sends, self._max_bytes = max_sends, max_bytes
         self._sends = self._bytes = 0
         self._waiting: deque[Callable[[], None]] = deque()
+        self._woken: Callable[[], None] | None = None
+        """Whose turn it is just now."""
 
     @property
     def sends(self) -> int:
@@ -21,7 +27,8 @@ class SendWindow:
 
     def take(self, size: int, wake: Callable[[], None]) -> bool:
         """Reserve a request of `size` bytes; when there is no room `wake` is called as soon as there may be."""
-        if self._sends and (self._sends >= self._max_sends or self._bytes + size > self._max_bytes):
+        passes_by = self._waiting and wake != self._woken
+        if passes_by or (self._sends and (self._sends >= self._max_sends or self._bytes + size > self._max_bytes)):
             if wake not in self._waiting:
                 self._waiting.append(wake)
             return False
@@ -33,7 +40,12 @@ class SendWindow:
         """Requests that are answered or given up, and the bytes of all of them."""
         self._sends -= sends
         self._bytes -= size
-        for _ in range(len(self._waiting)):
-            if self._sends >= self._max_sends:
-                return
-            self._waiting.popleft()()
+        woken = self._woken  # by whom we are called, where a request is given up in its turn
+        while self._waiting and self._sends < self._max_sends:
+            before = self._sends
+            self._woken = head = self._waiting.popleft()
+            head()
+            if self._sends <= before and self._waiting and self._waiting[-1] == head:
+                self._waiting.rotate(1)
+                break
+        self._woken = woken
