@@ -477,13 +477,17 @@ class GroupLife(RuleBasedStateMachine):
         await asyncio.gather(*(one.end() for one in self.members))
 
 
-# The same runs each time: what a random run finds now and then is looked into by raising `max_examples` without `derandomize`.
-GroupLife.TestCase.settings = settings(
-    max_examples=60,
-    derandomize=True,
+class AnyGroupLife(GroupLife):
+    """Other runs each time."""
+
+
+LIFE = settings(
     stateful_step_count=20,
     suppress_health_check=[HealthCheck.too_slow],
     deadline=None,
     phases=[Phase.generate],
 )
+GroupLife.TestCase.settings = settings(LIFE, max_examples=60, derandomize=True)
+AnyGroupLife.TestCase.settings = settings(LIFE, max_examples=600)
 TestGroupLife = GroupLife.TestCase
+TestAnyGroupLife = pytest.mark.thorough(AnyGroupLife.TestCase)
