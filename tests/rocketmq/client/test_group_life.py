@@ -389,13 +389,17 @@ class GroupLife(RuleBasedStateMachine):
         if luck == 0:
             self.do(self.world.lose_connections, seconds)
 
-    @rule(number=st.integers(0, 1), share=st.floats(0, 1), luck=LUCK, seconds=MOMENTS)
-    def reset_from_outside(self, number: int, share: float, luck: int, seconds: float) -> None:
-        """The broker's command: one pull is told where to go on."""
+    @rule(number=st.integers(0, 1), share=st.floats(0, 1), luck=LUCK, released=st.booleans(), seconds=MOMENTS)
+    def reset_from_outside(self, number: int, share: float, luck: int, released: bool, seconds: float) -> None:
+        """The broker's command: one pull is told where to go on. The queue may be given back before that is heard."""
         if luck < 2:
             queue = QUEUES[number]
             offset = int(self.world.groups.log(*queue).end * share)
-            self.do(lambda: self.world.reset(queue, offset), seconds)
+            self.do(lambda: self.world.reset(queue, offset), 0.0)
+            for stream in self.streams():
+                if released and stream.queue == queue:
+                    self.begin(stream.release())
+            self.moment(seconds)
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 25.0]))
     def time_passes(self, seconds: float) -> None:
