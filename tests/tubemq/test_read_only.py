@@ -1,4 +1,4 @@
-"""Partitions that consumers are told of and producers are not: their Broker serves subscribers of the topic, and no publishers."""
+"""Partitions that consumers are told of and producers are not: their Broker serves subscribers of the topic, not publishers."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -135,7 +135,7 @@ class TubeMQ:
         """First and next offset, the same for partitions of one store. Without `admin_url` Brokers say it to a reader."""
         partitions = (await self._view.topic(topic)).readable
         if self._admin is None:
-            ranges = await asyncio.gather(*(self._readers.range_of(ref) for ref in partitions.values()))
+            ranges = await self._readers.ranges_of(partitions.values())
             return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(partitions, ranges, strict=True)}
         stored = await self._admin.stored(topic)
         known = dict.fromkeys(partitions, Bounds((0, 0), (0, 0)))

@@ -284,7 +284,10 @@ class Model:
             return refusal(method, fault)
         if isinstance(fault, Exception):
             return fault
-        data = handler(request).SerializeToString()
+        try:
+            data = handler(request).SerializeToString()
+        except (ConnectionLost, RequestTimeout) as error:
+            return error
         if fault == "after":
             return ConnectionLost("cut before the answer arrived")
         return RequestTimeout("silence") if fault == "silent" else data
