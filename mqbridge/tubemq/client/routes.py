@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
@@ -96,6 +96,7 @@ class Routes:
         self._task: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
+        self._closed = False
 
     async def start(self) -> None:
         """Register with the Master. Raises ClusterError after five tries."""
@@ -105,7 +106,8 @@ class Routes:
         self._task = spawn(self._heartbeats(), f"tubemq producer {self.client_id}")
 
     async def close(self) -> None:
-        """Tell the Master that this producer goes."""
+        """Tell the Master that this producer goes. Whoever waits for a refresh has an error instead."""
+        self._closed = True
         await cancel(self._task, self._refreshing)
         try:
             request = CloseRequestP2M(clientId=self.client_id, authInfo=self.masters.certificate())
@@ -148,12 +150,22 @@ class Routes:
     async def refresh(self) -> None:
         """Bring all routes up to date now; all who ask at once share one question, its answer or its error.
 
-        It goes on when whoever asked gives up waiting. Raises ClusterError.
+        It goes on when whoever asked gives up waiting. Raises ClusterError, also when this producer is closed.
         """
+        if self._closed:
+            raise self._was_closed()
         if self._refreshing is None:
             self._refreshing = spawn(self._refresh(), f"tubemq routes of {self.client_id}", quiet=True)
             self._refreshing.add_done_callback(self._refreshed)
-        await asyncio.shield(self._refreshing)
+        try:
+            await asyncio.shield(self._refreshing)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise self._was_closed() from None
+
+    def _was_closed(self) -> ClusterError:
+        return ClusterError(f"producer {self.client_id} is closed: it asks the Master nothing more", Failure.FATAL)
 
     async def _refresh(self) -> None:
         if self._topics:
