@@ -60,6 +60,25 @@ async def test_a_cluster_that_comes_late_starts_its_routes(world: World, caplog:
         assert "cluster b can be reached again after" in caplog.text
 
 
+async def test_a_bug_while_connecting_does_not_end_the_attempts(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(world.a, "t", 1, 5)
+    connect, outcomes = MemoryCluster.connect, [ValueError("a bug"), Unreachable("not yet")]
+
+    async def buggy(self: MemoryCluster) -> None:
+        if self.name == "b" and outcomes:
+            raise outcomes.pop()
+        await connect(self)
+
+    monkeypatch.setattr(MemoryCluster, "connect", buggy)
+    monkeypatch.setattr("mqbridge.gateway.clusters.REACH_FIRST_S", 0.2)
+    async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
+        await until(lambda: gateway.routes and "ValueError('a bug')" in str(named(gateway, "r").trouble))
+        await until(lambda: everything(world.b, "t") == list(range(5)))
+    assert "cluster b: connecting failed unexpectedly" in caplog.text
+
+
 async def test_it_is_not_ready_while_it_waits(world: World) -> None:
     fill(world.a, "t", 2, 40)
     world.a.disconnect()
