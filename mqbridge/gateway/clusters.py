@@ -12,11 +12,12 @@ from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.closing import close_by, no_deadline
 from mqbridge.gateway.plan import helps_to_retry
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import MOST_PAUSE_S
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
 
-REACH_FIRST_S, REACH_MOST_S = 1.0, 15.0
+REACH_FIRST_S, REACH_MOST_S = 1.0, MOST_PAUSE_S
 """Pauses between attempts to reach a cluster at the start."""
 
 SETTLE_S = 60.0

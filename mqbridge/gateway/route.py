@@ -28,7 +28,7 @@ from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.budget import Budget
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import MOST_PAUSE_S, level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import make_filter
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 ASSIGNMENT_PATIENCE_S = 60.0
 """Partitions that a route was not given for so long are with others; until then it is not idle. Groups settle in a third."""
 
-REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, 15.0, 60.0
+REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, MOST_PAUSE_S, 60.0
 """Pauses between sessions that fail; a session that lasted so long begins with the shortest again."""
 
 LOOP_LOG_EVERY_S = 60.0

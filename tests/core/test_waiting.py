@@ -55,7 +55,7 @@ async def test_a_cluster_that_comes_late_starts_its_routes(world: World, caplog:
         await until(lambda: everything(world.b, "t") == list(range(40)))
         assert late.trouble is None
         assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "cluster b" in r.getMessage()] == [
-            "cluster b cannot be reached, trying again until it can: memory cluster 'b' is disconnected"
+            "cluster b cannot be reached, trying again with pauses of up to 15 s: memory cluster 'b' is disconnected"
         ]
         assert "cluster b can be reached again after" in caplog.text
 
