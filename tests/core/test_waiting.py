@@ -251,7 +251,7 @@ async def test_nobody_waits_for_a_topic_that_no_late_route_makes(world: World) -
         route("second", "b/u", "c/v"),
         route("behind", "a/t", "b/u"),
     )
-    with pytest.raises(ClusterError, match="route 'second': the topic 'u' does not exist in cluster 'b'$"):
+    with pytest.raises(ClusterError, match=r"route 'second': the topic 'u' does not exist in cluster 'b'$"):
         await Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run()
 
 
