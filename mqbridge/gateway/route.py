@@ -8,7 +8,7 @@ open outbounds do not see, drains its session and begins the next; what that nee
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from mqbridge.adapter import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
@@ -28,7 +28,7 @@ from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.budget import Budget
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import MOST_PAUSE_S, level_of
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routing.filters import make_filter
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 ASSIGNMENT_PATIENCE_S = 60.0
 """Partitions that a route was not given for so long are with others; until then it is not idle. Groups settle in a third."""
 
-REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, 15.0, 60.0
+REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, MOST_PAUSE_S, 60.0
 """Pauses between sessions that fail; a session that lasted so long begins with the shortest again."""
 
 LOOP_LOG_EVERY_S = 60.0
@@ -60,6 +60,7 @@ class Route:
         drain_s: float,
         counters: Counters | None = None,
         reached: Callable[[], Awaitable[float]] = at_once,
+        late: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
         self.name = config.name
         self.config = config
@@ -71,7 +72,7 @@ class Route:
         """Why it has no session just now; it is going to begin another one."""
         self.sessions = 0
         """How many were begun."""
-        self._reached = reached
+        self._reached, self._late = reached, late
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
@@ -100,6 +101,11 @@ class Route:
     def stopped(self) -> Mapping[Partition, str]:
         """Partitions that are not read, and why."""
         return {} if self._session is None else self._session.stopped
+
+    @property
+    def is_late(self) -> bool:
+        """Not open yet: what it is to make may be missing."""
+        return not (self._ends.is_open or self._ended.is_set())
 
     @property
     def targets(self) -> dict[str, dict[str, int]]:
@@ -297,7 +303,7 @@ class Route:
         return await self._ends.warnings()  # of the topics that there are by now
 
     def _make_ends(self) -> Ends:
-        return Ends(self.config, self._clusters, self._looped)
+        return Ends(self.config, self._clusters, self._looped, self._late)
 
     def _lane_settings(self) -> LaneSettings:
         delivery, source = self.config.delivery, self.config.source

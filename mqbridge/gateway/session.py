@@ -204,8 +204,9 @@ class Session:
         while self._ends.unplaced(partition) is not None:  # noqa: ASYNC110 - nobody tells of a number that has grown
             await asyncio.sleep(PLACE_CHECK_S)
         log.info("route %s: %s goes on: its target has grown", self._config.name, partition)
-        self._show_moving(delivery)
-        self.deliveries[partition] = delivery
+        if self._stopped.get(partition) is delivery:  # else it was taken away meanwhile, and may be ours again by now
+            self._show_moving(delivery)
+            self.deliveries[partition] = delivery
 
     def _fail(self, error: Exception) -> None:
         self._failed(error)
