@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.tubemq.client import line
+from mqbridge.tubemq.client import line_connection
 from mqbridge.tubemq.client import master as master_module
 from mqbridge.tubemq.client.master import MAX_TOPICS, shown
 from mqbridge.tubemq.client.producer import Producer
@@ -138,7 +138,7 @@ async def test_a_line_goes_on_when_the_routes_are_closed_while_it_asks(
 ) -> None:
     """It would wait for ever: the refresh that it shares was cancelled, and with it what was to send again."""
     hurry(monkeypatch)
-    monkeypatch.setattr(line, "MASTER_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(line_connection, "MASTER_PATIENCE_S", PATIENCE_S)
     master.topics = {"t": 1}
     broker = FakeBroker(ConnectionLost("gone"))
     sessions = SimpleNamespace(connectivity=Connectivity("fake"), to=lambda *_: broker)
