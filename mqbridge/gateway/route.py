@@ -321,9 +321,9 @@ class Route:
             on_progress=self._note if self._checkpoints is not None else None,
         )
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self, batch: Batch, is_ours: bool) -> None:
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
-        self._checkpoints.note(self.name, self.config.source.group, batch.partition, batch.next)
+        self._checkpoints.note(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_ours)
 
     def _filtered(self, count: int) -> None:
         self.counters.filtered += count
