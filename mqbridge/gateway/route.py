@@ -8,7 +8,7 @@ open outbounds do not see, drains its session and begins the next; what that nee
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from mqbridge.adapter import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
@@ -20,7 +20,7 @@ from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import TargetProgress
 from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.cautions import Cautions
-from mqbridge.gateway.closing import close_by
+from mqbridge.gateway.closing import cancel_by, close_by
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.gateway.plan import Plan, helps_to_retry
@@ -28,8 +28,8 @@ from mqbridge.gateway.session import Session
 from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.budget import Budget
-from mqbridge.net.connectivity import level_of
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.connectivity import MOST_PAUSE_S, level_of
+from mqbridge.net.tasks import spawn
 from mqbridge.routing.filters import make_filter
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 ASSIGNMENT_PATIENCE_S = 60.0
 """Partitions that a route was not given for so long are with others; until then it is not idle. Groups settle in a third."""
 
-REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, 15.0, 60.0
+REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, MOST_PAUSE_S, 60.0
 """Pauses between sessions that fail; a session that lasted so long begins with the shortest again."""
 
 LOOP_LOG_EVERY_S = 60.0
@@ -60,6 +60,7 @@ class Route:
         drain_s: float,
         counters: Counters | None = None,
         reached: Callable[[], Awaitable[float]] = at_once,
+        late: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
         self.name = config.name
         self.config = config
@@ -71,7 +72,7 @@ class Route:
         """Why it has no session just now; it is going to begin another one."""
         self.sessions = 0
         """How many were begun."""
-        self._reached = reached
+        self._reached, self._late = reached, late
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
@@ -100,6 +101,11 @@ class Route:
     def stopped(self) -> Mapping[Partition, str]:
         """Partitions that are not read, and why."""
         return {} if self._session is None else self._session.stopped
+
+    @property
+    def is_late(self) -> bool:
+        """Not open yet: what it is to make may be missing."""
+        return not (self._ends.is_open or self._ended.is_set())
 
     @property
     def targets(self) -> dict[str, dict[str, int]]:
@@ -133,11 +139,11 @@ class Route:
         return max((now - d.oldest_at for d in self.deliveries.values() if d.oldest_at is not None), default=0.0)
 
     def idle_for(self, now: float) -> float:
-        """Seconds since anything came; 0 while something is in flight or not caught up, or partitions are not assigned yet."""
+        """Seconds since anything came; 0 while it joins, something is in flight or not caught up, or not all is assigned yet."""
         if self.error is not None:
             return float("inf")
         session = self._session
-        if session is None:
+        if session is None or not session.joined:
             return 0.0
         busy = self.in_flight or not all(delivery.lane.caught_up for delivery in session.deliveries.values())
         waiting = session.held < self._ends.source_partitions and now - session.changed_at < ASSIGNMENT_PATIENCE_S
@@ -146,9 +152,11 @@ class Route:
         return now - max(self.counters.last_batch_at, session.changed_at)
 
     def unassigned_for(self, now: float) -> float:
-        """Seconds for which the session has had no partition; 0 when it has one, or when there is no session."""
+        """Seconds for which a member of the group has had no partition; 0 when it has one, or when there is no session."""
         session = self._session
-        return 0.0 if session is None or session.held or self.trouble is not None else now - session.changed_at
+        if session is None or not session.joined or session.held or self.trouble is not None:
+            return 0.0
+        return now - session.changed_at
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -185,7 +193,7 @@ class Route:
         except Exception as error:  # noqa: BLE001 - even a bug stops this route alone
             self._fail(error)
         finally:
-            await cancel(looking)
+            await cancel_by(self._drained_by(), f"looking at the topics of route {self.name}", looking)
 
     def stop(self, deadline: float | None = None) -> None:
         """Take no more; `run` then drains and returns, by this loop time or within what `drain_within` says."""
@@ -223,8 +231,8 @@ class Route:
         try:
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel(opening, ending)
-        if not opening.cancelled():
+            await cancel_by(self._drained_by(), f"opening of route {self.name}", opening, ending)
+        if opening.done() and not opening.cancelled():
             opening.result()
 
     async def _prepare_reached(self) -> None:
@@ -250,13 +258,14 @@ class Route:
         try:
             await asyncio.wait([running, watching], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            session.stop(self._drained_by())
-            await cancel(watching)
-            ended, _ = await asyncio.wait([running, watching])
+            deadline = self._drained_by()
+            session.stop(deadline)
+            await cancel_by(deadline, f"watch of route {self.name}", watching)
+            await asyncio.wait([running])
             if asyncio.get_running_loop().time() - began > REJOINED_S:
                 self._rejoin.reset()
-        for task in ended:
-            if not task.cancelled():
+        for task in (running, watching):
+            if task.done() and not task.cancelled():
                 task.result()
 
     async def _watch(self, session: Session) -> None:
@@ -297,7 +306,7 @@ class Route:
         return await self._ends.warnings()  # of the topics that there are by now
 
     def _make_ends(self) -> Ends:
-        return Ends(self.config, self._clusters, self._looped)
+        return Ends(self.config, self._clusters, self._looped, self._late)
 
     def _lane_settings(self) -> LaneSettings:
         delivery, source = self.config.delivery, self.config.source
@@ -312,9 +321,9 @@ class Route:
             on_progress=self._note if self._checkpoints is not None else None,
         )
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self, batch: Batch, is_ours: bool) -> None:
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
-        self._checkpoints.note(self.name, self.config.source.group, batch.partition, batch.next)
+        self._checkpoints.note(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_ours)
 
     def _filtered(self, count: int) -> None:
         self.counters.filtered += count
