@@ -196,6 +196,9 @@ class QueueStream:
         if self.state.may(Event.MOVE):
             log.warning("%s: goes on at offset %d instead of %d, %s", self, offset, self.position, why)
             await self._move(offset)
+        elif self.state.reset(offset):
+            log.warning("%s: its last commit is offset %d, %s", self, offset, why)
+            self._release.all_acknowledged()
 
     async def _move(self, offset: int) -> None:
         if self.state.move(offset):
