@@ -217,7 +217,7 @@ class LaneDelivery:
         self.position = batch.next
         self._settings.counters.passed(batch, asyncio.get_running_loop().time())
         if self._settings.on_progress is not None:
-            self._settings.on_progress(batch)
+            self._settings.on_progress(batch, not self.lane.revoked.is_set())
 
     def _ended(self, batch: Batch) -> None:
         self._settings.budget.give(self._cost(batch))

@@ -34,6 +34,17 @@ async def close_by(deadline: float | None, what: str, *closing: Coroutine[Any, A
             task.result()
 
 
+async def cancel_by(deadline: float | None, what: str, *tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel tasks and wait until they are gone; those that are still there soon after the deadline are left behind."""
+    live = [task for task in tasks if task is not None and not task.done()]
+    for task in live:
+        task.cancel()
+    await settle_by(deadline_of(deadline) + GRACE_S, what, *live)
+    for task in live:
+        if task.done() and not task.cancelled():
+            task.exception()  # whoever wants to know asks the task
+
+
 async def settle_by(last: float, what: str, *tasks: "asyncio.Task[Any]") -> None:
     """Wait for tasks until this loop time, then cancel those that are left; raises nothing of theirs."""
     if not tasks:

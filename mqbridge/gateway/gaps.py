@@ -1,7 +1,8 @@
 """Whether a source still holds what follows the position where a route left off.
 
 Asked for each partition when it is assigned, with what the source says then: a partition may have been read by another member
-meanwhile, whose progress only the group's own position shows. Without a checkpoint there is nothing to compare.
+meanwhile, whose progress only the group's own position shows. (A source that moves the group on by itself and drops what it left
+out shows the same, and is not noticed.) Without a checkpoint there is nothing to compare.
 """
 
 import asyncio

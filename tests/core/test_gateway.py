@@ -450,7 +450,7 @@ async def test_a_cluster_that_cannot_be_reached_leaves_nothing_behind(source: Br
 async def test_a_route_that_gets_no_partition_ends_when_idle(
     source: Broker, target: Broker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.ASSIGNMENT_PATIENCE_S", 0.2)
+    monkeypatch.setattr("mqbridge.gateway.route_state.ASSIGNMENT_PATIENCE_S", 0.2)
     source.create("other", 1)
     cluster = ADAPTER.make_cluster("a", ADAPTER.cluster_model(broker=name + "-source"))  # type: ignore[call-arg]
     first = await cluster.inbound(InboundSpec(("other",), "g"))

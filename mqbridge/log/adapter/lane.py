@@ -60,12 +60,7 @@ class LogLane:
 
     async def receive(self) -> Batch:
         """The next rows as a batch; waits for one, and for room."""
-        self._handed_out.give_back()
-        try:
-            return await self._receive()
-        except BaseException:
-            self._handed_out.give_back()
-            raise
+        return await self._handed_out.receive(self._receive())
 
     async def _receive(self) -> Batch:
         room = min(RECEIVE_BYTES, self._handed_out.limit)

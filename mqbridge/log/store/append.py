@@ -111,7 +111,11 @@ class Appender:
             append = self._queue.popleft()
             self._group.append(append)
             size += append.size
-        if self._group:
+        if self._group and not self._store.is_open:
+            group, self._group = [*self._group, *self._queue], []
+            self._queue.clear()
+            self._refused(group, ClusterError(f"the log {self._store.config.path} is closed", Failure.FATAL))
+        elif self._group:
             self._store.write(write_group, self._group, now_ms()).add_done_callback(self._committed)
 
     def _drop_late(self) -> None:

@@ -50,6 +50,11 @@ class Store:
         self._data_version = -1
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written."""
+        return self._writer is not None
+
     async def open(self) -> None:
         """Open or create the file. Raises ClusterError; nothing happens when it is open."""
         if self._writer is None:

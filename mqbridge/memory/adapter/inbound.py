@@ -96,12 +96,7 @@ class MemoryLane:
 
     async def receive(self) -> Batch:
         """The next batch, when there is room for it."""
-        self._handed_out.give_back()
-        try:
-            return await self._receive()
-        except BaseException:
-            self._handed_out.give_back()
-            raise
+        return await self._handed_out.receive(self._receive())
 
     @property
     def held_bytes(self) -> int:
