@@ -9,7 +9,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from mqbridge.adapter import Bounds, Cluster
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.topics import Bounds
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Partition, Position, format_position

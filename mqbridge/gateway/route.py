@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from mqbridge.adapter import Cluster, Connected
+from mqbridge.adapter.cluster import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters

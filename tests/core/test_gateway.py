@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mqbridge.adapter import InboundSpec
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.outcome import Outcome

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store

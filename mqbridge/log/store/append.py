@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store.database import Store, now_ms
 from mqbridge.log.wire.records import checksum

@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
 
-from mqbridge.adapter import InboundSpec, MessageFailure, Receipt, Start
+from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, Progress
