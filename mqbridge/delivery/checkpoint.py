@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mqbridge.adapter import deadline_of, seconds_until
+from mqbridge.adapter.deadlines import deadline_of, seconds_until
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.message import Partition, Position, format_position, parse_position

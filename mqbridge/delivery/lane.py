@@ -16,7 +16,8 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter import InboundLane, MessageFailure, Receipt
+from mqbridge.adapter.inbound import InboundLane
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.gaps import GapRule
 from mqbridge.delivery.refusals import Refusals
 from mqbridge.delivery.sends import Sends

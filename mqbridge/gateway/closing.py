@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from mqbridge.adapter import deadline_of
+from mqbridge.adapter.deadlines import deadline_of
 from mqbridge.net.tasks import spawn
 
 log = logging.getLogger(__name__)

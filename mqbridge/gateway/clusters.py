@@ -5,7 +5,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
-from mqbridge.adapter import Adapter, Cluster, Connected, load_adapters
+from mqbridge.adapter.cluster import Cluster, Connected
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
 from mqbridge.errors import ClusterError, MqbridgeError

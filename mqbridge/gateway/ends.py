@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from pydantic import BaseModel
 
-from mqbridge.adapter import Cluster, Outbound, Topic
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.patterns import is_pattern

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
-from mqbridge.adapter import Cluster, InboundSpec, OutboundSpec, Topic
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target

@@ -10,32 +10,27 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from mqbridge.adapter import Cluster, Connected
+from mqbridge.adapter.cluster import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
-from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.delivery.target import TargetProgress
 from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.cautions import Cautions
 from mqbridge.gateway.closing import cancel_by, close_by
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.gateway.plan import Plan, helps_to_retry
+from mqbridge.gateway.route_state import RouteState
 from mqbridge.gateway.session import Session
-from mqbridge.message import Batch, Partition
+from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.budget import Budget
 from mqbridge.net.connectivity import MOST_PAUSE_S, level_of
 from mqbridge.net.tasks import spawn
 from mqbridge.routing.filters import make_filter
 
 log = logging.getLogger(__name__)
-
-ASSIGNMENT_PATIENCE_S = 60.0
-"""Partitions that a route was not given for so long are with others; until then it is not idle. Groups settle in a third."""
 
 REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, MOST_PAUSE_S, 60.0
 """Pauses between sessions that fail; a session that lasted so long begins with the shortest again."""
@@ -49,7 +44,7 @@ async def at_once() -> float:
     return 0.0
 
 
-class Route:
+class Route(RouteState):
     """One route of the configuration, from `prepare` over `run` to its end."""
 
     def __init__(
@@ -62,16 +57,7 @@ class Route:
         reached: Callable[[], Awaitable[float]] = at_once,
         late: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
-        self.name = config.name
-        self.config = config
-        self.counters = Counters() if counters is None else counters
-        self.budget = Budget(config.delivery.sending_bytes)
-        self.error: Exception | None = None
-        """Why it stopped."""
-        self.trouble: Exception | None = None
-        """Why it has no session just now; it is going to begin another one."""
-        self.sessions = 0
-        """How many were begun."""
+        super().__init__(config, Counters() if counters is None else counters)
         self._reached, self._late = reached, late
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
@@ -82,83 +68,11 @@ class Route:
         """By topic the partitions that there were at first: what comes later is read from its beginning."""
         self._renewed: Ends | None = None
         """Opened for the next session."""
-        self._session: Session | None = None
-        self._ended = asyncio.Event()
         self._deadline: float | None = None
         self._rejoin = Backoff(REJOIN_FIRST_S, REJOIN_MOST_S)
         self._loop_logged_at = float("-inf")
         self.cautions = Cautions(self.name, self._warnings)
         """What deletes messages of its topics before they are consumed."""
-
-    # --- state, for health, metrics and --until-idle ------------------------------------------------------------------
-
-    @property
-    def deliveries(self) -> Mapping[Partition, LaneDelivery]:
-        """The partitions that are assigned and read."""
-        return {} if self._session is None else self._session.deliveries
-
-    @property
-    def stopped(self) -> Mapping[Partition, str]:
-        """Partitions that are not read, and why."""
-        return {} if self._session is None else self._session.stopped
-
-    @property
-    def is_late(self) -> bool:
-        """Not open yet: what it is to make may be missing."""
-        return not (self._ends.is_open or self._ended.is_set())
-
-    @property
-    def targets(self) -> dict[str, dict[str, int]]:
-        """How many partitions each target has, by source topic and label."""
-        return {
-            topic: {target.label: target.outbound.partitions for target in targets}
-            for topic, targets in self._ends.targets.items()
-        }
-
-    @property
-    def progress(self) -> Mapping[str, list[TargetProgress]]:
-        """What each target owes receipts for, by label; a label may stand for the same target of several source topics."""
-        found: dict[str, list[TargetProgress]] = {}
-        for targets in self._ends.targets.values():
-            for target in targets:
-                found.setdefault(target.label, []).append(target.progress)
-        return found
-
-    @property
-    def in_flight_messages(self) -> int:
-        """Messages received and not yet stored."""
-        return sum(delivery.messages for delivery in self.deliveries.values())
-
-    @property
-    def in_flight(self) -> int:
-        """Batches received and not yet stored."""
-        return sum(delivery.in_flight for delivery in self.deliveries.values())
-
-    def head_age(self, now: float) -> float:
-        """Seconds for which the oldest batch has been in flight."""
-        return max((now - d.oldest_at for d in self.deliveries.values() if d.oldest_at is not None), default=0.0)
-
-    def idle_for(self, now: float) -> float:
-        """Seconds since anything came; 0 while it joins, something is in flight or not caught up, or not all is assigned yet."""
-        if self.error is not None:
-            return float("inf")
-        session = self._session
-        if session is None or not session.joined:
-            return 0.0
-        busy = self.in_flight or not all(delivery.lane.caught_up for delivery in session.deliveries.values())
-        waiting = session.held < self._ends.source_partitions and now - session.changed_at < ASSIGNMENT_PATIENCE_S
-        if busy or waiting:
-            return 0.0
-        return now - max(self.counters.last_batch_at, session.changed_at)
-
-    def unassigned_for(self, now: float) -> float:
-        """Seconds for which a member of the group has had no partition; 0 when it has one, or when there is no session."""
-        session = self._session
-        if session is None or not session.joined or session.held or self.trouble is not None:
-            return 0.0
-        return now - session.changed_at
-
-    # --- life ---------------------------------------------------------------------------------------------------------
 
     async def prepare(self, plan: Plan | None = None) -> None:
         """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError.

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mqbridge import __version__
-from mqbridge.adapter import Adapter, Cluster
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.registry import Adapter
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints

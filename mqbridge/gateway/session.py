@@ -10,7 +10,9 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, deadline_of
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.settings import LaneSettings

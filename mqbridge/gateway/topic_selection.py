@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route
 from mqbridge.config.patterns import is_pattern
 from mqbridge.errors import ClusterError, ConfigError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.net.tasks import cancel, spawn
 from tests.chaos.flow import Flow
 from tests.chaos.instance import Instance

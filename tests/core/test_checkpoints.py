@@ -150,7 +150,7 @@ def test_another_process_with_the_same_file_is_named(tmp_path: Path) -> None:
 async def test_closing_without_a_deadline_ends_as_all_closing_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mqbridge.adapter.CLOSE_S", 0.2)
+    monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 0.2)
     checkpoints = Checkpoints(tmp_path / "state.db")
     lock = locked(tmp_path / "state.db")
     checkpoints.note("r", "g", PARTITION, (7,))

@@ -15,7 +15,7 @@ from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.pulsar.client import lookup
 from mqbridge.rocketmq.client import pull_loop, send_outage
-from mqbridge.tubemq.client import line
+from mqbridge.tubemq.client import line_connection
 from tests.core.world import until
 
 A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)
@@ -219,7 +219,7 @@ def test_nobody_pauses_for_longer_than_the_warning_says() -> None:
         clusters.REACH_MOST_S,
         route.REJOIN_MOST_S,
         lookup.MOST_DELAY_S,
-        line.MOST_RETRY_S,
+        line_connection.MOST_RETRY_S,
         pull_loop.MOST_WAIT_S,
         send_outage.MOST_RETRY_S,
     )

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import InboundSpec, OutboundSpec, load_adapters
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.ends import Ends

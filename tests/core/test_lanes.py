@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import Inbound, MessageFailure, Receipt
+from mqbridge.adapter.inbound import Inbound
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.delivery.counters import Counters

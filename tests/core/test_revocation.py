@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.errors import DeliveryError, Failure

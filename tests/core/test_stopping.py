@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mqbridge.adapter import seconds_until
+from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
@@ -27,7 +27,7 @@ async def hang(*_: Any) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a deadline of his own waits longer than this test."""
-    monkeypatch.setattr("mqbridge.adapter.CLOSE_S", 3600.0)
+    monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 3600.0)
     monkeypatch.setattr("mqbridge.delivery.lane.DRAIN_S", 3600.0)
     monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
 

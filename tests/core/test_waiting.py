@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mqbridge.adapter import Topic
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Unreachable
 from mqbridge.gateway.outcome import Outcome

@@ -236,14 +236,16 @@ async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_pa
     """Source and target are at the broker that is killed; the other one takes both over while messages come.
 
     The target's subscription is made with it, so the ledger that the kill closes is kept for the judge. A topic that nobody
-    subscribed to shows that the broker deletes such ledgers.
+    subscribed to shows that the broker deletes such ledgers. The REST interface is asked at the killed broker first.
     """
     staying, killed = brokers.cluster.brokers
+    admin_url = f"{killed.admin_url},{staying.admin_url}"
+    cluster = {"system": "pulsar", "service_url": brokers.cluster.service_url, "admin_url": admin_url}
+    admin = Admin(admin_url, SERVER_PATIENCE_S)
     source, target = await brokers.topic(killed, partitions=1), await brokers.topic(killed, partitions=1)
     unread = await brokers.topic(killed)
     await write(client, unread, b"lost")
-    first_ledger = await ledgers(brokers.asking(staying), unread)
-    cluster = {"system": "pulsar", "service_url": brokers.cluster.service_url, "admin_url": staying.admin_url}
+    first_ledger = await ledgers(admin, unread)
     producer = client.producer(str(source.partition(0)))
     sent, count = [], 0
     stop = asyncio.Event()
@@ -272,7 +274,7 @@ async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_pa
         await producing
         await write(client, unread, b"kept")
         async with asyncio.timeout(SERVER_PATIENCE_S):
-            while first_ledger & await ledgers(brokers.asking(staying), unread):
+            while first_ledger & await ledgers(admin, unread):
                 await asyncio.sleep(0.1)
         async with asyncio.timeout(SERVER_PATIENCE_S):
             await asyncio.gather(*sent)
@@ -283,4 +285,5 @@ async def test_a_route_goes_on_where_a_broker_was_killed(brokers, client, tmp_pa
         assert not seen.wrong, gateway.log[-3000:]
         assert seen.most == count
         await consumer.close()
+    await admin.close()
     await producer.close()

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
-from mqbridge.adapter import Bounds
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.tubemq.adapter import reader
 from mqbridge.tubemq.adapter.cluster import TubeMQ

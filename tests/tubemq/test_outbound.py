@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound

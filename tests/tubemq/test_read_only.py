@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import Inbound, InboundLane, InboundSpec
+from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.adapter.cluster import TubeMQ

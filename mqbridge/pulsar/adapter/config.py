@@ -4,9 +4,10 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
-from mqbridge.adapter import ClusterModel
+from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import ADMIN, split_url
+from mqbridge.pulsar.client.admin_addresses import parse_admin_url
 from mqbridge.pulsar.client.pool import TLS_SCHEME, parse_service_url
 from mqbridge.pulsar.wire.compression import CodecName
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
@@ -22,6 +23,7 @@ class PulsarCluster(ClusterModel):
     admin_url: str | None = Field(
         default=None,
         description="`http://host:8080`, the REST interface of any broker: calls are followed to the one that owns a topic."
+        " Several hosts with commas between them (`http://a:8080,b:8080`): the next is asked when one cannot be reached."
         " Without it topics can be created only as the broker creates them by itself, only those of the default namespace are"
         " listed, groups and their positions cannot be read, and whether a target keeps its messages cannot be told.",
     )
@@ -49,8 +51,8 @@ class PulsarCluster(ClusterModel):
     @field_validator("admin_url")
     @classmethod
     def _is_admin_url(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is not http://host:port")
+        if url is not None:
+            parse_admin_url(url)
         return url and url.rstrip("/")
 
     @field_validator("namespace")
@@ -67,8 +69,8 @@ class PulsarCluster(ClusterModel):
             raise ValueError(NO_TLS)
         if "admin_url" in settings:
             return cls.model_validate(settings | {"service_url": service})
-        host = parse_service_url(service, tls=False)[0].host
-        guess = f"http://[{host}]:{ADMIN_PORT}" if ":" in host else f"http://{host}:{ADMIN_PORT}"
+        hosts = dict.fromkeys(address.host for address in parse_service_url(service, tls=False))
+        guess = ",".join(f"http://[{host}]:{ADMIN_PORT}" if ":" in host else f"http://{host}:{ADMIN_PORT}" for host in hosts)
         made = cls.model_validate(settings | {"service_url": service, "admin_url": guess})
         made._admin_is_guessed = True  # noqa: SLF001 - its own
         return made

@@ -28,7 +28,8 @@ class TopicStats(NamedTuple):
 class Admin(AdminSubscriptions):
     """Calls of one cluster. Each raises ClusterError; ServerRefused has HTTP's status as its code.
 
-    A `url` that `is_guess` is named as one where nothing answers there as it should.
+    `url` is one address or several, see `parse_admin_url`. One that `is_guess` is named as one where nothing answers there as it
+    should.
     """
 
     def __init__(self, url: str, timeout_s: float, *, is_guess: bool = False) -> None:
@@ -39,9 +40,9 @@ class Admin(AdminSubscriptions):
         """Close the connections."""
         await self._http.close()
 
-    async def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Any call, its path below /admin/v2; the parsed answer, None when it is empty."""
-        return await self._http.call(method, path, body)
+    async def call(self, method: str, path: str, body: Any = None, *, repeats: bool = False) -> Any:
+        """Any call, its path below /admin/v2; the parsed answer, None when it is empty. It `repeats`: it may be made twice."""
+        return await self._http.call(method, path, body, repeats=repeats)
 
     # --- tenants and namespaces -------------------------------------------------------------------------------------
 
@@ -88,7 +89,7 @@ class Admin(AdminSubscriptions):
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
         """Set one by the name of its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
         method = "PUT" if policy in _PUT_POLICIES else "POST"
-        await self.call(method, f"/namespaces/{namespace}/{policy}", value)
+        await self.call(method, f"/namespaces/{namespace}/{policy}", value, repeats=True)
 
     async def set_retention(self, namespace: str, minutes: int, megabytes: int) -> None:
         """How long and how much is kept beyond acknowledgement; -1 is without limit."""
@@ -138,7 +139,7 @@ class Admin(AdminSubscriptions):
 
     async def set_topic_policy(self, topic: TopicName, policy: str, value: Any) -> None:
         """Set one of a topic's own policies by the name of its path, such as `deduplicationEnabled` (true)."""
-        await self.call("POST", f"{path_of(topic)}/{policy}", value)
+        await self.call("POST", f"{path_of(topic)}/{policy}", value, repeats=True)
 
     async def applied_policy(self, topic: TopicName, policy: str) -> Any:
         """The policy that holds for an existing topic, whether it is its own, its namespace's or the broker's."""

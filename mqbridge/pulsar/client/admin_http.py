@@ -4,16 +4,23 @@ A broker that does not own a topic answers with a redirect to the web address of
 hands that one may send the call on. A call is repeated there with its method and its body. Its credentials (those of `admin_url`,
 as in `http://user:password@host`) go along only to hosts that the cluster lists as its brokers, and never from https to http:
 whoever can redirect a call cannot have them sent elsewhere. One deadline holds for all the steps of a call.
+
+Where several addresses are configured, the next one is asked when one cannot be reached. A call that may have been carried out
+is repeated only if that changes nothing. The one that answered is asked first from then on.
 """
 
 import asyncio
+import logging
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.pulsar.client.admin_addresses import parse_admin_url
 from mqbridge.pulsar.wire.names import TopicName
+
+log = logging.getLogger(__name__)
 
 MISSING = 404
 EXISTS = 409
@@ -24,23 +31,29 @@ MAX_REDIRECTS = 20
 _FAILURES = {401: Failure.FATAL, 403: Failure.FATAL, MISSING: Failure.FATAL, 405: Failure.FATAL, EXISTS: Failure.REFUSED}
 _FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
 """Every other status may pass."""
+_LOST = (httpx.TransportError, TimeoutError)
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 GUESSED = (
     ". This address of the REST interface is a guess, made from the service URL: give the right one with ?admin=http://HOST:PORT"
 )
 
 
 class AdminHttp:
-    """Connections to one web service, and to the brokers that it sends calls on to."""
+    """Connections to the web service of one cluster, and to the brokers that it sends calls on to."""
 
     def __init__(
         self, url: str, timeout_s: float, transport: httpx.AsyncBaseTransport | None = None, *, is_guess: bool = False
     ) -> None:
-        """With a `transport` the calls go through it instead of sockets."""
-        base = httpx.URL(f"{url}/admin/v2/")
-        self._base = base.copy_with(username=None, password=None)
-        self._auth = httpx.BasicAuth(base.username, base.password) if base.username or base.password else None
+        """`url` may hold several addresses; with a `transport` the calls go through it instead of sockets."""
+        given = [httpx.URL(f"{one}/admin/v2/") for one in parse_admin_url(url)]
+        self._bases = [base.copy_with(username=None, password=None) for base in given]
+        self._at = 0
+        """Of the address that is asked first."""
+        user, password = given[0].username, given[0].password
+        self._auth = httpx.BasicAuth(user, password) if user or password else None
         self._timeout_s = timeout_s
-        self._http = httpx.AsyncClient(timeout=timeout_s, transport=transport)
+        timeout = httpx.Timeout(timeout_s, connect=timeout_s / len(given))  # one that is silent leaves time for the others
+        self._http = httpx.AsyncClient(timeout=timeout, transport=transport)
         self._brokers: frozenset[str] = frozenset()
         """Hosts that the cluster listed the last time it was asked."""
         self._advice = GUESSED if is_guess else ""
@@ -49,9 +62,12 @@ class AdminHttp:
         """Close the connections."""
         await self._http.aclose()
 
-    async def call(self, method: str, path: str, body: Any = None) -> Any:
-        """One call; the parsed answer, None when it is empty. Raises ClusterError."""
-        answer = await self._answer(method, path, body)
+    async def call(self, method: str, path: str, body: Any = None, *, repeats: bool = False) -> Any:
+        """One call; the parsed answer, None when it is empty. Raises ClusterError.
+
+        A call that `repeats` may be carried out twice, as every GET may.
+        """
+        answer = await self._answer(method, path, body, repeats=repeats or method == "GET")
         if answer.status_code >= 300:
             failure = _FAILURES.get(answer.status_code, Failure.RETRY)
             said = f"{method} {path}: HTTP {answer.status_code}: {answer.text[:300]}"
@@ -65,16 +81,40 @@ class AdminHttp:
 
     def something_else(self, method: str, path: str) -> ClusterError:
         """The answer is none of Pulsar's."""
-        problem = f"{_origin(self._base)} answered {method} {path} as Pulsar's REST interface does not{self._advice}"
+        problem = f"{_origin(self._bases[self._at])} answered {method} {path} as Pulsar's REST interface does not{self._advice}"
         return ClusterError(problem, Failure.FATAL)
 
-    async def _answer(self, method: str, path: str, body: Any) -> httpx.Response:
-        """What the broker that serves this call answers."""
-        url = httpx.URL(f"{self._base}{path.removeprefix('/')}")
+    async def _answer(self, method: str, path: str, body: Any, *, repeats: bool) -> httpx.Response:
+        """What the broker that serves this call answers; the addresses are asked in turn, from the one that answered last."""
+        count, first, loop = len(self._bases), self._at, asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        for tried in range(1, count + 1):
+            at = (first + tried - 1) % count
+            seconds = deadline - loop.time()
+            try:
+                answer = await self._follow(
+                    self._bases[at], method, path, body, seconds / (count - tried + 1) if repeats else seconds
+                )
+            except ClusterError as error:
+                cause = error.__cause__
+                if not isinstance(cause, _LOST):
+                    raise
+                self._at = (at + 1) % count
+                if tried == count or not (repeats or isinstance(cause, _NEVER_SENT)):
+                    raise
+                log.info("%s; asking %s", error, _origin(self._bases[self._at]))
+            else:
+                self._at = at
+                return answer
+        raise AssertionError  # there is at least one address
+
+    async def _follow(self, base: httpx.URL, method: str, path: str, body: Any, seconds: float) -> httpx.Response:
+        """What is answered in this time by who is asked first, or by who the call is sent on to."""
+        url = httpx.URL(f"{base}{path.removeprefix('/')}")
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(seconds):
                 for _ in range(MAX_REDIRECTS + 1):
-                    answer = await self._ask(method, url, body)
+                    answer = await self._ask(method, base, url, body)
                     if answer.status_code not in REDIRECTS:
                         return answer
                     url = _next(answer, f"{method} {path}")
@@ -92,18 +132,18 @@ class AdminHttp:
             raise Unreachable(f"{_origin(url)} cannot be reached: {error}{self._advice}") from error
         raise ClusterError(f"{method} {path}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on who answers")
 
-    async def _ask(self, method: str, url: httpx.URL, body: Any) -> httpx.Response:
-        auth = self._auth if self._auth is not None and await self._is_trusted(url) else None
+    async def _ask(self, method: str, base: httpx.URL, url: httpx.URL, body: Any) -> httpx.Response:
+        auth = self._auth if self._auth is not None and await self._is_trusted(base, url) else None
         return await self._http.request(method, url, json=body, auth=auth)
 
-    async def _is_trusted(self, url: httpx.URL) -> bool:
+    async def _is_trusted(self, base: httpx.URL, url: httpx.URL) -> bool:
         """Whether credentials may go there: to where the configuration points, or to a broker of the cluster."""
-        if _origin(url) == _origin(self._base):
+        if _origin(url) in map(_origin, self._bases):
             return True
-        if self._base.scheme == "https" and url.scheme != "https":
+        if base.scheme == "https" and url.scheme != "https":
             return False
         if url.host not in self._brokers:
-            self._brokers = _hosts(await self._http.get(self._base.join("brokers"), auth=self._auth))
+            self._brokers = _hosts(await self._http.get(base.join("brokers"), auth=self._auth))
         return url.host in self._brokers
 
 

@@ -36,11 +36,11 @@ class AdminSubscriptions:
 
     async def reset_to_time(self, topic: TopicName, name: str, publish_time: int) -> None:
         """Let it continue with what was published at this time (ms) or later; of a topic, partitioned or not."""
-        await self._call("POST", f"{_path(topic, name)}/resetcursor/{publish_time}")
+        await self._call("POST", f"{_path(topic, name)}/resetcursor/{publish_time}", repeats=True)
 
     async def reset_to(self, topic: TopicName, name: str, place: EntryId) -> None:
         """Let it continue with this entry; of a partition, or a topic without."""
-        await self._call("POST", f"{_path(topic, name)}/resetcursor", _message_id(place))
+        await self._call("POST", f"{_path(topic, name)}/resetcursor", _message_id(place), repeats=True)
 
     async def skip(self, topic: TopicName, name: str, messages: int) -> None:
         """Count the next entries as acknowledged; of a partition, or a topic without."""

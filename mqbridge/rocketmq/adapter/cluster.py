@@ -8,18 +8,12 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
-from mqbridge.adapter import (
-    Adapter,
-    Bounds,
-    Capabilities,
-    Inbound,
-    InboundSpec,
-    Operations,
-    Outbound,
-    OutboundSpec,
-    Start,
-    Topic,
-)
+from mqbridge.adapter.cluster import Capabilities
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.registry import Adapter
+from mqbridge.adapter.topics import Bounds, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import speaking

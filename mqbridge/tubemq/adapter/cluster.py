@@ -12,19 +12,13 @@ from contextlib import aclosing
 from functools import partial
 from zoneinfo import ZoneInfo
 
-from mqbridge.adapter import (
-    Adapter,
-    Bounds,
-    Capabilities,
-    Inbound,
-    InboundSpec,
-    Operations,
-    Outbound,
-    OutboundSpec,
-    Start,
-    Topic,
-    seconds_until,
-)
+from mqbridge.adapter.cluster import Capabilities
+from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.registry import Adapter
+from mqbridge.adapter.topics import Bounds, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity

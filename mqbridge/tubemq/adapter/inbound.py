@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import tzinfo
 from functools import partial
 
-from mqbridge.adapter import MessageFailure, Receipt, deadline_of
+from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.tubemq.client.consumer import Consumer

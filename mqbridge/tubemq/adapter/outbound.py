@@ -6,7 +6,9 @@ from datetime import tzinfo
 from functools import partial
 from zlib import crc32
 
-from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt, seconds_until
+from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share, format_position
 from mqbridge.tubemq.client.producer import Sender

@@ -74,7 +74,7 @@ class OneTopic(Broker):
             begin = self.cursor + 1
             if self.reads:
                 start = ids.entry_id(asked.start_message_id)
-                begin = max(0, start[1]) if start[0] == self.ledger else 0
+                begin = max(0, start[1]) if start[0] == self.ledger else self.length if start[0] > self.ledger else 0
                 if start == ids.LATEST:
                     assert not self.seen_latest, "LATEST counts once"
                     self.seen_latest, begin = True, self.length
@@ -126,8 +126,8 @@ class OneTopic(Broker):
             known.next, known.again = self.cursor + 1, []
             known.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=known.id, is_active=active))
 
-    def migrate(self) -> None:
-        """To another cluster, which has smaller ids."""
+    def migrate(self, *, closes: bool) -> None:
+        """To another cluster, which has smaller ids; the old one closes the consumer, or ends before it has."""
         known = self.live()
         self.ledger, self.cursor, self.acked = self.ledger - 1, -1, set()
         self.owed = set(range(self.length))
@@ -137,9 +137,12 @@ class OneTopic(Broker):
                 resource_id=known.id, resource_type=pb.CommandTopicMigrated.Consumer, brokerServiceUrl=self.url
             )
             known.link.send(topicMigrated=migrated)
+        if closes:
+            self.close_consumer()
+        else:
+            self.link.drop()
+            self.forget_registration()
         self.late.clear()  # a cluster that has blocked the topic sends nothing more of it
-        self.close_consumer()
-        self.late.clear()
 
     # --- deliveries -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -129,9 +130,9 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.unload(slow)
 
     @precondition(lambda self: self.settled and self.kind != "non-persistent")
-    @rule()
-    def migrate(self) -> None:
-        self.do(self.broker.migrate)
+    @rule(closes=st.booleans())
+    def migrate(self, closes: bool) -> None:
+        self.do(partial(self.broker.migrate, closes=closes))
         self.pass_time(TURN_S)
 
     # --- entries ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,162 @@
+"""Several addresses of the admin interface: who is asked when one cannot be reached; scripted, without sockets."""
+
+import asyncio
+import re
+
+import httpx
+import pytest
+
+from mqbridge.errors import ClusterError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.pulsar.adapter.config import PulsarCluster
+from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin_addresses import parse_admin_url
+from mqbridge.pulsar.wire.names import parse_topic
+from tests.pulsar.client.test_admin_redirects import FIRST, OWNER, STRANGER, Web, fine, origin_of, to, web
+
+__all__ = ["web"]
+
+BOTH = f"{FIRST},owner:8080"
+
+
+def fails(error: type[httpx.TransportError]):
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise error("gone", request=request)
+
+    return answer
+
+
+def asked(web: Web) -> list[str]:
+    return [origin_of(request) for request in web.seen]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
+async def test_the_next_is_asked_when_one_cannot_be_reached_and_remembered(web, method):
+    web.services = {OWNER: fine}
+    client = web.client(BOTH)
+    for _ in range(2):
+        assert await client.call(method, "/clusters") == {"said": "yes"}
+    assert asked(web) == [FIRST, OWNER, OWNER]
+    web.services = {FIRST: fine}  # the other way round
+    assert await client.call(method, "/clusters") == {"said": "yes"}
+    assert asked(web)[3:] == [OWNER, FIRST]
+
+
+@pytest.mark.parametrize("error", [httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout, httpx.WriteError])
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
+async def test_what_may_have_been_done_is_repeated_only_if_that_changes_nothing(web, method, error):
+    web.services = {FIRST: fails(error), OWNER: fine}
+    client = web.client(BOTH)
+    if method == "GET":
+        assert await client.call(method, "/clusters") == {"said": "yes"}
+        return
+    with pytest.raises(ClusterError):
+        await client.call(method, "/clusters")
+    assert asked(web) == [FIRST]
+    await client.call(method, "/clusters")
+    assert asked(web) == [FIRST, OWNER], "the next call begins elsewhere"
+    web.services = {OWNER: fails(error), FIRST: fine}
+    assert await client.call(method, "/clusters", repeats=True) == {"said": "yes"}
+
+
+async def test_positions_and_policies_are_set_at_the_next_address(web):
+    """They say what shall be, whoever heard it before."""
+    topic = parse_topic("t")
+    web.services = {FIRST: fails(httpx.ReadError), OWNER: lambda _: httpx.Response(204)}
+    admin = Admin(BOTH, 10.0)
+    admin._http._http = httpx.AsyncClient(transport=web)
+    for call in (
+        lambda: admin.reset_to(topic, "s", (1, 2)),
+        lambda: admin.reset_to_time(topic, "s", 3),
+        lambda: admin.set_policy("public/default", "messageTTL", 60),
+        lambda: admin.set_topic_policy(topic, "messageTTL", 60),
+    ):
+        web.seen.clear()
+        admin._http._at = 0
+        await call()
+        assert asked(web) == [FIRST, OWNER]
+    admin._http._at = 0
+    with pytest.raises(ClusterError):
+        await admin.skip(topic, "s", 5)
+    await admin.close()
+
+
+async def test_one_that_is_silent_leaves_time_for_the_next(web):
+    web.services = {FIRST: fine, OWNER: fine}
+
+    async def silence() -> None:
+        if len(web.seen) == 1:
+            await asyncio.Event().wait()
+
+    web.before = silence
+    assert await web.client(BOTH, timeout_s=0.2).call("GET", "/clusters") == {"said": "yes"}
+    assert asked(web) == [FIRST, OWNER]
+
+
+async def test_all_of_them_are_silent(web):
+    web.before = lambda: asyncio.Event().wait()
+    with pytest.raises(RequestTimeout):
+        await web.client(BOTH, timeout_s=0.1).call("GET", "/clusters")
+    assert asked(web) == [FIRST, OWNER]
+
+
+async def test_none_can_be_reached(web):
+    with pytest.raises(Unreachable, match="owner:8080"):
+        await web.client(BOTH).call("GET", "/clusters")
+    assert asked(web) == [FIRST, OWNER]
+
+
+async def test_a_refusal_is_an_answer(web):
+    web.services = {FIRST: lambda _: httpx.Response(500), OWNER: fine}
+    with pytest.raises(ServerRefused):
+        await web.client(BOTH).call("GET", "/clusters")
+    assert asked(web) == [FIRST]
+
+
+async def test_an_owner_that_is_gone_is_looked_for_elsewhere(web):
+    """A broker may still send calls to one that has died; nothing was carried out there."""
+    web.services = {FIRST: to(STRANGER), OWNER: fine}
+    assert await web.client(BOTH).call("PUT", "/clusters") == {"said": "yes"}
+    assert asked(web) == [FIRST, STRANGER, OWNER]
+
+
+async def test_the_credentials_hold_for_all_addresses(web):
+    web.services = {OWNER: fine}
+    await web.client("http://user:secret@first:8080,owner:8080").call("GET", "/clusters")
+    first, second = web.seen
+    assert first.headers["authorization"] == second.headers["authorization"]
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("http://a:8080/", ["http://a:8080"]),
+        ("http://a:8080, http://b:8080", ["http://a:8080", "http://b:8080"]),
+        ("https://u:p@a,b/", ["https://u:p@a", "https://u:p@b"]),
+        ("http://[::1]:8080,[::2]:8080", ["http://[::1]:8080", "http://[::2]:8080"]),
+    ],
+)
+def test_addresses(text, addresses):
+    assert parse_admin_url(text) == addresses
+    assert PulsarCluster(service_url="pulsar://a", admin_url=text).admin_url == text.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a:8080", "is not http://host:port"),
+        ("http://", "is not http://host:port"),
+        ("pulsar://a:6650", "is not http://host:port"),
+        ("http://a:8080,", "'' is not http://host:port"),
+        ("http://a,https://b", "'https://b' is not http://host:port, as the first address is"),
+        ("http://a,u:p@b", "the first address alone has user and password"),
+    ],
+)
+def test_what_is_no_address(text, problem):
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        PulsarCluster(service_url="pulsar://a", admin_url=text)
+
+
+def test_a_guess_is_made_for_each_host():
+    made = PulsarCluster.from_url("pulsar://a:6650,b,a:6651")
+    assert made.admin_url == "http://a:8080,http://b:8080"
+    assert made.admin_is_guessed
