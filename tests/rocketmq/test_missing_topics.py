@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.gateway.clusters import connected
