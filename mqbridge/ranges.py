@@ -9,7 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from mqbridge.adapter import Adapter, Bounds, Cluster, Start
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.registry import Adapter
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition, Position, position_of
 

@@ -7,7 +7,7 @@ misses some.
 
 from collections.abc import Mapping
 
-from mqbridge.adapter import Bounds
+from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position
 
 SHORT_S = 24 * 3600.0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import mqbridge
-from mqbridge.adapter import load_adapters
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.cli import mapping_page
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, map_fields
 from mqbridge.message import Message

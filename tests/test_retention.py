@@ -1,6 +1,6 @@
 """Warnings about messages that are deleted by their age."""
 
-from mqbridge.adapter import Bounds
+from mqbridge.adapter.topics import Bounds
 from mqbridge.retention import group_warnings, target_warnings
 
 BOUNDS = {name: Bounds((100,), (300,)) for name in ("0", "1", "2", "3")}

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mqbridge.adapter import Cluster, load_adapters
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.cli import exits, loop
 from mqbridge.cli.console import command, debug, print_json, print_table, say
 from mqbridge.cli.reach import Chosen, JsonOption

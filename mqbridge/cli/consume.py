@@ -13,7 +13,9 @@ import orjson
 import typer
 from pydantic import BaseModel
 
-from mqbridge.adapter import Bounds, Cluster, InboundSpec, Start
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.topics import Bounds
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
 from mqbridge.cli.group_reader import GroupReader, GroupReading, Show

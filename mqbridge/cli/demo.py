@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqbridge.adapter import Bounds, OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.topics import Bounds
 from mqbridge.cli.demo_messages import Checksum, ordinary, too_large
 from mqbridge.cli.reader import Range, read
 from mqbridge.cli.sender import Sender

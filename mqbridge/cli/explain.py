@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mqbridge.adapter import Adapter, Start, load_adapters
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, out, print_json, print_table
 from mqbridge.cli.places import find, pick

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from mqbridge.adapter import Inbound, InboundLane
+from mqbridge.adapter.inbound import Inbound, InboundLane
 from mqbridge.cli.console import say
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position

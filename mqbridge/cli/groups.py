@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mqbridge.adapter import Member
+from mqbridge.adapter.operations import Member
 from mqbridge.cli import loop
 from mqbridge.cli.console import command, print_json, print_table, say
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic, operations_of

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.generated_page import check_or_write
 from mqbridge.mapping.field_table import DROPPED, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import Message

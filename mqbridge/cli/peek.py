@@ -10,7 +10,9 @@ from typing import Annotated
 import orjson
 import typer
 
-from mqbridge.adapter import Bounds, Cluster, Start
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.topics import Bounds
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
 from mqbridge.cli.glance import Collected, Seen, show

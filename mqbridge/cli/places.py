@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from mqbridge.adapter import Bounds, Cluster, Start, Topic
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.topics import Bounds, Topic
 from mqbridge.cli.reach import operations_of
 from mqbridge.config.units import parse_duration
 from mqbridge.errors import ClusterError, ConfigError, Failure

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from mqbridge.adapter import Cluster, OutboundSpec
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.cli import exits, loop, pieces
 from mqbridge.cli.console import command, print_json, say
 from mqbridge.cli.forms import Form

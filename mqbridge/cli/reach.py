@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, ValidationError
 
-from mqbridge.adapter import Adapter, Cluster, Operations, load_adapters
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.load import load
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure, RequestTimeout

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mqbridge.adapter import Bounds, Operations
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.topics import Bounds
 from mqbridge.cli.console import print_json, print_table, say
 from mqbridge.cli.places import Place, find, pick
 from mqbridge.cli.reach import Chosen, no_topic, operations_of

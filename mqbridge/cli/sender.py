@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter import Outbound, Receipt
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.net.budget import Budget

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqbridge.adapter import Bounds, Cluster, Member, Operations
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.operations import Member, Operations
+from mqbridge.adapter.topics import Bounds
 from mqbridge.cli.reach import operations_of
 from mqbridge.errors import ClusterError
 from mqbridge.message import Position, format_position

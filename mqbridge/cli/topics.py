@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.cli import loop
 from mqbridge.cli.console import command, out, print_json, print_table
 from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic

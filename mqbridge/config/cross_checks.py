@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mqbridge.adapter import Adapter
+from mqbridge.adapter.registry import Adapter
 from mqbridge.config.document import Document, Path
 from mqbridge.config.options.edit import templates_in
 from mqbridge.config.patterns import compile_name_pattern, is_pattern

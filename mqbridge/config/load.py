@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.cross_checks import cross_check
 from mqbridge.config.document import Document, compose
 from mqbridge.config.explain import explain

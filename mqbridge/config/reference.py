@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.generated_page import check_or_write
 from mqbridge.config.schema import Schema, described
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from mqbridge.adapter import Adapter, load_adapters
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.base import ONE_OR_MORE
 from mqbridge.config.options.config import Config
 from mqbridge.config.units import format_duration, format_size

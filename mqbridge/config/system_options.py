@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from mqbridge.adapter import Adapter
+from mqbridge.adapter.registry import Adapter
 from mqbridge.config.base import Options
 from mqbridge.config.document import Document, Path
 from mqbridge.config.explain import explain

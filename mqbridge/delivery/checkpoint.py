@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mqbridge.adapter import deadline_of, seconds_until
+from mqbridge.adapter.deadlines import deadline_of, seconds_until
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.message import Partition, Position, format_position, parse_position
@@ -76,9 +76,11 @@ class Checkpoints:
         """The position that follows the last message known to be delivered, written yet or not."""
         return self._positions.get(Key.of(route, group, partition))
 
-    def note(self, route: str, group: str, partition: Partition, position: Position) -> None:
-        """Delivered up to here."""
+    def note(self, route: str, group: str, partition: Partition, position: Position, *, may_go_back: bool = True) -> None:
+        """Delivered up to here. After a seek that may be behind what was noted, but not from a lane that lost its partition."""
         key = Key.of(route, group, partition)
+        if not may_go_back and position <= self._positions.get(key, ()):
+            return
         self._positions[key] = self._unwritten[key] = position
 
     async def run(self) -> None:

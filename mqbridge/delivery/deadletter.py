@@ -12,7 +12,8 @@ and `mqbridge.origin` as every message does. It counts as stored for its source 
 import itertools
 from collections.abc import Sequence
 
-from mqbridge.adapter import MessageFailure, Outbound
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.message import Batch, Message, Partition, Share, format_position
 
 MAX_REASON_CHARS = 1000

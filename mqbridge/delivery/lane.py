@@ -16,7 +16,8 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter import InboundLane, MessageFailure, Receipt
+from mqbridge.adapter.inbound import InboundLane
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.gaps import GapRule
 from mqbridge.delivery.refusals import Refusals
 from mqbridge.delivery.sends import Sends
@@ -217,7 +218,7 @@ class LaneDelivery:
         self.position = batch.next
         self._settings.counters.passed(batch, asyncio.get_running_loop().time())
         if self._settings.on_progress is not None:
-            self._settings.on_progress(batch)
+            self._settings.on_progress(batch, not self.lane.revoked.is_set())
 
     def _ended(self, batch: Batch) -> None:
         self._settings.budget.give(self._cost(batch))

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.deadletter import DeadLetters, describe
 from mqbridge.delivery.sends import Sends
 from mqbridge.delivery.settings import LaneSettings

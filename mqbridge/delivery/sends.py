@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
 
-from mqbridge.adapter import Outbound, Receipt
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import Failure
 from mqbridge.message import Share
 

@@ -23,5 +23,6 @@ class LaneSettings:
     """Go on behind what the source has lost, if it says where that is."""
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
     """Limits in units of a batch's attribute: (`count` or `size`, limit)."""
-    on_progress: Callable[[Batch], None] | None = None
-    """Told of each batch when it and all before it are stored."""
+    on_progress: Callable[[Batch, bool], None] | None = None
+    """Told of each batch when it and all before it are stored, and whether its partition is still the lane's: whoever has it
+    since may be further by then."""

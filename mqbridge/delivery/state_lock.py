@@ -4,6 +4,7 @@ The lock is the operating system's, on a file of its own beside the state file: 
 on the state file: closing any descriptor of a file gives up the locks that SQLite holds on it in the same process.)
 """
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -22,7 +23,7 @@ class StateLock:
     """Held from when it is made until `release`. Raises ConfigError when somebody else has it, OSError."""
 
     def __init__(self, state: Path) -> None:
-        real = state.resolve()  # by whatever symbolic links it is called
+        real = Path(os.path.realpath(state))  # by whatever symbolic links it is called, be they a loop
         path = real.with_name(real.name + ".lock")
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -39,8 +40,9 @@ class StateLock:
             log.warning("%s cannot be locked: nobody notices if two gateways use this state file: %s", path, error)
             self._fd = -1
             return
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # for people only: a full disk does not keep anybody from locking
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let others have it."""

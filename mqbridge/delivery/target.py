@@ -8,7 +8,7 @@ Each step is left out where the route does not ask for it, and none of them make
 import asyncio
 from collections.abc import Sequence
 
-from mqbridge.adapter import Outbound
+from mqbridge.adapter.outbound import Outbound
 from mqbridge.message import Share
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from mqbridge.adapter import Cluster, GroupMaker
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.operations import GroupMaker
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from mqbridge.adapter import deadline_of
+from mqbridge.adapter.deadlines import deadline_of
 from mqbridge.net.tasks import spawn
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,17 @@ async def close_by(deadline: float | None, what: str, *closing: Coroutine[Any, A
     for task in tasks:
         if task.done() and not task.cancelled():
             task.result()
+
+
+async def cancel_by(deadline: float | None, what: str, *tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel tasks and wait until they are gone; those that are still there soon after the deadline are left behind."""
+    live = [task for task in tasks if task is not None and not task.done()]
+    for task in live:
+        task.cancel()
+    await settle_by(deadline_of(deadline) + GRACE_S, what, *live)
+    for task in live:
+        if task.done() and not task.cancelled():
+            task.exception()  # whoever wants to know asks the task
 
 
 async def settle_by(last: float, what: str, *tasks: "asyncio.Task[Any]") -> None:

@@ -5,18 +5,20 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
-from mqbridge.adapter import Adapter, Cluster, Connected, load_adapters
+from mqbridge.adapter.cluster import Cluster, Connected
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
-from mqbridge.errors import MqbridgeError
+from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.closing import close_by, no_deadline
 from mqbridge.gateway.plan import helps_to_retry
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import MOST_PAUSE_S
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
 
-REACH_FIRST_S, REACH_MOST_S = 1.0, 15.0
+REACH_FIRST_S, REACH_MOST_S = 1.0, MOST_PAUSE_S
 """Pauses between attempts to reach a cluster at the start."""
 
 SETTLE_S = 60.0
@@ -118,8 +120,11 @@ class Reaching:
                 await cluster.connect()
             except MqbridgeError as failed:
                 self.waiting[name] = failed
+            except Exception as bug:  # an adapter's, and no reason to leave its routes waiting for ever
+                log.exception("cluster %s: connecting failed unexpectedly", name)
+                self.waiting[name] = ClusterError(f"connecting failed by {bug!r}")
             else:
-                del self.waiting[name]
+                self.waiting.pop(name, None)
         log.log(logging.INFO if told else logging.DEBUG, "cluster %s is reached now", name)
         self._settled_at[name] = asyncio.get_running_loop().time() + SETTLE_S
         self._reached[name].set()

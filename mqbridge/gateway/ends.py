@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from pydantic import BaseModel
 
-from mqbridge.adapter import Cluster, Outbound, Topic
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.patterns import is_pattern
@@ -45,7 +47,13 @@ class Opened:
 class Ends:
     """Opened by `open`, closed once."""
 
-    def __init__(self, config: RouteConfig, clusters: Mapping[str, Cluster], looped: Looped) -> None:
+    def __init__(
+        self,
+        config: RouteConfig,
+        clusters: Mapping[str, Cluster],
+        looped: Looped,
+        late: Callable[[], Collection[RouteConfig]] = tuple,
+    ) -> None:
         self.targets: dict[str, list[Target]] = {}
         """By source topic."""
         self.source_partitions = 0
@@ -54,7 +62,7 @@ class Ends:
         """The partitions of each source topic, likewise."""
         self.dead_letters: DeadLetters | None = None
         self.is_open = False
-        self._config, self._clusters, self._looped = config, clusters, looped
+        self._config, self._clusters, self._looped, self._late = config, clusters, looped, late
         self._source = clusters[config.source.cluster]
         self._opened: dict[str, list[Opened]] = {}
         self._outbounds: list[tuple[Place, Outbound]] = []
@@ -67,7 +75,7 @@ class Ends:
         """
         try:
             if plan is None or plan.provisional:
-                plan = await Planner(self._clusters).plan(self._config)
+                plan = await Planner(self._clusters, self._late()).plan(self._config)
             refuse([plan])
             for planned in plan.changes.values():
                 log.log(logging.WARNING if planned.why else logging.INFO, "route %s: %s", self._config.name, planned.change)

@@ -1,14 +1,16 @@
 """Whether a source still holds what follows the position where a route left off.
 
 Asked for each partition when it is assigned, with what the source says then: a partition may have been read by another member
-meanwhile, whose progress only the group's own position shows. Without a checkpoint there is nothing to compare.
+meanwhile, whose progress only the group's own position shows. (A source that moves the group on by itself and drops what it left
+out shows the same, and is not noticed.) Without a checkpoint there is nothing to compare.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping
 
-from mqbridge.adapter import Bounds, Cluster
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.topics import Bounds
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Partition, Position, format_position

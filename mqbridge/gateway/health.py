@@ -6,7 +6,7 @@ a target that owes receipts and has sent none for STUCK_S.
 
 from collections.abc import Mapping
 
-from mqbridge.adapter import Cluster, Connected, Connectivity
+from mqbridge.adapter.cluster import Cluster, Connected, Connectivity
 from mqbridge.gateway.route import Route
 
 STUCK_S = 60.0

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as Path
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.health import away, clusters_away, connectivity_of, route_failures, stuck_targets
 from mqbridge.gateway.metrics.collector import make_registry

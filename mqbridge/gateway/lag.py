@@ -11,7 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mqbridge.adapter import Cluster, Operations, Start, dense_backlog
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.operations import Operations, dense_backlog
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
 from mqbridge.gateway.route import Route
 from mqbridge.message import Position

@@ -4,19 +4,23 @@ Changes nothing. `run` validates the plan of every route before it creates anyth
 refusal stands here once, and both give it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
-from mqbridge.adapter import Cluster, InboundSpec, OutboundSpec, Topic
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 from mqbridge.gateway.cautions import TopicUse, group_maker
-from mqbridge.gateway.topic_selection import select_from
+from mqbridge.gateway.late import maker_of
+from mqbridge.gateway.topic_selection import not_yet, select_from
 from mqbridge.routing.partitions import advice, misplaced, partitions_made, partitions_needed
 from mqbridge.routing.topics import Selected, render
 
@@ -119,22 +123,30 @@ def outbound_spec(route: Route, topic: str, options: BaseModel | None) -> Outbou
 class Planner:
     """Plans routes one after the other, each knowing what those before it are going to make.
 
-    `clusters` are connected; one that is missing there is a problem of the routes that use it, which may pass.
+    `clusters` are connected; one that is missing there is a problem of the routes that use it, which may pass. `late` are
+    routes before these that are not open yet: a topic that they are to make may still come.
     """
 
-    def __init__(self, clusters: Mapping[str, Cluster]) -> None:
+    def __init__(self, clusters: Mapping[str, Cluster], late: Iterable[Route] = ()) -> None:
         self._clusters = clusters
+        self._late = list(late)
         self._topics: dict[TopicKey, PlannedTopic] = {}
         """All that are to be written, so far."""
 
     async def plan(self, route: Route) -> Plan:
         """Look at the route's topics. Raises nothing that is expected: that stands in `problems`."""
         plan = Plan(route)
+        await self._fill(plan, route)
+        if plan.problems and all(map(helps_to_retry, plan.problems)):
+            self._late.append(route)
+        return plan
+
+    async def _fill(self, plan: Plan, route: Route) -> None:
         for name in sorted(route.clusters - self._clusters.keys()):
             plan.problems.append(ClusterError(f"route {route.name!r}: its cluster {name!r} cannot be reached"))
         source = self._clusters.get(route.source.cluster)
         if source is None:
-            return plan
+            return
         try:
             await self._sources(plan, source)
             letters = route.delivery.dead_letter
@@ -143,15 +155,17 @@ class Planner:
             await self._group(plan, source)
         except MqbridgeError as error:
             plan.problems.append(error)
-        return plan
 
     # --- sources ------------------------------------------------------------------------------------------------------
 
     async def _sources(self, plan: Plan, source: Cluster) -> None:
         missing: list[str] = []
         to_come = [topic for cluster, topic in self._topics if cluster == source.name]
-        for selected in await select_from(source, plan.route, to_come):
+        for selected in await select_from(source, plan.route, to_come, self._late):
             topic = await self._source(plan, source, selected.topic)
+            if topic is None and (maker := maker_of(selected.topic, source.name, self._late)) is not None:
+                plan.problems.append(not_yet(plan.route, source.name, selected.topic, maker))
+                continue
             if topic is None:
                 missing.append(selected.topic)
                 continue

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from mqbridge.adapter import Adapter
+from mqbridge.adapter.registry import Adapter
 from mqbridge.config.load import load
 from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.gateway.health import clusters_away, stuck_targets
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.route import Route

@@ -8,36 +8,31 @@ open outbounds do not see, drains its session and begins the next; what that nee
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from mqbridge.adapter import Cluster, Connected
+from mqbridge.adapter.cluster import Cluster, Connected
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
-from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.delivery.target import TargetProgress
 from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.cautions import Cautions
-from mqbridge.gateway.closing import close_by
+from mqbridge.gateway.closing import cancel_by, close_by
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.gateway.plan import Plan, helps_to_retry
+from mqbridge.gateway.route_state import RouteState
 from mqbridge.gateway.session import Session
-from mqbridge.message import Batch, Partition
+from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.budget import Budget
-from mqbridge.net.connectivity import level_of
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.connectivity import MOST_PAUSE_S, level_of
+from mqbridge.net.tasks import spawn
 from mqbridge.routing.filters import make_filter
 
 log = logging.getLogger(__name__)
 
-ASSIGNMENT_PATIENCE_S = 60.0
-"""Partitions that a route was not given for so long are with others; until then it is not idle. Groups settle in a third."""
-
-REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, 15.0, 60.0
+REJOIN_FIRST_S, REJOIN_MOST_S, REJOINED_S = 0.5, MOST_PAUSE_S, 60.0
 """Pauses between sessions that fail; a session that lasted so long begins with the shortest again."""
 
 LOOP_LOG_EVERY_S = 60.0
@@ -49,7 +44,7 @@ async def at_once() -> float:
     return 0.0
 
 
-class Route:
+class Route(RouteState):
     """One route of the configuration, from `prepare` over `run` to its end."""
 
     def __init__(
@@ -60,18 +55,10 @@ class Route:
         drain_s: float,
         counters: Counters | None = None,
         reached: Callable[[], Awaitable[float]] = at_once,
+        late: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
-        self.name = config.name
-        self.config = config
-        self.counters = Counters() if counters is None else counters
-        self.budget = Budget(config.delivery.sending_bytes)
-        self.error: Exception | None = None
-        """Why it stopped."""
-        self.trouble: Exception | None = None
-        """Why it has no session just now; it is going to begin another one."""
-        self.sessions = 0
-        """How many were begun."""
-        self._reached = reached
+        super().__init__(config, Counters() if counters is None else counters)
+        self._reached, self._late = reached, late
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
@@ -81,76 +68,11 @@ class Route:
         """By topic the partitions that there were at first: what comes later is read from its beginning."""
         self._renewed: Ends | None = None
         """Opened for the next session."""
-        self._session: Session | None = None
-        self._ended = asyncio.Event()
         self._deadline: float | None = None
         self._rejoin = Backoff(REJOIN_FIRST_S, REJOIN_MOST_S)
         self._loop_logged_at = float("-inf")
         self.cautions = Cautions(self.name, self._warnings)
         """What deletes messages of its topics before they are consumed."""
-
-    # --- state, for health, metrics and --until-idle ------------------------------------------------------------------
-
-    @property
-    def deliveries(self) -> Mapping[Partition, LaneDelivery]:
-        """The partitions that are assigned and read."""
-        return {} if self._session is None else self._session.deliveries
-
-    @property
-    def stopped(self) -> Mapping[Partition, str]:
-        """Partitions that are not read, and why."""
-        return {} if self._session is None else self._session.stopped
-
-    @property
-    def targets(self) -> dict[str, dict[str, int]]:
-        """How many partitions each target has, by source topic and label."""
-        return {
-            topic: {target.label: target.outbound.partitions for target in targets}
-            for topic, targets in self._ends.targets.items()
-        }
-
-    @property
-    def progress(self) -> Mapping[str, list[TargetProgress]]:
-        """What each target owes receipts for, by label; a label may stand for the same target of several source topics."""
-        found: dict[str, list[TargetProgress]] = {}
-        for targets in self._ends.targets.values():
-            for target in targets:
-                found.setdefault(target.label, []).append(target.progress)
-        return found
-
-    @property
-    def in_flight_messages(self) -> int:
-        """Messages received and not yet stored."""
-        return sum(delivery.messages for delivery in self.deliveries.values())
-
-    @property
-    def in_flight(self) -> int:
-        """Batches received and not yet stored."""
-        return sum(delivery.in_flight for delivery in self.deliveries.values())
-
-    def head_age(self, now: float) -> float:
-        """Seconds for which the oldest batch has been in flight."""
-        return max((now - d.oldest_at for d in self.deliveries.values() if d.oldest_at is not None), default=0.0)
-
-    def idle_for(self, now: float) -> float:
-        """Seconds since anything came; 0 while something is in flight or not caught up, or partitions are not assigned yet."""
-        if self.error is not None:
-            return float("inf")
-        session = self._session
-        if session is None:
-            return 0.0
-        busy = self.in_flight or not all(delivery.lane.caught_up for delivery in session.deliveries.values())
-        waiting = session.held < self._ends.source_partitions and now - session.changed_at < ASSIGNMENT_PATIENCE_S
-        if busy or waiting:
-            return 0.0
-        return now - max(self.counters.last_batch_at, session.changed_at)
-
-    def unassigned_for(self, now: float) -> float:
-        """Seconds for which the session has had no partition; 0 when it has one, or when there is no session."""
-        session = self._session
-        return 0.0 if session is None or session.held or self.trouble is not None else now - session.changed_at
-
-    # --- life ---------------------------------------------------------------------------------------------------------
 
     async def prepare(self, plan: Plan | None = None) -> None:
         """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError.
@@ -185,7 +107,7 @@ class Route:
         except Exception as error:  # noqa: BLE001 - even a bug stops this route alone
             self._fail(error)
         finally:
-            await cancel(looking)
+            await cancel_by(self._drained_by(), f"looking at the topics of route {self.name}", looking)
 
     def stop(self, deadline: float | None = None) -> None:
         """Take no more; `run` then drains and returns, by this loop time or within what `drain_within` says."""
@@ -223,8 +145,8 @@ class Route:
         try:
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel(opening, ending)
-        if not opening.cancelled():
+            await cancel_by(self._drained_by(), f"opening of route {self.name}", opening, ending)
+        if opening.done() and not opening.cancelled():
             opening.result()
 
     async def _prepare_reached(self) -> None:
@@ -250,13 +172,14 @@ class Route:
         try:
             await asyncio.wait([running, watching], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            session.stop(self._drained_by())
-            await cancel(watching)
-            ended, _ = await asyncio.wait([running, watching])
+            deadline = self._drained_by()
+            session.stop(deadline)
+            await cancel_by(deadline, f"watch of route {self.name}", watching)
+            await asyncio.wait([running])
             if asyncio.get_running_loop().time() - began > REJOINED_S:
                 self._rejoin.reset()
-        for task in ended:
-            if not task.cancelled():
+        for task in (running, watching):
+            if task.done() and not task.cancelled():
                 task.result()
 
     async def _watch(self, session: Session) -> None:
@@ -297,7 +220,7 @@ class Route:
         return await self._ends.warnings()  # of the topics that there are by now
 
     def _make_ends(self) -> Ends:
-        return Ends(self.config, self._clusters, self._looped)
+        return Ends(self.config, self._clusters, self._looped, self._late)
 
     def _lane_settings(self) -> LaneSettings:
         delivery, source = self.config.delivery, self.config.source
@@ -312,9 +235,9 @@ class Route:
             on_progress=self._note if self._checkpoints is not None else None,
         )
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self, batch: Batch, is_ours: bool) -> None:
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
-        self._checkpoints.note(self.name, self.config.source.group, batch.partition, batch.next)
+        self._checkpoints.note(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_ours)
 
     def _filtered(self, count: int) -> None:
         self.counters.filtered += count

@@ -8,6 +8,7 @@ same way: what it needs is opened first, and only what differs is stopped.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mqbridge import __version__
-from mqbridge.adapter import Adapter, Cluster
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.registry import Adapter
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
@@ -115,7 +117,10 @@ class Gateway:
             undo.push_async_callback(lambda: close(reached.values(), self._deadline))
             kept = {name: cluster for name, cluster in self.clusters.items() if name not in change.unused}
             begin = {route.name: self._route(route, kept | reached, config.shutdown_timeout) for route in change.begin}
-            plans = await self._plan(begin.values(), kept | reached, {name for name in kept if name in self.reaching.waiting})
+            missing = {name for name in kept if name in self.reaching.waiting}
+            plans = await self._plan(
+                begin.values(), kept | reached, missing, [route for route in self.routes if route not in change.end]
+            )
             refuse(list(plans.values()))
             for route, plan in plans.items():
                 undo.push_async_callback(self._close_route, route)
@@ -202,10 +207,15 @@ class Gateway:
                 route.trouble = error
 
     async def _plan(
-        self, routes: Iterable[Route], clusters: Mapping[str, Cluster], missing: Collection[str]
+        self,
+        routes: Iterable[Route],
+        clusters: Mapping[str, Cluster],
+        missing: Collection[str],
+        kept: Iterable[Route] = (),
     ) -> dict[Route, Plan]:
         """The plans of routes, made before any of them is opened; `missing` are clusters that are not reached yet."""
-        planner = Planner({name: cluster for name, cluster in clusters.items() if name not in missing})
+        reached = {name: cluster for name, cluster in clusters.items() if name not in missing}
+        planner = Planner(reached, [route.config for route in kept if route.is_late])
         return {route: await planner.plan(route.config) for route in routes}
 
     def _not_reached(self, name: str, error: MqbridgeError) -> None:
@@ -216,7 +226,13 @@ class Gateway:
     def _route(self, config: RouteConfig, clusters: Mapping[str, Cluster], drain_s: float) -> Route:
         """A route; one that takes the place of another of its name goes on with its totals."""
         counters = next((route.counters for route in self.routes if route.name == config.name), Counters())
-        return Route(config, clusters, self._checkpoints, drain_s, counters, partial(self.reaching.reached, config.clusters))
+        reached, late = partial(self.reaching.reached, config.clusters), partial(self._late_before, config.name)
+        return Route(config, clusters, self._checkpoints, drain_s, counters, reached, late)
+
+    def _late_before(self, name: str) -> list[RouteConfig]:
+        """The routes before this one that are not open yet. Only those: two that wait for each other would do so for ever."""
+        before = itertools.takewhile(lambda route: route.name != name, self.routes)
+        return [route.config for route in before if route.is_late]
 
     def _start(self, routes: Iterable[Route]) -> None:
         for route in routes:

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, deadline_of
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.errors import GapError
-from mqbridge.gateway.closing import GRACE_S, close_by, settle_by
+from mqbridge.errors import ClusterError, GapError
+from mqbridge.gateway.closing import GRACE_S, cancel_by, close_by, settle_by
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.gaps import GapCheck
 from mqbridge.message import Partition
@@ -25,6 +27,9 @@ log = logging.getLogger(__name__)
 
 PLACE_CHECK_S = 0.2
 """How often a partition without a place looks whether its target has grown: reads a number, asks nobody."""
+
+JOIN_S = 120.0
+"""A group that has not let us in by then is asked anew: every request of a client ends long before."""
 
 DRAIN_PART = 0.8
 """Of the time there is for stopping; the rest is for committing, giving back and leaving."""
@@ -45,7 +50,8 @@ class Session:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.changed_at = self._loop.time()
-        """When it began, or last was given a partition or lost one."""
+        """When it began or joined, or last was given a partition or lost one."""
+        self.joined = False
         self.deliveries: dict[Partition, LaneDelivery] = {}
         self.stopped: dict[Partition, str] = {}
         """Partitions that are not read, and why."""
@@ -72,13 +78,14 @@ class Session:
         acceptor: asyncio.Task[None] | None = None
         try:
             if (inbound := await self._join()) is not None:
+                self.joined, self.changed_at = True, self._loop.time()
                 acceptor = spawn(self._accept(inbound), f"lanes of {self._config.name}")
                 await self._ending.wait()
         finally:
             self._ending.set()
-            await cancel(acceptor)
-            now, deadline = self._loop.time(), deadline_of(self._deadline)
-            self._deadline = deadline
+            self._deadline = deadline = deadline_of(self._deadline)
+            await cancel_by(deadline, f"taking partitions of route {self._config.name}", acceptor)
+            now = self._loop.time()
             for delivery in self._live:
                 delivery.stop(now + (deadline - now) * DRAIN_PART)
             await settle_by(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
@@ -92,16 +99,26 @@ class Session:
         self._ending.set()
 
     async def _join(self) -> Inbound | None:
-        """None when the session ends before it is a member: a cluster that does not answer must not hold that up."""
+        """None when the session ends before it is a member: a cluster that does not answer must not hold that up.
+
+        Raises ClusterError when it does not answer at all.
+        """
         if self._ending.is_set():
             return None
-        joining = spawn(self._source.inbound(self._spec()), f"joining of {self._config.name}", quiet=True)
+        what = f"joining of {self._config.name}"
+        joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._spec()), what, quiet=True)
         ending = spawn(self._ending.wait(), f"end of {self._config.name}")
         try:
-            await asyncio.wait([joining, ending], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([joining, ending], timeout=JOIN_S, return_when=asyncio.FIRST_COMPLETED)
+            is_ending = ending.done()
         finally:
-            await cancel(joining, ending)
-        return None if joining.cancelled() else joining.result()
+            await cancel_by(self._deadline, what, joining, ending)
+        if joining.done() and not joining.cancelled():
+            return joining.result()
+        if is_ending:
+            return None
+        group = self._config.source.group
+        raise ClusterError(f"cluster {self._source.name} has not let us into group {group!r} for {JOIN_S:g} s")
 
     def _spec(self) -> InboundSpec:
         source = self._config.source
@@ -204,8 +221,9 @@ class Session:
         while self._ends.unplaced(partition) is not None:  # noqa: ASYNC110 - nobody tells of a number that has grown
             await asyncio.sleep(PLACE_CHECK_S)
         log.info("route %s: %s goes on: its target has grown", self._config.name, partition)
-        self._show_moving(delivery)
-        self.deliveries[partition] = delivery
+        if self._stopped.get(partition) is delivery:  # else it was taken away meanwhile, and may be ours again by now
+            self._show_moving(delivery)
+            self.deliveries[partition] = delivery
 
     def _fail(self, error: Exception) -> None:
         self._failed(error)

@@ -1,22 +1,24 @@
 """The source topics of a route, as its cluster has them now."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route
 from mqbridge.config.patterns import is_pattern
-from mqbridge.errors import ConfigError
+from mqbridge.errors import ClusterError, ConfigError
+from mqbridge.gateway.late import maker_of
 from mqbridge.routing.topics import Selected, select
 
 EXAMPLES = 3
 """Topics that an error names."""
 
 
-async def select_from(source: Cluster, route: Route, to_come: Sequence[str] = ()) -> list[Selected]:
+async def select_from(source: Cluster, route: Route, to_come: Sequence[str] = (), late: Collection[Route] = ()) -> list[Selected]:
     """The topics that the route takes; those `to_come` count as there.
 
-    Raises ConfigError when there is none, or more than the system lets one group read.
+    Raises ConfigError when there is none, or more than the system lets one group read; ClusterError when there is none yet, as a
+    route that is `late` may make one.
     """
     wanted = route.source.wanted
     existing: list[str] = []
@@ -29,6 +31,9 @@ async def select_from(source: Cluster, route: Route, to_come: Sequence[str] = ()
         existing = sorted({*await source.topics(), *to_come})
     chosen = select(wanted, existing)
     if not chosen:
+        for pattern in wanted:
+            if (maker := maker_of(pattern, source.name, late)) is not None:
+                raise not_yet(route, source.name, pattern, maker)
         raise ConfigError(
             f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}",
             hint=f"A pattern matches whole names, like {_some(wanted, existing)}" if existing else "It has no topics at all",
@@ -41,6 +46,14 @@ async def select_from(source: Cluster, route: Route, to_come: Sequence[str] = ()
             hint=f"Make several routes of it, each with a part of the topics and a group of its own; half come before {half}",
         )
     return chosen
+
+
+def not_yet(route: Route, cluster: str, topic: str, maker: str) -> ClusterError:
+    """A topic is missing that another route is going to make."""
+    return ClusterError(
+        f"route {route.name!r}: the topic {topic!r} does not exist in cluster {cluster!r} yet: route {maker!r}, which makes it, "
+        "is not open"
+    )
 
 
 def _some(wanted: Sequence[str], existing: Sequence[str]) -> str:

@@ -19,6 +19,8 @@ from mqbridge.errors import ConnectionLost, Unreachable
 
 log = logging.getLogger(__name__)
 
+MOST_PAUSE_S = 15.0
+"""The longest pause between two tries of anybody who needs a server: clients, sessions of routes, a gateway that starts."""
 FORGET_S = 60.0
 """Longer than any pause between two tries, with the time that a try takes."""
 
@@ -114,7 +116,9 @@ class Connectivity:
         }
         if self.missing and self._away_at is None:
             self._away_at = time.monotonic()
-            log.warning("cluster %s cannot be reached, trying again until it can: %s", self.name, self.reason)
+            log.warning(
+                "cluster %s cannot be reached, trying again with pauses of up to %g s: %s", self.name, MOST_PAUSE_S, self.reason
+            )
         elif not self.missing and self._away_at is not None:
             log.info("cluster %s %s after %.1f s", self.name, why, time.monotonic() - self._away_at)
             self._away_at = None

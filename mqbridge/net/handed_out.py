@@ -5,9 +5,13 @@ the core asks only when it counts the one before itself.
 """
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import cancel, spawn
+
+T = TypeVar("T")
 
 
 class HandedOut:
@@ -22,6 +26,15 @@ class HandedOut:
     def limit(self) -> int:
         """Of all lanes together."""
         return self._budget.limit
+
+    async def receive(self, receiving: Coroutine[Any, Any, T]) -> T:
+        """Run the lane's receiving: what was handed out before is the caller's by now, and what fails holds nothing."""
+        self.give_back()
+        try:
+            return await receiving
+        except BaseException:
+            self.give_back()
+            raise
 
     async def take(self, size: int) -> None:
         """Take so many bytes more, as soon as there is room for them; less only when the lane is gone."""

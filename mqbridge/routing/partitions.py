@@ -13,7 +13,8 @@ batch: a target that grows is used at once.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from mqbridge.adapter import Outbound, Topic
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.create_rule import CreateRule
 from mqbridge.config.options.partition_rule import By, PartitionRule
 from mqbridge.config.options.target import Target

@@ -36,9 +36,9 @@ from mqbridge.rocketmq.client.spec import GroupSpec
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.tubemq.client.client import TubeMQClient
-from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.messages import decode_all
 from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.send_result import SendResult
 
 HEARTBEAT_S = 2.0
 

@@ -85,10 +85,11 @@ def _one(schedule: Schedule, systems: dict[str, System], logs: Path, gateway: Pa
 def _plan(schedule: Schedule) -> list[str]:
     memory = ", ".join(f"{name} {size}" for name, size in schedule.in_flight_bytes.items())
     first = "both instances begin" if schedule.second_instance else "instance a begins alone"
+    end = "both are there in the end" if len(schedule.last) > 1 else f"{schedule.last[0]} is alone in the end"
     limits = f"{memory} in flight, {schedule.rate or 'any number of'} messages a second"
     return [
         f"seed {schedule.seed}, {schedule.seconds:g} s, {' '.join(schedule.directions)}",
-        f"{first}, {schedule.shutdown_s} s to stop in; {limits}; orderly: {str(schedule.orderly).lower()}",
+        f"{first}, {end}, {schedule.shutdown_s} s to stop in; {limits}; orderly: {str(schedule.orderly).lower()}",
         f"{schedule.backlog} messages in each partition before the start, then {schedule.per_second} a second in each direction",
         *map(str, schedule.events),
     ]

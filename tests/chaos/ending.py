@@ -50,11 +50,13 @@ class Ending:
         return verdicts
 
     async def _heal(self) -> None:
-        """The network is as it should be, both instances run, nothing new comes."""
-        for instance in self._world.instances.values():
+        """The network is as it should be, the last instances run, nothing new comes."""
+        for name, instance in self._world.instances.items():
             instance.network.heal()
             async with instance.lock:
-                if not instance.runs:
+                if name not in self._world.schedule.last:
+                    await instance.terminate()
+                elif not instance.runs:
                     await instance.start()
         for direction in self._world.directions.values():
             direction.flow.check()
@@ -81,10 +83,10 @@ class Ending:
         return judge(direction.flow.sent, stored)
 
     async def _all_ready(self, deadline: float) -> None:
-        reasons: dict[str, Any] = dict.fromkeys(self._world.instances)
+        reasons: dict[str, Any] = dict.fromkeys(self._world.schedule.last)
         while True:
-            for name, instance in self._world.instances.items():
-                reasons[name] = await instance.ask("/health/ready")
+            for name in reasons:
+                reasons[name] = await self._world.instances[name].ask("/health/ready")
             waiting = {name: said for name, said in reasons.items() if said is None or not said["ready"]}
             if not waiting:
                 return

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from mqbridge.adapter import Cluster, Outbound, OutboundSpec, Receipt
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import cancel, spawn
 from tests.kit.oracle import body

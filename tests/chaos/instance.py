@@ -25,6 +25,8 @@ AGAIN_S = 2.0
 TRACEBACK = "Traceback (most recent call last)"
 STRANDED = "but the topic goes on to"
 """What the silence watch of Pulsar's consumers says when nothing came although there was something."""
+WENT_BACK = "or its broker lost what it had acknowledged"
+"""What a gateway says when a partition ends before what it has delivered. No fault here loses messages of a source."""
 
 
 class Instance:
@@ -127,11 +129,14 @@ class Instance:
         return None
 
     def log_problems(self) -> list[str]:
-        """What its log says that should not be there: tracebacks, and subscriptions that only a watch brought to life again."""
+        """What its log says that should not be there.
+
+        Tracebacks, subscriptions that only a watch brought to life again, and messages that are said to be lost.
+        """
         log = self.folder / "gateway.log"
         text = log.read_text(errors="replace") if log.exists() else ""
         tracebacks = [f"a traceback: {_error_of(piece)}" for piece in text.split(TRACEBACK)[1:]]
-        return tracebacks + [line for line in text.splitlines() if STRANDED in line]
+        return tracebacks + [line for line in text.splitlines() if STRANDED in line or WENT_BACK in line]
 
     def _measure(self) -> None:
         with contextlib.suppress(OSError):

@@ -97,6 +97,8 @@ class Schedule:
     rate: int | None
     """What each route of each instance may store a second: where that is less than what comes, every queue is full."""
     events: tuple[Event, ...]
+    last: tuple[str, ...]
+    """The instances that are there in the end: a partition that one of them lost and got back may be stuck where it is now."""
 
     @property
     def holds_bytes(self) -> bool:
@@ -125,8 +127,9 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
         where = chance.choice(places[kind.where])
         events.append(Event(at, kind, where, _mostly_short(chance, *kind.lasts), chance.uniform(*kind.amount)))
         at += chance.expovariate(1 / PAUSE_S)
+    last = chance.choice((INSTANCES, INSTANCES, *((name,) for name in INSTANCES)))
     return Schedule(
-        seed, seconds, tuple(directions), second, settings, shutdown_s, orderly, backlog, per_second, rate, tuple(events)
+        seed, seconds, tuple(directions), second, settings, shutdown_s, orderly, backlog, per_second, rate, tuple(events), last
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import Position
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue

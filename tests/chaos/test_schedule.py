@@ -16,6 +16,10 @@ def test_every_kind_of_fault_is_drawn_and_can_be_carried_out() -> None:
     assert drawn == {kind.name for kind in KINDS} == FAULTS.keys()
 
 
+def test_a_run_ends_with_both_instances_or_with_one() -> None:
+    assert {draw(seed, 60, DIRECTIONS).last for seed in range(20)} == {("a", "b"), ("a",), ("b",)}
+
+
 def test_only_the_faults_that_were_asked_for_are_drawn() -> None:
     assert {event.kind.name for event in draw(1, 200, DIRECTIONS, ("cut", "roll")).events} == {"cut", "roll"}
 

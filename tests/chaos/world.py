@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.net.tasks import cancel, spawn
 from tests.chaos.flow import Flow
 from tests.chaos.instance import Instance
@@ -21,7 +21,8 @@ from tests.kit.tcp_proxy import Network
 PARTITIONS = 4
 AFTERMATH_S = 20.0
 """How long a fault may keep messages from moving after its end, where no lease has to run out."""
-HARMLESS = ("burst", "no_directory")
+HARMLESS = ("burst", "no_directory", "cut")
+"""Faults that are over in a moment, where servers can be reached, or that keep nothing from moving."""
 
 Say = Callable[[str], None]
 

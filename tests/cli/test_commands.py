@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from mqbridge.adapter import OutboundSpec, load_adapters
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.cli import reach
 from mqbridge.config.load import load
 from mqbridge.log.adapter.cluster import LogCluster

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from mqbridge.adapter import load_adapters
+from mqbridge.adapter.registry import load_adapters
 from tests.cli.conftest import Invoke
 from tests.kit.pulsar import Pulsar
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.cli import group_reader
 from mqbridge.cli.group_reader import GroupReader, GroupReading
 from mqbridge.errors import ClusterError, GapError, LaneRevoked

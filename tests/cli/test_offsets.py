@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import Bounds
+from mqbridge.adapter.topics import Bounds
 from mqbridge.cli.reset import change
 from mqbridge.message import Position
 from tests.cli.conftest import Invoke

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.adapter import Start, Topic
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.topics import Topic
 from mqbridge.cli.places import Moment, format_moment, parse_moment, parse_place, pick
 from mqbridge.errors import ConfigError
 

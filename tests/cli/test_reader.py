@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import Cluster, OutboundSpec
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.cli.reader import Range, read
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.memory.adapter.cluster import ADAPTER

@@ -10,7 +10,7 @@ from threading import Event, Thread
 
 import pytest
 
-from mqbridge.adapter import load_adapters
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.cli.reach import choose
 from mqbridge.errors import ConfigError
 from tests.cli.conftest import Invoke

@@ -4,7 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mqbridge.adapter import Adapter, Cluster
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.registry import Adapter
 from mqbridge.mapping.field_table import FieldTable
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import Start, load_adapters
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.config import reference
 from mqbridge.config.base import ONE_OR_MORE
 from mqbridge.config.load import from_dict, load, parse

@@ -7,7 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, Operations, Outbound, OutboundSpec, Receipt, Start
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec, Start
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.message import Batch, Message, Partition, Share
 from tests.conformance.harness import Harness
 

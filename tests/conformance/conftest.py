@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import Capabilities, Cluster
+from mqbridge.adapter.cluster import Capabilities, Cluster
 from tests.conformance.arena import Arena
 from tests.conformance.harness import Harness, LogHarness, MemoryHarness
 

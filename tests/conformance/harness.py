@@ -10,7 +10,8 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from mqbridge.adapter import Adapter, Cluster
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.registry import Adapter
 from mqbridge.log.adapter.cluster import ADAPTER as LOG
 from mqbridge.memory.adapter.cluster import ADAPTER as MEMORY
 from mqbridge.memory.broker import broker, forget

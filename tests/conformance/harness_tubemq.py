@@ -5,7 +5,7 @@ import itertools
 from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.tubemq.adapter.cluster import ADAPTER
 from tests.conformance import cut
 from tests.conformance.harness import Room

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from mqbridge.adapter import Capabilities, Cluster, Inbound, InboundLane, Start
+from mqbridge.adapter.cluster import Capabilities, Cluster
+from mqbridge.adapter.inbound import Inbound, InboundLane, Start
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel, spawn

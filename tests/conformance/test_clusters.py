@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from mqbridge.adapter import Capabilities, Cluster, InboundSpec, OutboundSpec, Start
+from mqbridge.adapter.cluster import Capabilities, Cluster
+from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import cancel, spawn

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mqbridge.adapter import Capabilities, Cluster
+from mqbridge.adapter.cluster import Capabilities, Cluster
 from mqbridge.errors import Failure
 from mqbridge.message import Batch, Message, Partition, Share, format_position, origin_prefix, parse_position
 from tests.conformance.arena import SOURCE, Arena, fresh_group, numbered, numbers

@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 import pytest
 
-from mqbridge.adapter import Cluster, Operations
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.operations import Operations
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Message, Position
 from tests.conformance.arena import Arena, fresh_group, numbered, numbers

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import Batch, Message, Position
 from mqbridge.net.tasks import spawn
 from tests.conformance.arena import Arena, numbered, numbers

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from mqbridge.adapter import Cluster, Outbound, Receipt
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import Failure
 from mqbridge.message import Batch, Share
 from tests.conformance.arena import SOURCE, Arena, fresh_group, numbered, numbers

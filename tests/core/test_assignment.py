@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqbridge.adapter import InboundSpec
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.memory.adapter.cluster import ADAPTER
 from tests.core.world import World, everything, fill, route, running, until
 

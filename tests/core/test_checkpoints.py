@@ -1,5 +1,6 @@
 """The state file: locked, damaged, taken by another gateway, of another group."""
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -149,7 +150,7 @@ def test_another_process_with_the_same_file_is_named(tmp_path: Path) -> None:
 async def test_closing_without_a_deadline_ends_as_all_closing_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mqbridge.adapter.CLOSE_S", 0.2)
+    monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 0.2)
     checkpoints = Checkpoints(tmp_path / "state.db")
     lock = locked(tmp_path / "state.db")
     checkpoints.note("r", "g", PARTITION, (7,))
@@ -157,6 +158,32 @@ async def test_closing_without_a_deadline_ends_as_all_closing_does(
     await until(closing.done)
     lock.close()
     assert "could not be written before the end" in caplog.text
+
+
+def test_who_holds_a_file_need_not_be_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk; the lock itself needs no room."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", full)
+        lock = StateLock(tmp_path / "state.db")
+    with pytest.raises(ConfigError, match=r"in use by another gateway\. "):
+        StateLock(tmp_path / "state.db")
+    lock.release()
+    StateLock(tmp_path / "state.db").release()
+
+
+@pytest.mark.parametrize("what", ["folder", "loop"])
+def test_a_file_that_cannot_be_locked_is_named(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.db"
+    if what == "loop":
+        path.symlink_to(path)
+    else:  # a read-only folder, also for who may write everywhere
+        monkeypatch.setattr("os.open", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used"):
+        Checkpoints(path)
 
 
 def test_a_state_file_by_another_name_is_the_same_one(tmp_path: Path) -> None:

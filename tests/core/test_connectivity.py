@@ -8,10 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mqbridge.errors import ConnectionLost, PeerSilent, Unreachable
+from mqbridge.gateway import clusters, route
 from mqbridge.net import connectivity as module
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
+from mqbridge.pulsar.client import lookup
+from mqbridge.rocketmq.client import pull_loop, send_outage
+from mqbridge.tubemq.client import line_connection
 from tests.core.world import until
 
 A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)
@@ -208,3 +212,15 @@ async def test_several_connections_side_by_side_are_no_reconnects() -> None:
         link.over(ConnectionLost("cut"), wanted=False, silent=False)
     Link(made, *A).heard()
     assert (made.reconnects, made.away_s) == (1, None)
+
+
+def test_nobody_pauses_for_longer_than_the_warning_says() -> None:
+    longest = (
+        clusters.REACH_MOST_S,
+        route.REJOIN_MOST_S,
+        lookup.MOST_DELAY_S,
+        line_connection.MOST_RETRY_S,
+        pull_loop.MOST_WAIT_S,
+        send_outage.MOST_RETRY_S,
+    )
+    assert max(longest) <= module.MOST_PAUSE_S

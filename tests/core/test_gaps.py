@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import Bounds
+from mqbridge.adapter.topics import Bounds
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.gateway.gaps import GapCheck

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mqbridge.adapter import InboundSpec
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.outcome import Outcome
@@ -450,7 +450,7 @@ async def test_a_cluster_that_cannot_be_reached_leaves_nothing_behind(source: Br
 async def test_a_route_that_gets_no_partition_ends_when_idle(
     source: Broker, target: Broker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.ASSIGNMENT_PATIENCE_S", 0.2)
+    monkeypatch.setattr("mqbridge.gateway.route_state.ASSIGNMENT_PATIENCE_S", 0.2)
     source.create("other", 1)
     cluster = ADAPTER.make_cluster("a", ADAPTER.cluster_model(broker=name + "-source"))  # type: ignore[call-arg]
     first = await cluster.inbound(InboundSpec(("other",), "g"))

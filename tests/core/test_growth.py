@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import InboundSpec, OutboundSpec, load_adapters
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
+from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.inbound import MemoryInbound, MemoryLane
-from mqbridge.message import Batch, Message, Share
+from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
 from tests.core.world import World, able, committed, end, everything, fill, named, put, route, running, stored, until
 
@@ -78,6 +81,40 @@ async def test_a_partition_that_is_not_in_the_table_waits_alone(world: World) ->
         assert named(gateway, "r").error is None
     progress = world.a.progress["g-r", "t", 2]
     assert progress.committed == 0  # it is not lost: the table can be completed
+
+
+async def test_a_partition_that_comes_back_while_it_waits_for_its_place_is_shown_as_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane that waited finds the place in the turn in which it is taken away, and the next one is there already."""
+    fill(world.a, "t", 1, 20)
+    partition = Partition("a", "t", "0", 0)
+    lanes: list[MemoryLane] = []
+    made = MemoryLane.__init__
+
+    def noted(self: MemoryLane, *arguments: Any) -> None:
+        made(self, *arguments)
+        lanes.append(self)
+
+    monkeypatch.setattr(MemoryLane, "__init__", noted)
+    monkeypatch.setattr("mqbridge.gateway.session.PLACE_CHECK_S", 0.0)  # looks in every turn of the loop
+
+    grown = asyncio.Event()
+
+    def unplaced(_: Ends, __: Partition) -> str | None:
+        if len(lanes) > 1 and partition in found.deliveries:
+            grown.set()
+        return None if grown.is_set() else "no place"
+
+    monkeypatch.setattr(Ends, "unplaced", unplaced)
+    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
+        found = named(gateway, "r")
+        await until(lambda: found.stopped)
+        world.a.revoke("t", 0)
+        await until(lambda: committed(world.a, "g-r") == 20)
+        assert len(lanes) == 2
+        assert [delivery.lane for delivery in found.deliveries.values()] == [lanes[1]]
+        assert found.stopped == {}
 
 
 async def test_a_partition_without_a_place_does_not_keep_an_idle_gateway_up(world: World) -> None:

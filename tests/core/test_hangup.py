@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import yaml
 
-from mqbridge.adapter import OutboundSpec, load_adapters
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.message import Batch, Message, Share
 from tests.kit.gateway import GatewayProcess
 

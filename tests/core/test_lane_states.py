@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.lane import LaneDelivery

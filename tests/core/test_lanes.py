@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import Inbound, MessageFailure, Receipt
+from mqbridge.adapter.inbound import Inbound
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.delivery.counters import Counters
@@ -224,7 +225,7 @@ async def test_what_fails_in_an_acknowledgement_ends_the_lane() -> None:
 
 
 async def test_what_fails_in_noting_progress_ends_the_lane_and_keeps_no_bytes() -> None:
-    def broken(_: Batch) -> None:
+    def broken(_: Batch, __: bool) -> None:
         raise RuntimeError("the disk is gone")
 
     lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mqbridge.adapter import Topic
+from mqbridge.adapter.topics import Topic
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.message import Batch, Message, Partition, Share, origin_prefix
 from mqbridge.routing.loops import LoopGuard

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.log.adapter.cluster import ADAPTER
 from mqbridge.message import Batch, Message, Share
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.adapter import Outbound, Receipt, Topic
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.receipt import Receipt
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import ConfigError
 from mqbridge.message import Batch, Message, Partition, Share

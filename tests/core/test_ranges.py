@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec, Start
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.cluster import ADAPTER
 from mqbridge.log.store.settings import LogSettings

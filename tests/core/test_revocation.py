@@ -1,15 +1,17 @@
 """A partition that moves: what was not on its way is taken back, whatever its lane waits for, and nobody else is disturbed."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.errors import DeliveryError, Failure
 from mqbridge.memory.adapter.outbound import MemoryOutbound
+from mqbridge.message import Partition
 from mqbridge.net.tasks import spawn
 from tests.core.test_lanes import FakeLane, FakeOutbound, delivery, ended, keyed
 from tests.core.world import World, committed, everything, fill, named, put, route, running, until
@@ -28,6 +30,33 @@ class SlowOutbound(FakeOutbound):
         for _, share, future in self.sent[self.on_the_wire :]:
             if future in sends and not future.done():
                 future.set_result(Receipt(failures=[MessageFailure(n, Failure.RETRY, BACK) for n in range(share.count)]))
+
+
+async def test_a_late_receipt_does_not_set_a_checkpoint_back(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane that lost its partition hears of its first batch when the next lane is further already."""
+    monkeypatch.setattr("mqbridge.delivery.lane.REVOKED_DRAIN_S", 3600.0)
+    fill(world.a, "t", 1, 20)
+    world.b.create("t", 1)
+    world.b.faults.hold_receipts = True
+    async with running(world.config(route("r", "a/t", "b/t"), state=str(tmp_path / "state.db"))) as gateway:
+        found, partition = named(gateway, "r"), Partition("a", "t", "0", 0)
+        checkpoints = gateway._checkpoints
+        assert checkpoints is not None
+        await until(lambda: len(world.b.held) == 1)
+        world.a.revoke("t", 0)
+        put(world.a, "t", 0, *[b"%d" % number for number in range(20, 40)])
+        await until(lambda: len(world.b.held) == 3)
+        late, *others = world.b.held
+        world.b.held.clear()
+        for answer in others:
+            answer()
+        await until(lambda: checkpoints.load("r", "g-r", partition) == (40,))
+        late()
+        await until(lambda: found.counters.stored == 60)
+        assert checkpoints.load("r", "g-r", partition) == (40,)
+        world.b.release_receipts()
 
 
 async def test_a_revoked_lane_takes_back_what_is_not_on_its_way() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mqbridge.adapter import seconds_until
+from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
@@ -27,7 +27,7 @@ async def hang(*_: Any) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a deadline of his own waits longer than this test."""
-    monkeypatch.setattr("mqbridge.adapter.CLOSE_S", 3600.0)
+    monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 3600.0)
     monkeypatch.setattr("mqbridge.delivery.lane.DRAIN_S", 3600.0)
     monkeypatch.setattr("mqbridge.gateway.route.REJOIN_FIRST_S", 0.01)
 
@@ -162,6 +162,80 @@ async def test_a_join_that_fails_once_is_tried_again(world: World, quick: None, 
         await until(lambda: committed(world.a, "g-r") == committed(world.a, "g-s") == 20)
         assert [one.error for one in gateway.routes] == [None, None]
         assert sorted(one.sessions for one in gateway.routes) == [1, 2]
+
+
+async def test_a_join_that_hangs_is_begun_again(
+    world: World, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(world.a, "t", 1, 20)
+    real, hanging = MemoryCluster.inbound, [True]
+
+    async def once(self: MemoryCluster, spec: Any) -> Any:
+        if hanging:
+            hanging.pop()
+            await hang()
+        return await real(self, spec)
+
+    monkeypatch.setattr(MemoryCluster, "inbound", once)
+    monkeypatch.setattr("mqbridge.gateway.session.JOIN_S", 0.05)
+    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        assert named(gateway, "r").sessions == 2
+    assert "cluster a has not let us into group 'g-r' for 0.05 s" in caplog.text
+
+
+async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(world.a, "t", 1, 20)
+    real, lets_in = MemoryCluster.inbound, asyncio.Event()
+
+    async def slow(self: MemoryCluster, spec: Any) -> Any:
+        await lets_in.wait()
+        return await real(self, spec)
+
+    monkeypatch.setattr(MemoryCluster, "inbound", slow)
+    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
+        found = named(gateway, "r")
+        await until(lambda: found.sessions)
+        later = asyncio.get_running_loop().time() + 3600
+        assert (found.idle_for(later), found.unassigned_for(later)) == (0, 0)
+        lets_in.set()
+        await until(lambda: committed(world.a, "g-r") == 20)
+
+
+@pytest.mark.parametrize("what", ["lanes", "describe", "inbound"])
+async def test_an_adapter_that_swallows_a_cancellation_keeps_no_route(
+    world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A route that is replaced by a new configuration ends by the deadline; so does one whose session begins anew."""
+    fill(world.a, "t", 1, 20)
+    at_it = asyncio.Event()
+
+    async def stubborn(*_: Any) -> Any:
+        at_it.set()
+        try:
+            await hang()
+        except asyncio.CancelledError:
+            await hang()
+
+    async def no_lanes(self: MemoryInbound) -> Any:
+        await stubborn()
+        yield
+
+    config = world.config(route("r", "a/t", "b/t", source_=SOON), shutdown_timeout="200ms")
+    with monkeypatch.context() as patch:
+        if what != "describe":
+            patch.setattr(*((MemoryInbound, "lanes", no_lanes) if what == "lanes" else (MemoryCluster, "inbound", stubborn)))
+        async with running(config, alone=False) as gateway:
+            await until(lambda: what == "describe" or at_it.is_set())
+            if what == "describe":
+                await until(lambda: committed(world.a, "g-r") == 20)
+                patch.setattr(MemoryCluster, "describe", stubborn)
+                await at_it.wait()
+            patch.undo()
+            config["routes"][0]["to"][0]["topic"] = "u"
+            await asyncio.wait_for(gateway.apply(from_dict(config, adapters=ADAPTERS)), PATIENCE_S)
+            await until(lambda: committed(world.a, "g-r") == 20)
+    assert "is left behind" in caplog.text
 
 
 @pytest.mark.parametrize("what", [MemoryLane, MemoryInbound])

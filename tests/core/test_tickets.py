@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.tickets import Ticket, Tickets
 from mqbridge.errors import Failure
 from mqbridge.message import Batch, Partition, Share

@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from mqbridge.adapter import Topic
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Unreachable
 from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.cluster import MemoryCluster
-from tests.core.world import ADAPTERS, World, everything, fill, named, route, until
+from tests.core.world import ADAPTERS, World, end, everything, fill, named, route, until
 from tests.kit.process import free_ports
 from tests.patience import PATIENCE_S
 
@@ -55,9 +55,28 @@ async def test_a_cluster_that_comes_late_starts_its_routes(world: World, caplog:
         await until(lambda: everything(world.b, "t") == list(range(40)))
         assert late.trouble is None
         assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "cluster b" in r.getMessage()] == [
-            "cluster b cannot be reached, trying again until it can: memory cluster 'b' is disconnected"
+            "cluster b cannot be reached, trying again with pauses of up to 15 s: memory cluster 'b' is disconnected"
         ]
         assert "cluster b can be reached again after" in caplog.text
+
+
+async def test_a_bug_while_connecting_does_not_end_the_attempts(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(world.a, "t", 1, 5)
+    connect, outcomes = MemoryCluster.connect, [ValueError("a bug"), Unreachable("not yet")]
+
+    async def buggy(self: MemoryCluster) -> None:
+        if self.name == "b" and outcomes:
+            raise outcomes.pop()
+        await connect(self)
+
+    monkeypatch.setattr(MemoryCluster, "connect", buggy)
+    monkeypatch.setattr("mqbridge.gateway.clusters.REACH_FIRST_S", 0.2)
+    async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
+        await until(lambda: gateway.routes and "ValueError('a bug')" in str(named(gateway, "r").trouble))
+        await until(lambda: everything(world.b, "t") == list(range(5)))
+    assert "cluster b: connecting failed unexpectedly" in caplog.text
 
 
 async def test_it_is_not_ready_while_it_waits(world: World) -> None:
@@ -175,6 +194,65 @@ async def test_a_late_route_that_is_refused_stops_alone(world: World, monkeypatc
         assert str(named(gateway, "late").error) == "route 'late': the topic 'missing' does not exist in cluster 'c'"
         assert named(gateway, "here").error is None
         assert "late" not in world.b.topics
+
+
+@pytest.mark.parametrize("source", ["b/middle", "b/~mid.*"], ids=["named", "pattern"])
+@pytest.mark.parametrize(
+    "maker", [("a/t", "b/middle"), ("a/~t", "b/{topic}ddle"), ("a/t", "c/t")], ids=["named", "template", "letters"]
+)
+async def test_a_route_waits_for_the_topic_that_a_late_route_makes(world: World, source: str, maker: tuple[str, str]) -> None:
+    """The cluster of the topic is there; that of the route which makes it is not."""
+    first = route("first", *maker, delivery={"dead_letter": {"cluster": "b", "topic": "middle"}} if maker[1] == "c/t" else {})
+    if "{" in maker[1]:
+        first["from"]["topic"] = "~(?P<topic>mi)"
+    world.a.disconnect()
+    async with started(world.config(first, route("second", source, "c/u"))) as (gateway, task):
+        await until(lambda: gateway.ready or task.done())
+        second = named(gateway, "second")
+        wanted = source.partition("/")[2]
+        why = (
+            f"route 'second': the topic {wanted!r} does not exist in cluster 'b' yet: route 'first', which makes it, is not open"
+        )
+        assert str(second.trouble) == why
+        await until(lambda: second._rejoin.begun)  # it has tried for itself, too
+        assert (second.error, str(second.trouble)) == (None, why)
+        fill(world.a, "mi" if "{" in maker[1] else "t", 1, 5)
+        world.a.reconnect()
+        await until(lambda: second.sessions and second.trouble is None)
+        assert "middle" in world.b.topics
+
+
+async def test_a_route_waits_for_the_topic_of_one_whose_targets_cannot_be_opened_yet(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan was good; making the topic is what fails."""
+    create, coming_up = MemoryCluster.create, [True]
+
+    async def not_yet(self: MemoryCluster, topic: str, partitions: int) -> None:
+        if coming_up:
+            raise ClusterError("no leader yet")
+        await create(self, topic, partitions)
+
+    monkeypatch.setattr(MemoryCluster, "create", not_yet)
+    fill(world.a, "t", 1, 5)
+    async with started(world.config(route("first", "a/t", "b/t"), route("second", "b/t", "c/t"))) as (gateway, task):
+        await until(lambda: gateway.ready or task.done())
+        assert "route 'first', which makes it, is not open" in str(named(gateway, "second").trouble)
+        coming_up.clear()
+        await until(lambda: everything(world.c, "t") == list(range(5)))
+
+
+async def test_nobody_waits_for_a_topic_that_no_late_route_makes(world: World) -> None:
+    world.a.disconnect()
+    config = world.config(
+        route("other", "a/t", "b/t"),
+        route("no create", "a/t", end("b/u", create=False)),
+        route("elsewhere", "a/t", "c/u"),
+        route("second", "b/u", "c/v"),
+        route("behind", "a/t", "b/u"),
+    )
+    with pytest.raises(ClusterError, match=r"route 'second': the topic 'u' does not exist in cluster 'b'$"):
+        await Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run()
 
 
 async def test_stopping_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from mqbridge.adapter import Cluster, InboundLane, InboundSpec, OutboundSpec, Receipt, load_adapters
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import InboundLane, InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import Receipt
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.message import Batch, Message, Share
 from tests.kit.oracle import Oracle, message
 from tests.kit.pulsar import KEEPER, Pulsar

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from tests.e2e.sides import Side, side
 from tests.e2e.support import opened

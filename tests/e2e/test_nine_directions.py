@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share, split_origin
 from tests.e2e.corpus import assert_same, odd, ordinary
 from tests.e2e.sides import SYSTEMS, Side, side

@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
-from mqbridge.adapter import InboundSpec, OutboundSpec
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from tests.e2e.sides import HEARTBEAT
 from tests.e2e.support import opened, pulsar_settings, read

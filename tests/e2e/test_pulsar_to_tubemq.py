@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share, split_origin
 from tests.e2e.support import environment, opened, pulsar_settings, read, tubemq_settings
 from tests.kit.gateway import CONFIG, GatewayProcess

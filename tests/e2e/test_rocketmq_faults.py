@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.cli.exits import STOPPED
 from mqbridge.message import Batch, Share
 from mqbridge.rocketmq.client.client import RocketmqClient

@@ -79,8 +79,8 @@ class Link:
 class Connection:
     """One connection through a link: two directions, each a queue between a reader and a writer."""
 
-    def __init__(self, link: Link, *writers: asyncio.StreamWriter) -> None:
-        self._link, self._writers = link, writers
+    def __init__(self, link: Link, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self._link, self._client, self._writers = link, client, (client, server)
         self.passes = asyncio.Event()
         self.passes.set()
 
@@ -106,7 +106,8 @@ class Connection:
                 await self._deliver(*item, writer)
             writer.write_eof()
         except OSError:
-            self.abort()
+            if writer is not self._client:  # else it has given up what it asked for, and that arrives all the same
+                self.abort()
         finally:
             await cancel(taking)
 

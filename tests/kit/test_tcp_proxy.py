@@ -114,6 +114,22 @@ async def test_what_a_client_gave_up_comes_late_and_after_what_it_said_since() -
         await until_heard(served, b"first.again.late.")
 
 
+async def test_what_a_client_gave_up_comes_late_although_an_answer_finds_nobody() -> None:
+    async with echo() as (served, link):
+        link.delay_s = 0.2
+        _reader, writer = await served.hear(b"first.")
+        await until_heard(served, b"first.")  # its answer is on its way
+        stuck = link.stick()
+        link.delay_s = 0.0
+        for _ in range(20):
+            writer.write(b"late.")
+            await asyncio.sleep(0.02)  # each a piece of its own, and the answer waits by then
+        writer.transport.abort()
+        for connection in stuck:
+            connection.unstick()
+        await until_heard(served, b"first." + 20 * b"late.")
+
+
 async def test_a_held_link_holds_new_connections_too_and_loses_nothing() -> None:
     async with echo() as (served, link):
         link.passes.clear()

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from mqbridge.adapter import InboundSpec, OutboundSpec
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
 from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.adapter.lane import LogLane

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import InboundSpec, OutboundSpec
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.log.store import groups
 from mqbridge.message import Batch, Share
@@ -21,7 +22,7 @@ from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 
 MEMBER = """
 import asyncio, sys
-from mqbridge.adapter import InboundSpec
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.log.adapter.cluster import ADAPTER
 
 async def main(path):

@@ -16,7 +16,7 @@ SEED = 20260
 
 WRITER = """
 import asyncio, os, sys
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.log.adapter.cluster import ADAPTER
 from mqbridge.message import Batch, Message, Share
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.adapter import Inbound, InboundSpec, OutboundSpec, Start
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.inbound import LogInbound

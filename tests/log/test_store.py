@@ -212,6 +212,28 @@ async def test_a_transaction_that_fails_leaves_nothing(open_log: OpenLog) -> Non
     assert await cluster.topics() == ["whole"]
 
 
+@pytest.mark.parametrize("when", ["before the close", "after it"])
+async def test_what_is_sent_to_a_closed_log_fails(open_log: OpenLog, when: str) -> None:
+    """Whether its first transaction failed for a while before, or it was never begun."""
+
+    def full(*_: Any) -> Any:
+        raise ClusterError("the disk is full")
+
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    early = []
+    if when == "before the close":
+        cluster.store._guarded = full  # type: ignore[method-assign]
+        early = [outbound.send(0, Share(Batch.of(numbered(0, 5)))) for _ in range(2)]
+        await asyncio.sleep(0)
+    await cluster.close()
+    for sent in [*early, outbound.send(0, Share(Batch.of(numbered(5, 10))))]:
+        with pytest.raises(ClusterError, match="is closed") as raised:
+            await asyncio.wait_for(sent, PATIENCE_S)
+        assert raised.value.failure is Failure.FATAL
+    await outbound.close()
+
+
 async def test_two_writers_interleave(open_log: OpenLog) -> None:
     outbounds = [await outbound_of(await open_log()) for _ in range(2)]
     sends = [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(100) for outbound in outbounds]

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import Inbound, InboundSpec, OutboundSpec, Start
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
 from mqbridge.memory.adapter.cluster import ADAPTER, MemoryCluster
 from mqbridge.memory.adapter.outbound import MemoryOutbound

@@ -10,7 +10,8 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from mqbridge.adapter import InboundSpec, OutboundSpec, Start
+from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.cluster import ADAPTER

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqbridge.adapter import MessageFailure
+from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.pulsar.mapping.fast import RestampedBatch, restamp, restamp_batch
 from mqbridge.pulsar.mapping.passthrough import encode_entries

@@ -8,7 +8,9 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import GroupMaker, InboundSpec, OutboundSpec
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.operations import GroupMaker
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Share
 from mqbridge.pulsar.adapter.cluster import ADAPTER, Pulsar

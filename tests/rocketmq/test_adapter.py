@@ -10,7 +10,9 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from mqbridge.adapter import Cluster, Inbound, InboundLane, InboundSpec, Outbound, OutboundSpec
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER

@@ -11,7 +11,8 @@ from contextlib import aclosing
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import Cluster, OutboundSpec
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER

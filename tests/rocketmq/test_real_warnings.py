@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter import operations
 from mqbridge.rocketmq.adapter.cluster import ADAPTER, RocketMQ

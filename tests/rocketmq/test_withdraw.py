@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import Failure
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from tests.e2e.corpus import assert_same
 from tests.e2e.sides import side

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Share, split_origin
 from mqbridge.net.tasks import cancel, spawn

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import InboundSpec
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.message import Batch, Partition
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.adapter.cluster import TubeMQ

@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec, Receipt
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
-from mqbridge.tubemq.client import line
+from mqbridge.tubemq.client import line_connection
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.test_producer import FakeBroker, sender_to
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(line, "MOST_RETRY_S", 0.002)
+    monkeypatch.setattr(line_connection, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(line_connection, "MOST_RETRY_S", 0.002)
 
 
 async def _last_stored(*_: Any) -> dict[int, tuple[int, ...]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import Start
+from mqbridge.adapter.inbound import Start
 from mqbridge.cli.consume import Reading, _as_group, _without_group
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.config import TubeMQCluster

@@ -13,7 +13,6 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.admin import Admin
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
-from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.master import MAX_TOPICS
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -23,6 +22,7 @@ from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.range_reader import held_range, read_range
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.routes import TopicRoute
+from mqbridge.tubemq.client.send_result import SendResult
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C

@@ -247,10 +247,20 @@ async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> Non
     assert (counters["packs"], counters["messages"], counters["registrations"]) == (1, 1, 1)
 
 
-async def test_rules_of_the_master_slow_a_reader_down(client: Client, tubemq: TubeMQ) -> None:
-    """After a pack this group waits for minutes; another one goes on reading, and finds nothing many times, meanwhile."""
+@pytest.mark.parametrize(
+    "rules",
+    [
+        '[{"type":3,"rule":[{"normFreqInMs":300000,"filterFreqInMs":300000,"minDataFilterFreqInMs":300000}]}]',
+        '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":1,"freqInMs":300000}]}]',
+    ],
+    ids=["a wait after each pack", "a rate for a reader that is behind"],
+)
+async def test_rules_of_the_master_slow_a_reader_down(client: Client, tubemq: TubeMQ, rules: str) -> None:
+    """After a pack this group waits for minutes; another one goes on reading, and finds nothing many times, meanwhile.
+
+    A pack is more than a twelfth of 1 MiB, which the rate allows in 5 s, and leaves more than 21 MiB.
+    """
     group, topic = fresh_group(), tubemq.take_topic(1)
-    rules = '[{"type":3,"rule":[{"normFreqInMs":300000,"filterFreqInMs":300000,"minDataFilterFreqInMs":300000}]}]'
     tubemq.admin(
         "admin_set_group_flow_control_rule",
         groupName=group,
@@ -260,16 +270,17 @@ async def test_rules_of_the_master_slow_a_reader_down(client: Client, tubemq: Tu
         createUser="tests",
     )
     sender = await client.sender(topic)
+    bodies = [b"%d" % number + bytes(500_000) for number in range(48)]
+    await asyncio.gather(*(sender.send("1:0", body) for body in bodies))
     slowed, free = await client.consumer(topic, group), await client.consumer(topic)
     await until(lambda: slowed.consumer.membership.flow.group_in_force)
-    await sender.send("1:0", b"0")
-    await until(lambda: slowed.count == 1)
-    gets = slowed.consumer.held_partitions.snapshot()["gets"]
-    await sender.send("1:0", b"1")
-    await until(lambda: free.count == 2)
+    await until(lambda: slowed.count > 0)
+    read, gets = slowed.count, slowed.consumer.held_partitions.snapshot()["gets"]
+    await until(lambda: free.count == len(bodies))
     misses = free.consumer.held_partitions.snapshot()["misses"]
     await until(lambda: free.consumer.held_partitions.snapshot()["misses"] > misses + 5)
-    assert (slowed.count, slowed.consumer.held_partitions.snapshot()["gets"]) == (1, gets)
+    assert (slowed.count, slowed.consumer.held_partitions.snapshot()["gets"]) == (read, gets)
+    assert read < len(bodies)
 
 
 async def test_a_connection_for_each_partition_and_idle_ones_closed(

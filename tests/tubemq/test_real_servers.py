@@ -10,11 +10,11 @@ from mqbridge.errors import ClusterError, ConnectionLost
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.held_partitions import From, HeldPartitions
-from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.send_result import SendResult
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.client.spread import open_spread
@@ -267,16 +267,27 @@ async def committed(session: HeldPartition, _: Pack) -> None:
         await session.commit(consumed=True)
 
 
+BACKLOG = 1500
+"""Messages of a partition, some six packs."""
+
+
+def numbered(n: int) -> bytes:
+    return b"%04d" % n + bytes(2000)
+
+
 async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Open) -> None:
+    """There is a backlog of several packs, so that the gets that are cut have found something."""
     cutter = Cutter()
     for method in CUT_METHODS:
         cutter.plan |= {(method, 2): "before", (method, 4): "after", (method, 5): "before"}
     topic = tubemq.take_topic(3)
+    stored = await client.sender(topic)
+    await asyncio.gather(*(stored.send(f"1:{place}", numbered(n)) for n in range(BACKLOG) for place in range(3)))
     cut = await proxied(cutter, client, tubemq, open_client)
     sender = await cut.sender(topic)
     first = await cut.consumer(topic)
     first.judge = committed
-    number = 0
+    number = BACKLOG
     others: list[Reading] = []
 
     def happened(method: int) -> int:
@@ -285,15 +296,15 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
     async with asyncio.timeout(3 * SERVER_PATIENCE_S):
         # Registers are seldom: each new member brings one, and takes a partition or two.
         while any(happened(method) < 2 for method in CUT_METHODS):
-            await asyncio.gather(*(sender.send(f"1:{place}", b"%04d" % number) for place in range(3)))
+            await asyncio.gather(*(sender.send(f"1:{place}", numbered(number)) for place in range(3)))
             number += 1
             await asyncio.sleep(0.05)
-            if number in (10, 30, 50):
+            if number - BACKLOG in (10, 30, 50):
                 other = await cut.consumer(topic, first.consumer.membership.group)
                 others.append(other)
                 await until(lambda other=other: bool(other.held))  # type: ignore[misc]
                 await other.consumer.close()
-    sent = {f"1:{place}": {b"%04d" % n for n in range(number)} for place in range(3)}
+    sent = {f"1:{place}": {numbered(n) for n in range(number)} for place in range(3)}
 
     def got(name: str) -> set[bytes]:
         """By any member of the group that was cut: what the others read while they lived was confirmed by them."""
@@ -316,7 +327,7 @@ async def test_a_registration_that_comes_late_moves_nothing(client: Client, tube
     """
     cutter, topic = Cutter(), tubemq.take_topic(1)
     sender = await client.sender(topic)
-    bodies = [b"%04d" % n + bytes(2000) for n in range(1500)]
+    bodies = [numbered(n) for n in range(BACKLOG)]
     await asyncio.gather(*(sender.send("1:0", body) for body in bodies))
     cutter.plan[rpc.PARTITION_REGISTER, 1] = "late"
     cut = await proxied(cutter, client, tubemq, open_client)
@@ -350,7 +361,7 @@ async def test_a_partition_that_comes_back_is_safe_from_a_get_of_its_first_time(
     """The get that is given up confirms a pack, under the member's own id; it arrives when the member has it once more."""
     cutter, topic = Cutter(), tubemq.take_topic(1)
     sender = await client.sender(topic)
-    bodies = [b"%04d" % n + bytes(2000) for n in range(1500)]
+    bodies = [numbered(n) for n in range(BACKLOG)]
     await asyncio.gather(*(sender.send("1:0", body) for body in bodies))
     cutter.plan[rpc.GET, 2] = "late"
     cut = await proxied(cutter, client, tubemq, open_client)

@@ -10,18 +10,12 @@ from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mqbridge.adapter import (
-    Adapter,
-    Bounds,
-    Capabilities,
-    ClusterModel,
-    InboundSpec,
-    MessageFailure,
-    OutboundSpec,
-    Receipt,
-    Start,
-    Topic,
-)
+from mqbridge.adapter.cluster import Capabilities
+from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.registry import Adapter, ClusterModel
+from mqbridge.adapter.topics import Bounds, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, MappingError
 from mqbridge.message import Batch, Partition, Position, Share
 from mqbridge.net.budget import Budget

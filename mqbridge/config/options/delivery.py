@@ -53,8 +53,10 @@ class Delivery(Options):
         default="stop",
         description="What a partition does whose source no longer holds messages that were never read: stop and say so, or go on "
         "without them, which is logged and counted (`mqbridge_skipped_gaps_total`). What happened while the gateway was down is "
-        "noticed by `state`, or where the group's own position shows it. A source that went back (a topic made anew, a disk "
-        "restored) stops the partition in any case, until the group's position is set anew (`mqbridge offsets --reset`).",
+        "noticed by `state`, or where the group's own position shows it; not where the source itself moved the group on "
+        "(Pulsar's time to live and backlog eviction), which looks as if another member had read. A source that went back (a "
+        "topic made anew, a disk restored) stops the partition in any case, until the group's position is set anew (`mqbridge "
+        "offsets --reset`).",
     )
     stamp_origin: bool = Field(
         default=True, description="Write `mqbridge.origin` (cluster, topic, partition, position) on every message."

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 
-from mqbridge.adapter import Start
+from mqbridge.adapter.inbound import Start
 from mqbridge.config.base import Name, Options, invalid
 from mqbridge.config.patterns import NameOrPattern
 from mqbridge.config.units import Duration

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable, Iterator
 
 from mqbridge import __version__
-from mqbridge.adapter import Connectivity
+from mqbridge.adapter.cluster import Connectivity
 from mqbridge.gateway.health import connectivity_of
 from mqbridge.gateway.metrics.family import Family, Samples, Shown
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from mqbridge.adapter import Cluster
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.delivery.counters import Histogram
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.reload import Reloader

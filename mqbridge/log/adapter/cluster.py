@@ -3,17 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
-from mqbridge.adapter import (
-    Adapter,
-    Bounds,
-    Capabilities,
-    Inbound,
-    InboundSpec,
-    Operations,
-    Outbound,
-    OutboundSpec,
-    Topic,
-)
+from mqbridge.adapter.cluster import Capabilities
+from mqbridge.adapter.inbound import Inbound, InboundSpec
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.registry import Adapter
+from mqbridge.adapter.topics import Bounds, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.log.adapter.config import LogInboundOptions, LogOutboundOptions
 from mqbridge.log.adapter.inbound import LogInbound

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
@@ -60,12 +60,7 @@ class LogLane:
 
     async def receive(self) -> Batch:
         """The next rows as a batch; waits for one, and for room."""
-        self._handed_out.give_back()
-        try:
-            return await self._receive()
-        except BaseException:
-            self._handed_out.give_back()
-            raise
+        return await self._handed_out.receive(self._receive())
 
     async def _receive(self) -> Batch:
         room = min(RECEIVE_BYTES, self._handed_out.limit)

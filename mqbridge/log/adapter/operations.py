@@ -4,7 +4,8 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
+from mqbridge.adapter.operations import Member, dense_backlog, dense_newest
+from mqbridge.adapter.topics import Bounds
 from mqbridge.config.units import format_duration
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import groups, topics

@@ -5,7 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from crc32c import crc32c
 
-from mqbridge.adapter import Cluster, MessageFailure, OutboundSpec, Receipt, seconds_until
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import Failure, LocalProtocolError, MappingError
 from mqbridge.log.store.append import Append, Appender
 from mqbridge.log.store.database import Store

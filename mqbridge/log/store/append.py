@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store.database import Store, now_ms
 from mqbridge.log.wire.records import checksum
@@ -111,7 +111,11 @@ class Appender:
             append = self._queue.popleft()
             self._group.append(append)
             size += append.size
-        if self._group:
+        if self._group and not self._store.is_open:
+            group, self._group = [*self._group, *self._queue], []
+            self._queue.clear()
+            self._refused(group, ClusterError(f"the log {self._store.config.path} is closed", Failure.FATAL))
+        elif self._group:
             self._store.write(write_group, self._group, now_ms()).add_done_callback(self._committed)
 
     def _drop_late(self) -> None:

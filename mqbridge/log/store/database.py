@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
-from mqbridge.adapter import seconds_until
+from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.errors import ClusterError, LocalProtocolError
 from mqbridge.log.store import retention, topics
 from mqbridge.log.store.read import Row
@@ -49,6 +49,11 @@ class Store:
         self._reader: tuple[ThreadPoolExecutor, sqlite3.Connection] | None = None
         self._data_version = -1
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written."""
+        return self._writer is not None
 
     async def open(self) -> None:
         """Open or create the file. Raises ClusterError; nothing happens when it is open."""

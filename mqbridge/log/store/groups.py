@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mqbridge.adapter import Start
+from mqbridge.adapter.inbound import Start
 from mqbridge.log.store import topics as topic_rows
 from mqbridge.log.store.database import clock_ms
 from mqbridge.log.store.topics import PartitionRow

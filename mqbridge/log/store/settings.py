@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from mqbridge.adapter import ClusterModel
+from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import split_url
 

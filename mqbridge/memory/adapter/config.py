@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mqbridge.adapter import ClusterModel
+from mqbridge.adapter.registry import ClusterModel
 
 
 class MemoryConfig(ClusterModel):

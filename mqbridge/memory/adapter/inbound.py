@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
 
-from mqbridge.adapter import InboundSpec, MessageFailure, Receipt, Start
+from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, Progress
@@ -96,12 +97,7 @@ class MemoryLane:
 
     async def receive(self) -> Batch:
         """The next batch, when there is room for it."""
-        self._handed_out.give_back()
-        try:
-            return await self._receive()
-        except BaseException:
-            self._handed_out.give_back()
-            raise
+        return await self._handed_out.receive(self._receive())
 
     @property
     def held_bytes(self) -> int:

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
+from mqbridge.adapter.operations import Member, dense_backlog, dense_newest
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.memory.broker import Broker, Progress, StoredPartition
 from mqbridge.message import Position

@@ -5,7 +5,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from zlib import crc32
 
-from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt, seconds_until
+from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError
 from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, StoredPartition

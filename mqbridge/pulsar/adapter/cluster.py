@@ -4,18 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 
-from mqbridge.adapter import (
-    Adapter,
-    Bounds,
-    Capabilities,
-    Inbound,
-    InboundSpec,
-    Operations,
-    Outbound,
-    OutboundSpec,
-    Topic,
-    seconds_until,
-)
+from mqbridge.adapter.cluster import Capabilities
+from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.inbound import Inbound, InboundSpec
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.registry import Adapter
+from mqbridge.adapter.topics import Bounds, Topic
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity

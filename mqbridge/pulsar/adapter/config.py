@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
-from mqbridge.adapter import ClusterModel
+from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import ADMIN, split_url
 from mqbridge.pulsar.client.admin_addresses import parse_admin_url

@@ -11,7 +11,8 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 
-from mqbridge.adapter import CLOSE_S, InboundSpec, Start
+from mqbridge.adapter.deadlines import CLOSE_S
+from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
 from mqbridge.net.connectivity import level_of

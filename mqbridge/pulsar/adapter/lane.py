@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from mqbridge.adapter import MessageFailure, Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import level_of

@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mqbridge.adapter import Bounds, Member
+from mqbridge.adapter.operations import Member
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Position
 from mqbridge.pulsar.adapter.keeping import group_warnings, keeping_subscriptions, policies_of, target_warnings

@@ -5,7 +5,10 @@ import base64
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 
-from mqbridge.adapter import CLOSE_S, Cluster, OutboundSpec, Receipt
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.deadlines import CLOSE_S
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import RequestTimeout
 from mqbridge.message import Partition, Position, Share
 from mqbridge.pulsar.adapter.batches import FORMAT

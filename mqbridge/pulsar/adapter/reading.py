@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from mqbridge.adapter import Bounds
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Batch, Partition, Position, format_position
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, size_of

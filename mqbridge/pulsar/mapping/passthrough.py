@@ -5,7 +5,7 @@ Batches whose messages need nothing but an origin are copied, and joined up to t
 
 from collections.abc import Sequence
 
-from mqbridge.adapter import MessageFailure
+from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import fast
 from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode

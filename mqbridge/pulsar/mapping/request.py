@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mqbridge.adapter import MessageFailure
+from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import fast

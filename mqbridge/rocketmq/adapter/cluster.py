@@ -8,18 +8,12 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
-from mqbridge.adapter import (
-    Adapter,
-    Bounds,
-    Capabilities,
-    Inbound,
-    InboundSpec,
-    Operations,
-    Outbound,
-    OutboundSpec,
-    Start,
-    Topic,
-)
+from mqbridge.adapter.cluster import Capabilities
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.registry import Adapter
+from mqbridge.adapter.topics import Bounds, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import speaking
@@ -104,6 +98,11 @@ class RocketMQ:
     async def describe(self, topic: str) -> Topic | None:
         """The topic, its queues sorted by Broker and number."""
         route = await self._client.routes.get(topic, fresh=True)
+        if route is None:
+            # Name servers forget the topics of a Broker that goes: while they know none, a topic is not missing. One that has
+            # come back meanwhile brought its topics along.
+            await self._client.admin.masters()
+            route = await self._client.routes.get(topic, fresh=True)
         return None if route is None else Topic(topic, tuple(map(name_of, route.read_queues())))
 
     async def create(self, topic: str, partitions: int) -> None:

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from mqbridge.adapter import ClusterModel
+from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import split_url
 from mqbridge.net.dial import split_address

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from mqbridge.adapter import seconds_until
+from mqbridge.adapter.deadlines import seconds_until
 
 log = logging.getLogger(__name__)
 

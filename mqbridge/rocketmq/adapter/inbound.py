@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
-from mqbridge.adapter import deadline_of
+from mqbridge.adapter.deadlines import deadline_of
 from mqbridge.errors import MqbridgeError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn

@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter import MessageFailure, Receipt, deadline_of
+from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.rocketmq.client.pulled import Pulled

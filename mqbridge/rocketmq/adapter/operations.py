@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from time import time as now_s
 from typing import Protocol
 
-from mqbridge.adapter import Bounds, Member, dense_backlog, dense_newest
+from mqbridge.adapter.operations import Member, dense_backlog, dense_newest
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 from mqbridge.retention import LATE, group_warnings, target_warnings

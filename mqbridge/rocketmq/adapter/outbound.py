@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 
-from mqbridge.adapter import Cluster, OutboundSpec, Receipt, seconds_until
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import LocalProtocolError
 from mqbridge.message import Partition, Position, Share
 from mqbridge.ranges import last_stored

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from mqbridge.adapter import MessageFailure, Receipt, deadline_of
+from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked, LocalProtocolError, MqbridgeError
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.rocketmq.adapter.lane import RECORD_BYTES

@@ -2,11 +2,19 @@
 
 A queue holds what its answers brought until somebody takes it, or, where a stream lends, gives it back. A pull is charged for
 what it may bring from the moment in which it is asked: it asks for so many messages as fit its part, by the size of those that
-came before. An answer that brings more is counted at once, and no pull goes out until all fits again.
+came before. An answer that brings more is counted at once, and nothing is lent then until all fits again.
 
-Each queue has an equal share of the limit, and holds no more than that as long as one message is not larger: so a queue that
-nobody reads takes nothing from the others. A pull that waits at the broker keeps its charge for 20 s, so it asks for little.
-Where one message is too much for that, because queues are many or messages large, idle queues are asked without waiting, in turn.
+Each queue has an equal share of the limit, and a fourth of that, its part, is its alone: a pull that fits there, beside what the
+queue holds, never waits for another queue. So a queue that is read goes on, whatever others hold. The rest is lent, in turn:
+
+- up to its share a queue borrows to have answers asked for while others wait to be taken;
+- one whose single message is larger than its share borrows for that message, when it holds nothing; at most half of the limit.
+  The first in the line keeps its turn until there is room, so all who take what they hold let it through;
+- as those who borrowed may not take anything for long, others pass by the first meanwhile, with a fourth of the limit at most:
+  beside that, and all parts, half of the limit is left.
+
+A pull that waits at the broker keeps its charge for 20 s, so it asks for no more than a part. Where one message is too much for
+that, because queues are many or messages large, idle queues are asked without waiting, in turn.
 """
 
 import asyncio
@@ -18,24 +26,42 @@ WAITING_MESSAGES = 32
 """The most that a pull which waits for messages asks for: more are seldom there when the first has come."""
 PULL_PART = 4
 """Of a queue's share: the fourth for one pull, so that answers are asked for while others wait to be taken."""
+PASSING_PART = 4
+"""Of the limit: the fourth for those who pass by the first in the line."""
 
 
 class Account:
-    """One queue's part of the books: bytes that it holds, and how large its messages are; 0 while nobody knows."""
+    """One queue's part of the books: bytes that it holds and asks for, and how large its messages are; 0 while nobody knows."""
 
-    __slots__ = ("held", "message")
+    __slots__ = ("asked", "borrowed", "held", "message", "passed_by", "waiter")
 
     def __init__(self) -> None:
-        self.held = self.message = 0
+        self.held = self.asked = self.message = 0
+        self.borrowed = 0
+        """What of both is beyond its part."""
+        self.passed_by = False
+        """It borrowed that while another was the first in the line."""
+        self.waiter: Waiter | None = None
+        """What asked last."""
 
 
 class Charge:
     """What a pull may bring: `size` bytes of the budget, for at most `messages`. `may_wait`: at the broker, if none is there."""
 
-    __slots__ = ("may_wait", "messages", "size")
+    __slots__ = ("account", "may_wait", "messages", "size")
 
-    def __init__(self, size: int, messages: int, *, may_wait: bool) -> None:
-        self.size, self.messages, self.may_wait = size, messages, may_wait
+    def __init__(self, account: Account, size: int = 0, messages: int = 0, *, may_wait: bool = False) -> None:
+        self.account, self.size, self.messages, self.may_wait = account, size, messages, may_wait
+
+
+class Waiter:
+    """A queue that wants to ask; `idle` when nothing is there to be read."""
+
+    __slots__ = ("account", "charge", "idle", "in_line")
+
+    def __init__(self, account: Account, *, idle: bool) -> None:
+        self.account, self.idle, self.in_line = account, idle, False
+        self.charge: asyncio.Future[Charge] = asyncio.get_running_loop().create_future()
 
 
 class Budget:
@@ -48,29 +74,40 @@ class Budget:
         """Bytes received and not yet given back."""
         self.expected = 0
         """Bytes that are being asked for."""
+        self._borrowed = self._passing = 0
+        """Of both, what is beyond parts; and what of that was borrowed in passing."""
         self._message = FIRST_MESSAGE_BYTES
         """How large messages are that came last, of whichever queue."""
-        self._waiting: deque[tuple[Account, bool, asyncio.Future[Charge]]] = deque()
+        self._line: deque[Waiter] = deque()
+
+    @property
+    def _share(self) -> int:
+        return self._max_bytes // max(1, self.queues)
+
+    @property
+    def _part(self) -> int:
+        return self._share // PULL_PART
 
     async def reserve(self, account: Account, *, idle: bool) -> Charge:
-        """Wait, in turn, until this queue may ask; `idle` when nothing is there to be read. Ends by `settle` or `answered`."""
-        waiter: asyncio.Future[Charge] = asyncio.get_running_loop().create_future()
-        self._waiting.append((account, idle, waiter))
-        self._grant()
+        """Wait until this queue may ask; `idle` when nothing is there to be read. Ends by `settle` or `answered`."""
+        waiter = account.waiter = Waiter(account, idle=idle)
+        self._look_at(waiter)
         try:
-            return await waiter
+            return await waiter.charge
         except asyncio.CancelledError:
-            if waiter.cancelled():
-                self._grant()  # those behind it may need less
+            if waiter.charge.cancelled():
+                self._lend()  # those behind it may need less
             else:
-                self.settle(waiter.result())  # granted in the same step of the loop
+                self.settle(waiter.charge.result())  # granted in the same step of the loop
             raise
 
     def settle(self, charge: Charge) -> None:
         """The pull brought nothing, or was given up; nothing happens when it was answered."""
-        self.expected -= charge.size
-        charge.size = 0
-        self._grant()
+        size, charge.size = charge.size, 0
+        self.expected -= size
+        charge.account.asked -= size
+        self._note(charge.account)
+        self._lend()
 
     def answered(self, account: Account, charge: Charge, size: int, messages: int) -> None:
         """The pull brought this."""
@@ -78,35 +115,74 @@ class Budget:
         account.message, self._message = (max(average, (one + 3 * average) // 4, 1) for one in (account.message, self._message))
         account.held += size
         self.held += size
+        self._note(account)
         self.settle(charge)
 
     def taken(self, account: Account, size: int) -> None:
         """Bytes that the queue holds no longer."""
         account.held -= size
         self.held -= size
-        self._grant()
+        self._note(account)
+        if account.waiter is not None:
+            self._look_at(account.waiter)
+        self._lend()
 
-    def _charge(self, account: Account, *, idle: bool) -> Charge:
-        share = self._max_bytes // max(1, self.queues)
-        part, message = share // PULL_PART, account.message or self._message
+    def _charge(self, waiter: Waiter) -> Charge:
+        account, part = waiter.account, self._part
+        message = account.message or self._message
         messages = max(1, part // message)
-        if idle:
+        if waiter.idle:
             messages = min(messages, WAITING_MESSAGES)
-        size = min(messages * message, self._max_bytes // 2)  # so that it fits beside those that wait
-        return Charge(size, messages, may_wait=message <= part)
+        size = min(messages * message, self._max_bytes // 2)  # so that it fits beside those that pass by
+        return Charge(account, size, messages, may_wait=message <= part)
 
-    def _grant(self) -> None:
-        """Let those who wait ask, in turn, as far as there is room; who would go beyond its share lets the others go first."""
-        for _ in range(len(self._waiting)):
-            account, idle, waiter = entry = self._waiting.popleft()
-            if waiter.done():
+    def _look_at(self, waiter: Waiter) -> None:
+        """Let it ask out of its own part, or join the line; who holds its share does neither, until something is taken."""
+        if waiter.charge.done():
+            return
+        account, charge = waiter.account, self._charge(waiter)
+        uses = account.held + account.asked + charge.size
+        if uses <= self._part:
+            self._give(waiter, charge, passes_by=False)
+        elif not waiter.in_line and (not account.held or uses <= self._share):
+            waiter.in_line = True
+            self._line.append(waiter)
+            self._lend()
+
+    def _lend(self) -> None:
+        """Let those in the line ask, in turn, and others pass by the first as long as that leaves it its room."""
+        if not self._line:
+            return
+        part, most_passing = self._part, self._max_bytes // PASSING_PART
+        left = self._max_bytes - part * self.queues - self._borrowed
+        kept: list[Waiter] = []
+        while self._line:
+            waiter = self._line.popleft()
+            if waiter.charge.done():
                 continue
-            charge = self._charge(account, idle=idle)
-            if account.held and account.held + charge.size > self._max_bytes // max(1, self.queues):
-                self._waiting.append(entry)
+            account, charge = waiter.account, self._charge(waiter)
+            needs = account.held + account.asked + charge.size - part
+            if needs <= 0 or (needs - account.borrowed <= left and (not kept or self._passing + needs <= most_passing)):
+                left -= max(0, needs) - account.borrowed
+                self._give(waiter, charge, passes_by=bool(kept))
                 continue
-            if self.held + self.expected + charge.size > self._max_bytes:
-                self._waiting.appendleft(entry)
-                return
-            self.expected += charge.size
-            waiter.set_result(charge)
+            kept.append(waiter)
+            if len(kept) > 1 and needs <= most_passing:
+                break  # the next to pass by; those before it are too large for that
+        self._line.extendleft(reversed(kept))
+
+    def _give(self, waiter: Waiter, charge: Charge, *, passes_by: bool) -> None:
+        account = waiter.account
+        account.waiter = None
+        account.asked += charge.size
+        self.expected += charge.size
+        self._note(account, passes_by=passes_by)
+        waiter.charge.set_result(charge)
+
+    def _note(self, account: Account, *, passes_by: bool | None = None) -> None:
+        """What it borrows now."""
+        passes_by = account.passed_by if passes_by is None else passes_by
+        borrowed = max(0, account.held + account.asked - self._part)
+        self._borrowed += borrowed - account.borrowed
+        self._passing += borrowed * passes_by - account.borrowed * account.passed_by
+        account.borrowed, account.passed_by = borrowed, passes_by

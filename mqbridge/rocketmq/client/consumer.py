@@ -4,7 +4,7 @@ Nobody assigns queues. Each member divides them as all others do (`queue_assignm
 when a broker says that the members changed, when a route changed, every 20 s, and again after 1 s when not everything could be
 had. For moments two members may read one queue; at rest each queue has one owner.
 
-The subscriptions never change, so neither does their version; the heartbeat that carries them is answered before the first pull.
+The subscriptions never change. The heartbeat that carries them, or a newer version of them, is answered before a pull says so.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class GroupConsumer:
         self.membership = Membership(self._brokers, spec)
         self.store = offset_store(spec, self._brokers)
         self.policies = TopicPolicies(self._brokers)
-        self._agreement = GroupAgreement(self._brokers, spec.group, self.membership.data())
+        self._agreement = GroupAgreement(self._brokers, spec.group, self.membership.data(), self.membership.renew)
         self._assignment = QueueAssignment(client, spec, self.membership, self.store)
         self.held = HeldQueues(self.store, Locks(self._brokers, spec.group) if spec.orderly else None)
         self._new: asyncio.Queue[QueueStream | ClusterError | None] = asyncio.Queue()
@@ -230,6 +230,15 @@ class GroupConsumer:
         return sum(taken) == wanted
 
     async def _take(self, queue: Queue, locked_at: float | None) -> bool:
+        """Begin to read a queue that is ours. It counts before its offset is known, so that the first to pull leave it room."""
+        self.budget.queues += 1
+        try:
+            return await self._begin(queue, locked_at)
+        finally:
+            if queue not in self.held:
+                self.budget.queues -= 1
+
+    async def _begin(self, queue: Queue, locked_at: float | None) -> bool:
         try:
             offset, first_start = await self._assignment.start_of(queue)
         except (ClusterError, ProtocolError) as error:

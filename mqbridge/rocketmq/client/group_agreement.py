@@ -8,11 +8,14 @@ and it is left when another member comes that differs: who stays gets everything
 Members that differ replace each other's set, and the broker tells the group of each change of topics. We look at the set then and
 with every round, at every broker of our topics: it shows the other's subscriptions until our next heartbeat. A broker that
 cannot say is passed over.
+
+Of each topic a broker keeps the subscription of the newest version, also when whoever said it is gone. Then it filters by that
+what others read, and a look at the set blames them. Who is the only member therefore says its own again, as the newest.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.rocketmq.client.brokers import Brokers
@@ -32,20 +35,33 @@ Filters = Mapping[str, tuple[str, str]]
 
 
 class GroupAgreement:
-    """The subscriptions of one member, compared with those of the others."""
+    """The subscriptions of one member, compared with those of the others. `renew` says them again, newer than a version."""
 
-    def __init__(self, brokers: Brokers, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        self._brokers, self._group = brokers, group
+    def __init__(
+        self,
+        brokers: Brokers,
+        group: str,
+        subscriptions: Iterable[SubscriptionData],
+        renew: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._brokers, self._group, self._renew = brokers, group, renew
         self._ours = _filters(subscriptions)
 
     async def check(self) -> None:
         """Raises ClusterError (RETRY), which names the others and what they read, when members subscribe to something else."""
+        found = await self._look()
+        if left_behind := [one for one in found if self._is_left_behind(one)]:
+            log.info("group %s reads %s: what a member that is gone subscribed to is replaced", self._group, _shown(self._ours))
+            await self._renew(max(one.version for found in left_behind for one in found.subscriptions))
+            found = await self._look()
+        for one in found:
+            self._compare(one)
+
+    async def _look(self) -> list[ConsumerConnections]:
         routes = self._brokers.client.routes
         known = [route for topic in self._ours if (route := routes.known(topic)) is not None]
         addresses = dict.fromkeys(address for route in known for address in route.masters())
-        for found in await asyncio.gather(*map(self._ask, addresses)):
-            if found is not None:
-                self._compare(found)
+        return [found for found in await asyncio.gather(*map(self._ask, addresses)) if found is not None]
 
     async def _ask(self, address: str) -> ConsumerConnections | None:
         ext = GroupHeader(self._group).encode()
@@ -55,6 +71,11 @@ class GroupAgreement:
         except (ClusterError, ProtocolError) as error:
             log.debug("%s does not say what the members of group %s read: %s", address, self._group, error)
             return None
+
+    def _is_left_behind(self, found: ConsumerConnections) -> bool:
+        """Whether the set is not ours, and nobody else is there who could have said it."""
+        alone = [one.client_id for one in found.connections] == [self._brokers.client.client_id]
+        return alone and bool(found.subscriptions) and _filters(found.subscriptions) != self._ours
 
     def _compare(self, found: ConsumerConnections) -> None:
         own = self._brokers.client.client_id

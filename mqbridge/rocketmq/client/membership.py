@@ -52,8 +52,7 @@ class Membership:
             if subscription.kind == SQL92:
                 await self._check(subscription)
         client = self._brokers.client
-        spec = self._spec
-        client.add_consumer(ConsumerData(spec.group, tuple(self.data()), model=spec.model.value, start=spec.start.value))
+        self._say()
         topic = self._spec.subscriptions[0].topic
         for _ in range(JOIN_TRIES):
             await client.heartbeat()
@@ -67,6 +66,18 @@ class Membership:
             f"the brokers of {topic} do not list {client.client_id} as a member of group {self._spec.group}, though it sent "
             f"{JOIN_TRIES} heartbeats. Brokers with autoCreateSubscriptionGroup=false ignore groups that do not exist: create it",
             Failure.FATAL,
+        )
+
+    async def renew(self, after: int) -> None:
+        """Tell the brokers our subscriptions again, under a version that is newer than `after`."""
+        self.version = max(time.time_ns() // 1_000_000, after + 1)
+        self._say()
+        await self._brokers.client.heartbeat()
+
+    def _say(self) -> None:
+        spec = self._spec
+        self._brokers.client.add_consumer(
+            ConsumerData(spec.group, tuple(self.data()), model=spec.model.value, start=spec.start.value)
         )
 
     async def _missing(self, topic: str) -> MqbridgeError | bool:

@@ -104,7 +104,7 @@ class PullLoop:
         """The task whose pull is on its way."""
         self._older: set[asyncio.Task[None]] = set()
         """Tasks of older runs whose pulls are on their way."""
-        self._charge = Charge(0, 0, may_wait=False)
+        self._charge = Charge(self._account)
         """Of the last pull."""
         self._loop = asyncio.get_running_loop()
 

@@ -217,6 +217,16 @@ class QueueState:
         self._forget_what_waits()
         return True
 
+    def reset(self, offset: int) -> bool:
+        """An administrator set the group's offset while the queue is being given back: what is out counts no longer."""
+        if not self.may(Event.RESET):
+            return False
+        self._go(Event.RESET)
+        self.position = self.handed_out = self.acknowledged = offset
+        self._told = self._saved = None
+        self._limits = {}
+        return True
+
     def settle(self) -> None:
         """What is out has been acknowledged, or was waited for long enough."""
         self._go(Event.SETTLE)

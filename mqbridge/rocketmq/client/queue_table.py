@@ -4,6 +4,7 @@ ASSIGNED --START--> READING --GAP--> AT_GAP, --REFUSE--> REFUSED       these thr
 ^----------MOVE---------------'                 a seek, a rewind or a reset goes on reading
 any of these --RELEASE--> RELEASING                                    nothing is handed out or acknowledged any more
 any of these --REVOKE--> SETTLING --SETTLE--> RELEASING                what is out may still be acknowledged
+SETTLING, RELEASING --RESET--> the same                                the offset that is told is what is committed last
 RELEASING --GIVEN_BACK--> RELEASED,  any --LOSE_LOCK--> LOST           LOST: another member may read on, nothing is committed
 """
 
@@ -34,6 +35,7 @@ class Event(Enum):
     REVOKE = "revoke"
     SETTLE = "settle"
     RELEASE = "release"
+    RESET = "reset"
     GIVEN_BACK = "given back"
     LOSE_LOCK = "lose lock"
 
@@ -55,6 +57,8 @@ TABLE: dict[tuple[State, Event], State] = {
     (S.READING, E.RELEASE): S.RELEASING,
     (S.AT_GAP, E.RELEASE): S.RELEASING,
     (S.REFUSED, E.RELEASE): S.RELEASING,
+    (S.SETTLING, E.RESET): S.SETTLING,
+    (S.RELEASING, E.RESET): S.RELEASING,
     (S.RELEASING, E.GIVEN_BACK): S.RELEASED,
     (S.READING, E.LOSE_LOCK): S.LOST,
     (S.AT_GAP, E.LOSE_LOCK): S.LOST,

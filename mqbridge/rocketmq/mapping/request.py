@@ -7,7 +7,7 @@ batch's framing, is sent alone.
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from mqbridge.adapter import MessageFailure
+from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.rocketmq.mapping import fast

@@ -12,19 +12,13 @@ from contextlib import aclosing
 from functools import partial
 from zoneinfo import ZoneInfo
 
-from mqbridge.adapter import (
-    Adapter,
-    Bounds,
-    Capabilities,
-    Inbound,
-    InboundSpec,
-    Operations,
-    Outbound,
-    OutboundSpec,
-    Start,
-    Topic,
-    seconds_until,
-)
+from mqbridge.adapter.cluster import Capabilities
+from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
+from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.registry import Adapter
+from mqbridge.adapter.topics import Bounds, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
@@ -133,9 +127,9 @@ class TubeMQ:
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """First and next offset, the same for partitions of one store. Without `admin_url` Brokers say it to a reader."""
-        partitions = (await self._view.topic(topic)).partitions
+        partitions = (await self._view.topic(topic)).readable
         if self._admin is None:
-            ranges = await asyncio.gather(*(self._readers.range_of(ref) for ref in partitions.values()))
+            ranges = await self._readers.ranges_of(partitions.values())
             return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(partitions, ranges, strict=True)}
         stored = await self._admin.stored(topic)
         known = dict.fromkeys(partitions, Bounds((0, 0), (0, 0)))
@@ -151,8 +145,8 @@ class TubeMQ:
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """By a group of its own; where each pack ends is asked by a commit."""
         ref = await self._ref(topic, partition)
-        place = Partition(self.name, topic, partition, await self._index_of(topic, partition))
-        async with aclosing(self._readers.read(ref, place, begin, end)) as batches:
+        named = Partition(self.name, topic, partition, (await self._view.topic(topic)).index_of(partition))
+        async with aclosing(self._readers.read(ref, named, begin, end)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -161,7 +155,7 @@ class TubeMQ:
         await self.check_inbound(spec)
         consumer = self._member(spec)
         await consumer.start()
-        return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
+        return TubeMQInbound(self.name, consumer, self._zone, self._view.index_of)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Whether the topics are there, and the group's name is one."""
@@ -214,18 +208,13 @@ class TubeMQ:
         return list((await self._view.topic(topic)).partitions)
 
     async def _ref(self, topic: str, name: str) -> PartitionRef:
-        await self._index_of(topic, name)
-        return (await self._view.topic(topic)).partitions[name]
-
-    async def _index_of(self, topic: str, name: str) -> int:
-        """The place of a partition in its topic; one that was added since the last heartbeat is looked up."""
-        names = await self._names(topic)
-        if name not in names:
+        """A partition by its name; one that was added since the last heartbeat is looked up."""
+        route = await self._view.topic(topic)
+        if name not in route.readable:
             await self._view.refresh()
-            names = await self._names(topic)
-        if name not in names:
+        if (ref := route.readable.get(name)) is None:
             raise ClusterError(f"topic {topic!r} has no partition {name}", Failure.FATAL)
-        return names.index(name)
+        return ref
 
 
 def _check_topic(topic: str, partitions: int) -> None:

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from mqbridge.adapter import ClusterModel
+from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.units import Duration
 from mqbridge.config.urls import ADMIN, split_url
 from mqbridge.net.dial import split_address

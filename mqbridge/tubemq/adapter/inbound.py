@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import tzinfo
 from functools import partial
 
-from mqbridge.adapter import MessageFailure, Receipt, deadline_of
+from mqbridge.adapter.deadlines import deadline_of
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.tubemq.client.consumer import Consumer
@@ -17,12 +18,13 @@ from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.range_reader import left_out
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
+from mqbridge.tubemq.wire.text import PartitionRef
 
 FORMAT = "tubemq.pack"
 """`Batch.data` is the sequence of the pack's messages as the Broker sent them."""
 
-IndexOf = Callable[[str, str], Awaitable[int]]
-"""The index of a partition of a topic, by its name."""
+IndexOf = Callable[[PartitionRef], Awaitable[int]]
+"""The index of a partition in its topic."""
 
 
 class TubeMQInbound:
@@ -37,8 +39,8 @@ class TubeMQInbound:
     async def lanes(self) -> AsyncIterator["TubeMQLane"]:
         """Partitions as the Master assigns them."""
         async for held in self._consumer.assignments():
-            topic, name = held.ref.topic, held.ref.name
-            partition = Partition(self._cluster, topic, name, await self._index_of(topic, name))
+            ref = held.ref
+            partition = Partition(self._cluster, ref.topic, ref.name, await self._index_of(ref))
             yield TubeMQLane(held, partition, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:

@@ -6,7 +6,8 @@ cannot be removed.
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-from mqbridge.adapter import Bounds, Member
+from mqbridge.adapter.operations import Member
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.message import Position
 from mqbridge.retention import LATE, group_warnings, target_warnings

@@ -6,11 +6,13 @@ from datetime import tzinfo
 from functools import partial
 from zlib import crc32
 
-from mqbridge.adapter import MessageFailure, OutboundSpec, Receipt, seconds_until
+from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share, format_position
-from mqbridge.tubemq.client.line import Done, SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.client.producer import Sender
+from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.mapping.request import encode
 
 LastStored = Callable[[str, Mapping[int, str], Partition], Awaitable[Mapping[int, Position]]]

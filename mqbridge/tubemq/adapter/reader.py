@@ -1,22 +1,25 @@
 """Reading a range of one partition without moving anybody's group: by a group of its own, past the Master.
 
 What a Broker keeps of such a group is removed by a later reader, or when the cluster is closed, as far as `admin_url` is set.
+Without it, it stays for good. So all questions for bounds are one group's, and only reads have one each.
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from datetime import tzinfo
 
-from mqbridge.errors import ClusterError, Failure, ProtocolError
+from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.tubemq.adapter.inbound import batch_of
 from mqbridge.tubemq.adapter.operations import READERS, Operator
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.range_reader import held_range, read_range
-from mqbridge.tubemq.wire.text import PartitionRef
+from mqbridge.tubemq.wire import codes
+from mqbridge.tubemq.wire.text import Key, PartitionRef
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +35,34 @@ class Reader:
         self._has_left = False
         """Groups of readers that were closed may be there."""
         self._swept_at = float("-inf")
+        self._asking_group = _fresh_group()
+        """What questions for bounds register as."""
+        self._asking: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held while a partition is asked for its bounds: a group has it once."""
 
-    async def range_of(self, ref: PartitionRef) -> tuple[int, int]:
-        """First and next offset of a partition, as its Broker says to whoever registers."""
+    async def ranges_of(self, refs: Collection[PartitionRef]) -> list[tuple[int, int]]:
+        """First and next offset of partitions, as their Brokers say to whoever registers; none is held any more after that."""
         try:
-            return await held_range(self._masters, ref, _fresh_group())
+            found = await asyncio.gather(*map(self._range_of, refs), return_exceptions=True)
         finally:
             await self._left()
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return [one for one in found if not isinstance(one, BaseException)]
+
+    async def _range_of(self, ref: PartitionRef) -> tuple[int, int]:
+        async with self._asking[ref.key]:
+            group = self._asking_group
+            try:
+                return await held_range(self._masters, ref, group)
+            except BaseException as error:
+                # It may still arrive, and hold the partition for a while.
+                if group == self._asking_group:
+                    self._asking_group = _fresh_group()
+                if not isinstance(error, ServerRefused) or error.code != codes.PARTITION_OCCUPIED:
+                    raise
+            return await held_range(self._masters, ref, self._asking_group)
 
     async def read(
         self, ref: PartitionRef, partition: Partition, begin: Position, end: Position | None

@@ -4,7 +4,7 @@
                   (sessions: those of a cluster)
     master        whichever Master is active, and its tokens
     routes        what a producer knows of Brokers and partitions
-    producer      named partitions in order (line); spread: any that is well (shielding)
+    producer      named partitions in order (line, line_connection, send_result); spread: any that is well (shielding)
     consumer      a member to which the Master assigns partitions (membership); balanced: one that chooses
                   (group_consumer: what both do; held_partitions: what they hold)
     partition     reading one of them (partition_reader, partition_state, partition_calls); reading: all of them, by pull or push

@@ -10,61 +10,29 @@ A line runs on callbacks: a message costs one object and no task.
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MappingError, MqbridgeError, ProtocolError
-from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import Connectivity, level_of
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError, ProtocolError
+from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.connection import Answer
-from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.session import Session
+from mqbridge.tubemq.client.line_connection import ConnectionContext, LineConnection
+from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, Withdrawn, failure_of
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageResponseB2P
 from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 
-log = logging.getLogger(__name__)
-
 WINDOW_BYTES = 8 << 20
 """In flight on one partition: enough for any round trip, small beside a Broker's memory."""
-FIRST_RETRY_S = 0.02
-MOST_RETRY_S = 5.0
-"""A full memory store (419) is on disk within milliseconds; a Broker restarts within seconds."""
-MASTER_PATIENCE_S = 1.0
-"""How long sending waits to hear from a Master where a partition is now, before it goes on where it was."""
 
 
-class SendResult(NamedTuple):
-    """Where a message was stored: its id, its place in the store's index, and when, in ms."""
-
-    message_id: int
-    offset: int
-    append_time: int
-
-
-Done = Callable[[SendResult | MqbridgeError], None]
-"""Called once per message with what became of it, from the event loop; it must not raise."""
-
-
-class SenderClosed(ConnectionLost):
-    """The sender was closed before the message was stored."""
-
-
-class Withdrawn(ClusterError):
-    """The message was taken back by whoever submitted it, and was not stored as far as is known."""
-
-
-class Way(Protocol):
+class Way(ConnectionContext, Protocol):
     """What a line needs of its sender."""
 
-    topic: str
-    routes: Routes
     ordered: bool
     """Nothing may be stored that was submitted behind a message that is given up."""
     window: int
@@ -77,9 +45,6 @@ class Way(Protocol):
 
     def encoder_for(self, name: str) -> SendRequestEncoder:
         """Encodes the requests of one partition."""
-
-    def session_for(self, name: str) -> Session:
-        """The session of the partition's Broker."""
 
     def is_withdrawn(self, done: Done) -> bool:
         """Whether the message with this callback is not to be sent (again); asked of those that failed, and by `withdraw`."""
@@ -117,10 +82,9 @@ class Line:
         self._in_flight_bytes = 0
         self._submitted = 0
         self._recovery: asyncio.Task[None] | None = None
-        self._backoff = Backoff(FIRST_RETRY_S, MOST_RETRY_S)
+        self._connection = LineConnection(way, name)
         self._encoder = way.encoder_for(name)
         self._token: int | None = None
-        self._troubled = False
         self._session = way.session_for(name)
 
     @property
@@ -179,9 +143,8 @@ class Line:
             counters.stored_bytes += size
             if self._again:
                 counters.overtaken += 1
-            elif self._troubled:
-                self._troubled = False
-                self._backoff.reset()
+            elif self._connection.is_troubled:
+                self._connection.stored()
             message.done(result)
             way.settled(size)
         if self._again and not self._in_flight:
@@ -262,13 +225,10 @@ class Line:
             self._recovery = spawn(self._recovered(error), f"tubemq send to {self._way.topic} {self._name}")
 
     async def _recovered(self, error: MqbridgeError | None) -> None:
-        """Wait, look the partition up again where that helps, connect; then go on with what waits."""
+        """Connect, again and again; then go on with what waits."""
         while self._waiting:
-            if error is not None:
-                self._say(error)
-                await asyncio.sleep(self._backoff.delay())
             try:
-                await self._reconnect(refresh=error is not None and not _only_full(error))
+                self._session = await self._connection.restored(error)
             except (ClusterError, ProtocolError) as failed:
                 error = failed
                 self._give_up_late(failed)
@@ -276,29 +236,6 @@ class Line:
                 break
         self._recovery = None
         self.pump()
-
-    async def _reconnect(self, *, refresh: bool) -> None:
-        if refresh:
-            await self._ask_master()
-        self._session = self._way.session_for(self._name)
-        await self._session.connected()
-        if not self._session.alive:
-            raise ConnectionLost(f"{self._session.address} closes connections as soon as they are made")
-
-    async def _ask_master(self) -> None:
-        """Look the partition up. Sending needs no Master: while none answers, the last route that was known is good."""
-        try:
-            async with asyncio.timeout(MASTER_PATIENCE_S):
-                await self._way.routes.refresh()
-        except (ClusterError, ProtocolError, TimeoutError) as error:
-            problem = error if str(error) else "no Master has answered yet"
-            log.info("sending to %s partition %s goes on where it was: %s", self._way.topic, self._name, problem)
-
-    def _say(self, error: MqbridgeError) -> None:
-        """Once per outage; a full memory store is no news."""
-        level = logging.DEBUG if self._troubled or _only_full(error) else level_of(error, logging.WARNING)
-        self._troubled = True
-        log.log(level, "sending to %s partition %s goes on later: %s", self._way.topic, self._name, error)
 
     def _give_up_late(self, error: MqbridgeError) -> None:
         """Report what has waited longer than allowed while there was no connection; those behind have waited less."""
@@ -318,15 +255,3 @@ class Line:
         self._again, self._waiting = [], deque()
         for message in waiting:
             self._decide(message, SenderClosed(f"the sender to {self._way.topic} was closed before this message was sent"))
-
-
-def failure_of(error: MqbridgeError) -> Failure:
-    """What helps after an error of one message."""
-    if isinstance(error, ClusterError):
-        return error.failure
-    return Failure.REFUSED if isinstance(error, (LocalProtocolError, MappingError)) else Failure.RETRY
-
-
-def _only_full(error: MqbridgeError) -> bool:
-    """The Broker's memory store is full: normal under load, and gone in a moment."""
-    return getattr(error, "code", None) == codes.RECEIVE_OVERFLOW

@@ -161,7 +161,8 @@ class HeldPartition:
         # The state changes only when the get really goes out: cancelled in the queue, a confirmed pack stays confirmed. While it
         # waits for room other requests may go out, a late commit or a seek.
         budget, broker = self._context.budget, self.ref.broker
-        await budget.take(broker)
+        async with self._signals.until_over():
+            await budget.take(broker)
         pack: Pack | None = None
         try:
             async with self._one_request:

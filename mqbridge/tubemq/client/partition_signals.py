@@ -1,6 +1,8 @@
 """Wakes the tasks that wait for the state of a partition to change."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 from mqbridge.tubemq.client.partition_state import PartitionState
 
@@ -17,6 +19,8 @@ class PartitionSignals:
         """Set while no get is under way and no pack is out."""
         self.revoked = asyncio.Event()
         """Set at once when the partition is taken away or given back."""
+        self._until_over: set[asyncio.Timeout] = set()
+        """What ends as soon as the partition is not ours any more; each expires at once when it is moved to now."""
         self.update()
 
     def update(self) -> None:
@@ -27,6 +31,25 @@ class PartitionSignals:
             self.settled.clear()
         if self._state.is_over:
             self.revoked.set()
+            for wait in self._until_over:
+                wait.reschedule(0.0)
+            self._until_over.clear()
+
+    @contextlib.asynccontextmanager
+    async def until_over(self) -> AsyncIterator[None]:
+        """A body that waits; when the partition is taken away or given back meanwhile, it is cancelled, and this raises why."""
+        if self._state.is_over:
+            self._state.check()
+        try:
+            async with asyncio.timeout(None) as wait:
+                self._until_over.add(wait)
+                try:
+                    yield
+                finally:
+                    self._until_over.discard(wait)
+        except TimeoutError:
+            self._state.check()
+            raise
 
     async def pause(self, seconds: float) -> None:
         """Sleep; when the partition is taken away meanwhile, raise why."""

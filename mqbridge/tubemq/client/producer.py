@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 
 from mqbridge.errors import LocalProtocolError, MqbridgeError
-from mqbridge.tubemq.client.line import Done, Line, SenderClosed, SendResult
+from mqbridge.tubemq.client.line import Line
 from mqbridge.tubemq.client.routes import Routes, TopicRoute
+from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.client.stats import SendCounters

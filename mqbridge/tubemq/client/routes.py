@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
@@ -22,7 +22,7 @@ from mqbridge.tubemq.wire.pb.master_pb2 import (
     RegisterRequestP2M,
     RegisterResponseM2P,
 )
-from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo, parse_broker, parse_topic_info, partition_ids
+from mqbridge.tubemq.wire.text import STORE_STEP, Broker, PartitionRef, TopicInfo, parse_broker, parse_topic_info, partition_ids
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,8 @@ ASK_CONFIG = -2
 class TopicRoute:
     """A topic's partitions by name (`broker:partition`), sorted by Broker and number.
 
-    `partitions` are all that were ever seen, `listed` those that the Master named last: for whoever may choose.
+    `partitions` are all that were ever seen, `listed` those that the Master named last: for whoever may choose. `read_only` are
+    those that only consumers are told of: their Brokers accept subscriptions to the topic, and no messages.
     """
 
     def __init__(self, topic: str) -> None:
@@ -42,6 +43,25 @@ class TopicRoute:
         self.max_message_bytes: int | None = None
         self.partitions: dict[str, PartitionRef] = {}
         self.listed: list[PartitionRef] = []
+        self.read_only: dict[str, PartitionRef] = {}
+
+    @property
+    def readable(self) -> dict[str, PartitionRef]:
+        """All that are known, read-only ones included."""
+        return self.partitions | self.read_only
+
+    def index_of(self, name: str) -> int:
+        """The index of a partition in its topic. Raises KeyError.
+
+        A read-only one has the index that it would have if its Broker accepted messages, as far as its name tells: every member
+        finds the same, whichever of them it was told of. Another may have it, too, so both may go to one target partition, where
+        each keeps its order. The indexes of the others do not depend on it.
+        """
+        if name in self.partitions:
+            return list(self.partitions).index(name)
+        ref = self.read_only[name]
+        store, number = divmod(ref.partition, STORE_STEP)
+        return sum(_place(other) < _place(ref) for other in self.partitions.values()) + store + number
 
     def learn(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
         """Take in what a heartbeat said."""
@@ -55,6 +75,7 @@ class TopicRoute:
                 found[ref.name] = ref
         self.partitions = {ref.name: ref for ref in sorted((self.partitions | found).values(), key=_place)}
         self.listed = sorted(found.values(), key=_place) or self.listed
+        self.read_only = {name: ref for name, ref in self.read_only.items() if name not in self.partitions}
 
 
 def _place(ref: PartitionRef) -> tuple[int, int]:
@@ -75,6 +96,7 @@ class Routes:
         self._task: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
+        self._closed = False
 
     async def start(self) -> None:
         """Register with the Master. Raises ClusterError after five tries."""
@@ -84,7 +106,8 @@ class Routes:
         self._task = spawn(self._heartbeats(), f"tubemq producer {self.client_id}")
 
     async def close(self) -> None:
-        """Tell the Master that this producer goes."""
+        """Tell the Master that this producer goes. Whoever waits for a refresh has an error instead."""
+        self._closed = True
         await cancel(self._task, self._refreshing)
         try:
             request = CloseRequestP2M(clientId=self.client_id, authInfo=self.masters.certificate())
@@ -106,6 +129,16 @@ class Routes:
             known = self._topics.setdefault(topic, found)  # somebody beside us may have found it, too
         return known
 
+    async def index_of(self, ref: PartitionRef) -> int:
+        """The index of a partition that a consumer was told of: looked up when it is new, read-only when producers are not."""
+        route = await self.topic(ref.topic)
+        if ref.name not in route.readable:
+            await self.refresh()
+            if ref.name not in route.partitions:
+                log.info("%s is read, although its Broker accepts no messages for the topic now", ref)
+                route.read_only[ref.name] = ref
+        return route.index_of(ref.name)
+
     async def look_up(self, topic: str) -> TopicRoute | None:
         """What the Master says about a topic now; None when it has none of that name."""
         known = self._topics.get(topic) or TopicRoute(topic)
@@ -117,12 +150,22 @@ class Routes:
     async def refresh(self) -> None:
         """Bring all routes up to date now; all who ask at once share one question, its answer or its error.
 
-        It goes on when whoever asked gives up waiting. Raises ClusterError.
+        It goes on when whoever asked gives up waiting. Raises ClusterError, also when this producer is closed.
         """
+        if self._closed:
+            raise self._was_closed()
         if self._refreshing is None:
             self._refreshing = spawn(self._refresh(), f"tubemq routes of {self.client_id}", quiet=True)
             self._refreshing.add_done_callback(self._refreshed)
-        await asyncio.shield(self._refreshing)
+        try:
+            await asyncio.shield(self._refreshing)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise self._was_closed() from None
+
+    def _was_closed(self) -> ClusterError:
+        return ClusterError(f"producer {self.client_id} is closed: it asks the Master nothing more", Failure.FATAL)
 
     async def _refresh(self) -> None:
         if self._topics:

@@ -43,6 +43,7 @@ class Session:
         timeout_s: float = REQUEST_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
         connectivity: Connectivity | None = None,
+        closed: bool = False,
     ) -> None:
         self._connectivity = connectivity or Connectivity(f"{host}:{port}")
         self.host, self.port = host, port
@@ -54,7 +55,7 @@ class Session:
         self._connection: Connection | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._serials = count(1)
-        self._closed = False
+        self._closed = closed
         self._loop = asyncio.get_running_loop()
         self.counters = CallCounters()
 

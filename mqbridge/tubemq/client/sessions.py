@@ -32,15 +32,22 @@ class Sessions:
         self._timeout_s, self._tls, self._shared, self._idle_s = timeout_s, tls, shared, idle_s
         self._sessions: dict[tuple[str, int, str], Session] = {}
         self._reclaiming: asyncio.Task[None] | None = None
+        self._closed = False
 
     def to(self, host: str, port: int, partition: str = "") -> Session:
-        """The session of this address, connected or not; `partition` names what it is for, where sessions are not shared."""
+        """The session of this address, connected or not; `partition` names what it is for, where sessions are not shared.
+
+        After `close` it is one that never connects: nobody would close it.
+        """
         key = host, port, "" if self._shared else partition
         session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[key] = Session(
-                host, port, timeout_s=self._timeout_s, tls=self._tls, connectivity=self.connectivity
+            session = Session(
+                host, port, timeout_s=self._timeout_s, tls=self._tls, connectivity=self.connectivity, closed=self._closed
             )
+            if self._closed:
+                return session
+            self._sessions[key] = session
             if self._reclaiming is None:
                 self._reclaiming = spawn(self._reclaim(), "tubemq idle connections")
         return session
@@ -53,7 +60,8 @@ class Sessions:
         }
 
     async def close(self) -> None:
-        """Close all of them."""
+        """Close all of them, and those that are asked for later."""
+        self._closed = True
         await cancel(self._reclaiming)
         self._reclaiming = None
         sessions, self._sessions = self._sessions, {}

@@ -9,8 +9,9 @@ import random
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError
 from mqbridge.net.backoff import Backoff
-from mqbridge.tubemq.client.line import FIRST_RETRY_S, MOST_RETRY_S, Done, SendResult
+from mqbridge.tubemq.client.line_connection import FIRST_RETRY_S, MOST_RETRY_S
 from mqbridge.tubemq.client.producer import Producer, Sender, settle
+from mqbridge.tubemq.client.send_result import Done, SendResult
 from mqbridge.tubemq.client.shielding import Shield
 from mqbridge.tubemq.wire.text import PartitionRef
 

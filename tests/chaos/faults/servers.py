@@ -23,14 +23,15 @@ async def no_directory(world: World, event: Event) -> None:
     for link in links:
         link.away = True
         link.cut()
+    await asyncio.sleep(max(0.0, event.lasts - NOTICED_S))
     before = await world.stored()
-    await asyncio.sleep(event.lasts)
+    await asyncio.sleep(min(event.lasts, NOTICED_S))
     after = await world.stored()
     for link in links:
         link.away = False
     if event.lasts >= NOTICED_S and world.is_alone(event):
         idle = [each for each in world.directions if name in each.split("-") and after[each] <= before[each]]
-        world.failures += [f"{each}: nothing moved for {event.lasts:.0f} s without directory of {name}" for each in idle]
+        world.failures += [f"{each}: nothing moved for {NOTICED_S:.0f} s without directory of {name}" for each in idle]
 
 
 async def kill_directory(world: World, event: Event) -> None:

@@ -163,9 +163,16 @@ async def test_an_assigned_broker_that_does_not_answer_is_looked_up(broker: Brok
 
 
 async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(broker: Broker, client):
+    """And it is read there: the ids of its entries are smaller than those that were read before."""
+
+    async def deliver(ledger: int) -> tuple[int, int]:
+        broker.link.message(1, ledger, 0, b"x")
+        return (await asyncio.wait_for(consumer.receive(), PATIENCE_S)).place
+
     producer = client.producer(TOPIC)
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await producer.opened()
+    assert await deliver(50) == (50, 0)
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(link, frame, "pulsar://green-2:6650")
     blue, url = broker.link, "pulsar://green-1:6650"
     broker.on[BaseCommand.SEND] = silent
@@ -179,9 +186,11 @@ async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(bro
     blue.send(close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=ids.NO_REQUEST))
     await until(lambda: consumer.sessions == 2)
     assert [link.address for link in broker.links] == ["broker", "green-1", "green-2"]
+    assert await deliver(2) == (2, 0)
     broker.link.drop()
     await until(lambda: producer.sessions == consumer.sessions == 3)
     assert [link.address for link in broker.links][3:] == ["green-2"]
+    assert await deliver(3) == (3, 0)
     await producer.close()
     await consumer.close()
 

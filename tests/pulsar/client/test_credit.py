@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.adapter import InboundSpec
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.client.credit import ENTRY_BYTES, MAX_OUTSTANDING, Credit, CreditPool

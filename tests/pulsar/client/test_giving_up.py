@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound

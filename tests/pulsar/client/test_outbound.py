@@ -1,6 +1,6 @@
 """What an outbound sends, seen from the scripted broker."""
 
-from mqbridge.adapter import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound

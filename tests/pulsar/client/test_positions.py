@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mqbridge.adapter import Bounds
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError
 from mqbridge.net.dial import dial
 from mqbridge.pulsar.adapter.reading import bounds_of

@@ -73,7 +73,7 @@ class Groups:
         self.offsets: dict[tuple[str, Queue], int] = {}
         self.members: defaultdict[str, dict[str, Link]] = defaultdict(dict)
         self.subscriptions: dict[str, tuple[SubscriptionData, ...]] = {}
-        """Those of each group's last heartbeat."""
+        """Those of each group's last heartbeat; of each topic, that of the newest version."""
         self.locks: dict[tuple[str, Queue], str] = {}
         self.resets: dict[tuple[str, Queue], int] = {}
         self.held: list[tuple[Link, Command]] = []
@@ -143,7 +143,8 @@ class Groups:
             group = self.members[consumer.group]
             known = beat.client_id in group and _topics(self.subscriptions[consumer.group]) == _topics(consumer.subscriptions)
             group[beat.client_id] = link
-            self.subscriptions[consumer.group] = consumer.subscriptions
+            kept = {one.topic: one for one in self.subscriptions.get(consumer.group, ())}
+            self.subscriptions[consumer.group] = tuple(_newer(kept.get(one.topic), one) for one in consumer.subscriptions)
             if self.make_retry_topics:
                 self.cluster.topics.setdefault(f"%RETRY%{consumer.group}", {"broker-a": 1})
             if not known:
@@ -245,6 +246,10 @@ class Groups:
         waiting, self.held = self.held, []
         for link, request in waiting:
             self.answer_pull(link, request)
+
+
+def _newer(kept: SubscriptionData | None, said: SubscriptionData) -> SubscriptionData:
+    return said if kept is None or said.version > kept.version else kept
 
 
 def _topics(subscriptions: tuple[SubscriptionData, ...]) -> set[str]:

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.client import pull_loop
-from mqbridge.rocketmq.client.budget import Account, Budget, Charge
+from mqbridge.rocketmq.client.budget import PULL_PART, Account, Budget, Charge
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.command import Command
 from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
-from tests.rocketmq.client.broker import until
+from tests.rocketmq.client.broker import Link, until
 from tests.rocketmq.client.groups import Scene, scene
 
 __all__ = ["scene"]
@@ -50,6 +52,23 @@ async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many: Scene, si
                 while (pulled := stream.take()) is not None:
                     read += pulled.count
     assert most <= LIMIT + size
+
+
+async def test_the_first_pulls_know_how_many_queues_will_share(scene: Scene) -> None:
+    """Queues begin one after another, each when its offset is known."""
+    scene.cluster.topics["T"] = {"broker-a": 3}
+    for number in range(3):
+        scene.groups.append(*[bytes(40_000)] * 3, number=number)
+    first = scene.cluster.on[Code.GET_MIN_OFFSET]
+
+    def one_after_another(link: Link, request: Command) -> None:
+        link.loop.call_later(0.02 * int(request.ext["queueId"]), first, link, request)
+
+    scene.cluster.on[Code.GET_MIN_OFFSET] = one_after_another
+    consumer = await scene.join(max_bytes=150_000)
+    await until(lambda: len(consumer.held) == 3 and all(stream.held_bytes for stream in consumer.held.values()))
+    assert consumer.budget.held <= 150_000
+    assert {one.max_msg_nums for one in scene.groups.pulls()} == {1}
 
 
 async def test_idle_queues_wait_at_the_broker_where_there_is_room(many: Scene) -> None:
@@ -108,7 +127,7 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
         budget.queues = queues
         accounts = [Account() for _ in range(queues)]
         for account in accounts:
-            account.message = message
+            account.message = data.draw(st.sampled_from([1, message, limit // 3]))
         asking: dict[int, asyncio.Task[Charge]] = {}
         pulls: dict[int, Charge] = {}
         for _ in range(data.draw(st.integers(1, 40))):
@@ -119,7 +138,7 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
             elif step == "answer" and number in pulls:
                 charge = pulls.pop(number)
                 count = data.draw(st.integers(1, charge.messages))
-                budget.answered(accounts[number], charge, min(charge.size, count * message), count)
+                budget.answered(accounts[number], charge, min(charge.size, count * accounts[number].message), count)
             elif step == "fail" and number in pulls:
                 budget.settle(pulls.pop(number))
             elif step == "take" and accounts[number].held:
@@ -132,6 +151,8 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
             assert budget.held + budget.expected <= limit
             assert budget.held == sum(account.held for account in accounts)
             assert budget.expected == sum(charge.size for charge in pulls.values())
+            part = limit // queues // PULL_PART
+            assert not any(accounts[one].held == 0 and accounts[one].message <= part for one in asking), "who is read goes on"
         for charge in pulls.values():
             budget.settle(charge)
         for account in accounts:
@@ -143,7 +164,7 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
     asyncio.run(run())
 
 
-async def test_an_answer_that_is_larger_than_expected_lets_nobody_ask_until_it_fits() -> None:
+async def test_after_an_answer_that_is_larger_than_expected_nothing_is_lent_until_it_fits() -> None:
     budget, one, two = Budget(100_000), Account(), Account()
     budget.queues = 2
     budget.answered(one, await budget.reserve(one, idle=False), 150_000, 1)
@@ -155,19 +176,91 @@ async def test_an_answer_that_is_larger_than_expected_lets_nobody_ask_until_it_f
     assert (await budget.reserve(one, idle=False)).size == 50_000, "half of the limit, for a message that fits nowhere"
 
 
+async def turn() -> None:
+    """Everything that may happen does."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Books:
+    """A budget of 1000 bytes; its queues expect messages of these sizes. Who pulls gets one message of its size."""
+
+    def __init__(self, *messages: int) -> None:
+        self.budget = Budget(1000)
+        self.budget.queues = len(messages)
+        self.accounts = [Account() for _ in messages]
+        for account, message in zip(self.accounts, messages, strict=True):
+            account.message = message
+
+    async def hold(self, number: int) -> None:
+        """It pulls one message, which nobody takes."""
+        account = self.accounts[number]
+        charge = await asyncio.wait_for(self.budget.reserve(account, idle=True), PATIENCE_S)
+        self.budget.answered(account, charge, account.message, 1)
+
+    async def take(self, number: int) -> None:
+        """Somebody takes what it holds."""
+        self.budget.taken(self.accounts[number], self.accounts[number].held)
+        await turn()
+
+    async def asks(self, number: int) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(self.hold(number))
+        await turn()
+        return task
+
+
+async def test_a_large_message_that_finds_no_room_holds_nobody_up() -> None:
+    """Nobody takes what two queues hold; a third has a large message, the others small ones."""
+    books = Books(400, 300, 490, 10, 10, 10)
+    for number in (0, 1):
+        await books.hold(number)
+    large = await books.asks(2)
+    assert not large.done(), "it would be beyond the limit"
+    for _ in range(5):
+        for number in (3, 4, 5):
+            await books.hold(number)
+        for number in (3, 4, 5):
+            await books.take(number)
+    assert not large.done()
+    await books.take(0)
+    assert large.done()
+
+
+async def test_a_message_that_is_less_large_passes_by_one_that_finds_no_room() -> None:
+    books = Books(400, 490, 200, 60)
+    await books.hold(0)
+    books.accounts[0].message = 350
+    large = await books.asks(1)
+    assert not large.done(), "one part of it is there, and three fourths of the limit are lent"
+    for _ in range(5):
+        for number in (2, 3):
+            await books.hold(number)
+        for number in (2, 3):
+            await books.take(number)
+    await books.take(0)
+    assert large.done()
+
+
+async def test_a_large_message_has_its_turn_among_others_that_are_read_all_the_time() -> None:
+    books = Books(490, *[150] * 9)
+    others = {number: await books.asks(number) for number in range(1, 10)}
+    large = await books.asks(0)
+    assert not large.done()
+    for number in [number for _ in range(2) for number in others]:
+        if others[number].done():
+            await books.take(number)
+            others[number] = await books.asks(number)
+    assert large.done()
+    for task in others.values():
+        task.cancel()
+
+
 async def test_who_waits_behind_one_that_gives_up_is_let_through() -> None:
     """Its queue was taken away, or moved: nothing else need happen for those behind it to fit."""
-    budget, unread, large, small = Budget(1000), Account(), Account(), Account()
-    budget.queues = 2
-    unread.message, large.message, small.message = 400, 900, 10
-    for _ in range(2):
-        budget.answered(unread, await budget.reserve(Account(), idle=True), 350, 1)
-    first = asyncio.create_task(budget.reserve(large, idle=True))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(budget.reserve(small, idle=True))
-    await asyncio.sleep(0)
+    books = Books(450, 490, 340)
+    await books.hold(0)
+    first, second = await books.asks(1), await books.asks(2)
     assert not first.done()
-    assert not second.done()
+    assert not second.done(), "it would take the room of the first"
     first.cancel()
-    charge = await asyncio.wait_for(second, 5)
-    assert charge.size <= 300
+    await asyncio.wait_for(second, PATIENCE_S)

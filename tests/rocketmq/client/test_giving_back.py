@@ -12,7 +12,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import Link, silent, until
+from tests.rocketmq.client.broker import Link, in_turn, silent, until
 from tests.rocketmq.client.groups import Scene, replies, scene
 
 __all__ = ["scene"]
@@ -120,6 +120,30 @@ async def test_what_was_pulled_ahead_is_not_committed_when_a_locked_queue_goes(s
     assert scene.groups.committed("G") == 3
 
 
+@pytest.mark.parametrize("by", ["revoke", "release"])
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_reset_that_is_told_while_a_queue_is_given_back_is_what_stays(scene: Scene, by: str, orderly: bool) -> None:
+    """A broker tells it once: to the last pull, whose answer is waited for as it carries a commit."""
+    scene.groups.append(*[b"x"] * 10)
+    scene.groups.log().limit = 5
+    pull, last = scene.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(pull, lambda link, request: last.append((link, request)))
+    consumer = await scene.join(orderly=orderly)
+    stream = consumer.held[QUEUE]
+    await stream.receive()
+    await until(lambda: last)
+    stream.commit(4)
+    giving = asyncio.ensure_future(getattr(stream, by)())
+    await until(lambda: stream.revoked)
+    scene.groups.offsets["G", QUEUE] = scene.groups.resets["G", QUEUE] = 2
+    scene.cluster.on[Code.PULL_MESSAGE] = pull
+    pull(*last[0])
+    await giving
+    assert scene.groups.committed("G") == 2
+    await until(lambda: consumer.held.get(QUEUE) not in (None, stream))
+    assert (await consumer.held[QUEUE].receive()).first == 2
+
+
 # --- waking up, and not waking up all the time ----------------------------------------------------------------------------
 
 
@@ -197,3 +221,20 @@ async def test_a_seek_to_what_is_gone_is_a_gap_also_before_anything_was_read(sce
     await stream.seek(3)
     with pytest.raises(GapError):
         await stream.receive()
+
+
+async def test_a_group_that_is_left_while_a_connection_is_greeted_is_left_there_too(scene: Scene) -> None:
+    """The greeting named it, and no farewell could go over a connection that was not open yet: the client may go on for long."""
+    scene.groups.offsets["G", QUEUE] = 0
+    consumer = await scene.join()
+    link = scene.groups.members_link(scene.clients[0])
+    beat, late = scene.cluster.on[Code.HEART_BEAT], list[tuple[Link, Command]]()
+    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
+    scene.groups.members["G"].clear()
+    link.drop()
+    await until(lambda: late)
+    await consumer.close()
+    for one in late:
+        beat(*one)
+    await until(lambda: scene.cluster.asked[Code.UNREGISTER_CLIENT])
+    await until(lambda: not scene.groups.members["G"])

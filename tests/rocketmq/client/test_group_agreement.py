@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.rocketmq.client.group_agreement import _filters as filters
 from mqbridge.rocketmq.client.subscription import tagged
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -19,8 +20,9 @@ QUEUE = Queue("T", "broker-a", 0)
 DIFFERENT = [
     (SubscriptionData("OTHER"),),
     (SubscriptionData("T"), SubscriptionData("OTHER")),
-    (SubscriptionData("T", "blue"),),
+    (SubscriptionData("T", "blue", 1 << 50),),
 ]
+"""The last is of a version that is newer than ours: brokers keep the newest of each topic."""
 
 
 async def beat(scene: Scene, *subscriptions: SubscriptionData) -> None:
@@ -85,6 +87,28 @@ async def test_what_is_left_of_another_member_is_no_disagreement(scene: Scene) -
     await beat(scene, SubscriptionData("OTHER"))
     del scene.groups.members["G"]["java@1"]
     await consumer._agreement.check()
+
+
+async def test_a_filter_that_a_member_left_behind_is_replaced_by_who_is_alone(scene: Scene) -> None:
+    """It is newer than ours: the broker would leave out what we read for ever, and others would not be let into the group."""
+    red = (tagged("T", ["red"]),)
+    first = await scene.join("1#1", subscriptions=red)
+    await beat(scene, SubscriptionData("T", "blue", 1 << 50))
+    del scene.groups.members["G"]["java@1"]
+    await scene.clients[0].heartbeat()
+    await first._agreement.check()
+    assert scene.groups.subscriptions["G"][0].expression == "red"
+    await scene.join("2#2", subscriptions=red)
+
+
+@pytest.mark.parametrize("theirs", DIFFERENT)
+async def test_what_somebody_reads_who_is_there_is_not_replaced(scene: Scene, theirs: tuple[SubscriptionData, ...]) -> None:
+    consumer = await scene.join()
+    await beat(scene, *theirs)
+    for _ in range(3):
+        with pytest.raises(ClusterError, match="different things"):
+            await consumer._agreement.check()
+    assert filters(scene.groups.subscriptions["G"]) == filters(theirs)
 
 
 @pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.REQUEST_CODE_NOT_SUPPORTED])

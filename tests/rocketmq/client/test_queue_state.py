@@ -301,8 +301,18 @@ class QueueLife(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1), luck=LUCK)
     def reset_from_outside(self, share: float, luck: int) -> None:
-        if luck == 0:
-            self.go_on_at(self.broker.first + int((self.broker.end - self.broker.first) * share))
+        """Told once; when the queue is being given back it is said again with the last commit."""
+        if luck != 0:
+            return
+        offset = self.broker.first + int((self.broker.end - self.broker.first) * share)
+        if self.state.reset(offset):
+            assert self.state.state in (State.SETTLING, State.RELEASING)
+            self.group_goes_to(offset)
+            self.broker.committed = offset
+            self.rewound(-1)
+            assert not self.state.acknowledge(self.broker.end), "what is out counts no longer"
+        else:
+            self.go_on_at(offset)
 
     def go_on_at(self, offset: int) -> None:
         before = (self.state.state, self.state.acknowledged)

@@ -114,10 +114,14 @@ class ModelBroker:
 
 
 class ModelMaster:
-    """`topics` are partitions by topic; members of a group share them evenly, disconnects before connects."""
+    """`topics` are partitions by topic; members of a group share them evenly, disconnects before connects.
+
+    `published` are the partitions that producers are told of, where those are fewer: the others are read-only.
+    """
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.topics = topics
+        self.published: dict[str, int] = {}
         self.producers: set[str] = set()
         self.members: dict[str, dict[str, set[PartitionRef]]] = defaultdict(dict)
         self.outstanding: dict[str, m.EventProto] = {}
@@ -135,7 +139,8 @@ class ModelMaster:
     def producer_heartbeat(self, r: m.HeartRequestP2M) -> Message:
         if r.clientId not in self.producers:
             return m.HeartResponseM2P(success=False, errCode=411, errMsg="who", brokerCheckSum=-1)
-        infos = [f"{topic}#1:{self.topics[topic]}:1#1048576" for topic in r.topicList if topic in self.topics]
+        counts = self.topics | self.published
+        infos = [f"{topic}#1:{counts[topic]}:1#1048576" for topic in r.topicList if topic in counts]
         return m.HeartResponseM2P(**OK, brokerCheckSum=1, topicInfos=infos, authorizedInfo=self.token)
 
     def producer_close(self, r: m.CloseRequestP2M) -> Message:
@@ -279,7 +284,10 @@ class Model:
             return refusal(method, fault)
         if isinstance(fault, Exception):
             return fault
-        data = handler(request).SerializeToString()
+        try:
+            data = handler(request).SerializeToString()
+        except (ConnectionLost, RequestTimeout) as error:
+            return error
         if fault == "after":
             return ConnectionLost("cut before the answer arrived")
         return RequestTimeout("silence") if fault == "silent" else data

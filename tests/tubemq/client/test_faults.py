@@ -264,7 +264,7 @@ async def test_sending_goes_on_without_a_master(
     play: Play, how: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer of the Broker is lost while no Master can tell where the partition is: it is where it was."""
-    monkeypatch.setattr("mqbridge.tubemq.client.line.MASTER_PATIENCE_S", 0.01)
+    monkeypatch.setattr("mqbridge.tubemq.client.line_connection.MASTER_PATIENCE_S", 0.01)
     routes = Routes(play.masters, heartbeat_s=100)
     await routes.start()
     sender = await Producer(routes, play.model).sender("demo", max_elapsed_s=limit_s)  # type: ignore[arg-type]

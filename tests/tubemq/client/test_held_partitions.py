@@ -1,6 +1,7 @@
 """What a member holds at several Brokers: one of them that falls silent concerns nobody else; nothing is taken twice or left."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -168,6 +169,80 @@ async def test_a_get_that_is_cancelled_or_fails_leaves_its_room() -> None:
     scene.ill.is_silent, scene.ill.is_empty = False, True
     assert await second.poll() is None
     assert not budget.used
+    await scene.stop()
+
+
+async def _is_lost(scene: TwoBrokers, partition: HeldPartition) -> None:
+    partition.heartbeat_failed(412, partition.state.run)
+
+
+async def _is_revoked(scene: TwoBrokers, partition: HeldPartition) -> None:
+    await partition.revoke()
+
+
+async def _is_released(scene: TwoBrokers, partition: HeldPartition) -> None:
+    await partition.release()
+
+
+async def _is_closed(scene: TwoBrokers, partition: HeldPartition) -> None:
+    await scene.held.close()
+
+
+@pytest.mark.parametrize("ends", [_is_lost, _is_revoked, _is_released, _is_closed])
+async def test_a_get_that_waits_for_room_ends_with_its_partition(
+    ends: Callable[[TwoBrokers, HeldPartition], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The room is another partition's, and may be that for as long as its reader likes. Nobody is left in the queue for it."""
+    hurry(monkeypatch)
+    budget = ReadBudget(GET_BYTES)
+    scene = TwoBrokers(budget)
+    first, second = await scene.take(WELL, 2)
+    await budget.take(WELL)
+    waiting = [asyncio.ensure_future(partition.fetch()) for partition in (first, first, second)]
+    await until(lambda: len(budget._shares[WELL].waiting) == 3)
+    await ends(scene, first)
+    for ended in waiting[:2]:
+        with pytest.raises(LaneRevoked):
+            await asyncio.wait_for(ended, PATIENCE_S)
+    if second.revoked.is_set():
+        with pytest.raises(LaneRevoked):
+            await asyncio.wait_for(waiting[2], PATIENCE_S)
+        assert not budget._shares[WELL].waiting
+    else:
+        assert len(budget._shares[WELL].waiting) == 1
+        budget.give(WELL, GET_BYTES)
+        assert (await asyncio.wait_for(waiting[2], PATIENCE_S)).offset == 0
+    await scene.stop()
+
+
+async def test_room_that_is_granted_in_the_turn_in_which_the_partition_is_lost() -> None:
+    budget = ReadBudget(GET_BYTES)
+    scene = TwoBrokers(budget)
+    (partition,) = await scene.take(WELL, 1)
+    await budget.take(WELL)
+    waiting = asyncio.ensure_future(partition.fetch())
+    await until(lambda: bool(budget._shares[WELL].waiting))
+    budget.give(WELL, GET_BYTES)
+    partition.heartbeat_failed(412, partition.state.run)
+    with pytest.raises(LaneRevoked):
+        await asyncio.wait_for(waiting, PATIENCE_S)
+    assert not budget.used
+    await scene.stop()
+
+
+async def test_a_fetch_that_is_cancelled_while_it_waits_for_room_stays_cancelled() -> None:
+    """Also in the turn in which its partition is lost: whoever cancelled it waits for that."""
+    budget = ReadBudget(GET_BYTES)
+    scene = TwoBrokers(budget)
+    (partition,) = await scene.take(WELL, 1)
+    await budget.take(WELL)
+    waiting = asyncio.ensure_future(partition.fetch())
+    await until(lambda: bool(budget._shares[WELL].waiting))
+    waiting.cancel()
+    partition.heartbeat_failed(412, partition.state.run)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, PATIENCE_S)
+    assert not budget._shares[WELL].waiting
     await scene.stop()
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.tubemq.client import line, producer
-from mqbridge.tubemq.client.line import SendResult
+from mqbridge.tubemq.client import line, line_connection, producer
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.routes import TopicRoute
+from mqbridge.tubemq.client.send_result import SendResult
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.text import Broker, TopicInfo
 
@@ -88,8 +88,8 @@ def sender_to(
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(line, "MOST_RETRY_S", 0.002)
+    monkeypatch.setattr(line_connection, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(line_connection, "MOST_RETRY_S", 0.002)
 
 
 def bodies(count: int) -> list[bytes]:

@@ -2,17 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import Failure, ServerRefused
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
+from mqbridge.net.connectivity import Connectivity
+from mqbridge.tubemq.client import line_connection
 from mqbridge.tubemq.client import master as master_module
 from mqbridge.tubemq.client.master import MAX_TOPICS, shown
+from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseResponseM2P, HeartResponseM2P, RegisterResponseM2P
+from tests.patience import PATIENCE_S
+from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.test_producer import FakeBroker
 
 BROKERS = ["1:10.0.0.5:8123"]
 
@@ -25,6 +33,12 @@ class Master:
         self.asked: list[int] = []
         self.named: set[str] = set()
         self.known = False
+        self.silent: asyncio.Event | None = None
+        """When there is one, it is set by a heartbeat, which is never answered."""
+        self.visit_token = 1
+
+    def authorized(self) -> AuthorizedInfo:
+        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
 
     async def local_host(self) -> str:
         return "10.0.0.1"
@@ -41,6 +55,9 @@ class Master:
             return CloseResponseM2P(success=True, errCode=200, errMsg="")
         if not self.known:
             return HeartResponseM2P(success=False, errCode=411, errMsg="who", brokerCheckSum=-1)
+        if self.silent is not None:
+            self.silent.set()
+            await asyncio.Event().wait()
         self.asked.append(len(request.topicList))
         if len(request.topicList) > 1024:
             text = "Booked topic's count over max value, required max count is 1024"
@@ -97,6 +114,42 @@ async def test_a_master_that_forgot_the_producer_is_asked_again(master: Master, 
     master.topics = dict.fromkeys(master.topics, 2)
     await routes.refresh()
     assert {len(route.partitions) for route in every} == {2}
+
+
+async def test_closing_ends_a_refresh_by_an_error_and_cancels_nobody(master: Master, routes: Routes) -> None:
+    master.topics = {"t": 1}
+    await routes.topic("t")
+    master.silent = asyncio.Event()
+    asking = [asyncio.ensure_future(routes.refresh()) for _ in range(3)]
+    await asyncio.wait_for(master.silent.wait(), PATIENCE_S)
+    asking[0].cancel()
+    await asyncio.sleep(0)
+    assert [task.done() for task in asking] == [True, False, False], "each gives up for itself"
+    await routes.close()
+    for task in asking[1:]:
+        with pytest.raises(ClusterError, match="is closed"):
+            await asyncio.wait_for(task, PATIENCE_S)
+    with pytest.raises(ClusterError, match="is closed"):
+        await routes.refresh()
+
+
+async def test_a_line_goes_on_when_the_routes_are_closed_while_it_asks(
+    master: Master, routes: Routes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for ever: the refresh that it shares was cancelled, and with it what was to send again."""
+    hurry(monkeypatch)
+    monkeypatch.setattr(line_connection, "MASTER_PATIENCE_S", PATIENCE_S)
+    master.topics = {"t": 1}
+    broker = FakeBroker(ConnectionLost("gone"))
+    sessions = SimpleNamespace(connectivity=Connectivity("fake"), to=lambda *_: broker)
+    sender = await Producer(routes, sessions).sender("t")  # type: ignore[arg-type]
+    master.silent = asyncio.Event()
+    sent = sender.send("1:0", b"x")
+    await asyncio.wait_for(master.silent.wait(), PATIENCE_S)
+    await routes.close()
+    await asyncio.wait_for(sent, PATIENCE_S)
+    assert broker.stored == [b"x"]
+    await sender.close()
 
 
 async def test_a_refusal_names_a_few_topics(master: Master, routes: Routes, monkeypatch: pytest.MonkeyPatch) -> None:

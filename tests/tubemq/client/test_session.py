@@ -207,6 +207,17 @@ async def test_all_who_wait_for_a_connection_share_one_attempt(monkeypatch: pyte
     assert dials == 2
 
 
+async def test_a_session_that_is_asked_for_after_closing_never_connects(server: Server) -> None:
+    """Somebody retries while the client is being closed: nobody would close that connection."""
+    sessions = Sessions()
+    await sessions.close()
+    session = sessions.to("127.0.0.1", server.port)
+    with pytest.raises(ConnectionLost, match="is closed"):
+        await session.request(READ, GET, b"x")
+    assert not server.connections
+    assert {one for one in asyncio.all_tasks() if "tubemq" in one.get_name()} == set()
+
+
 async def test_closed_while_it_is_dialled(server: Server) -> None:
     sessions = Sessions()
     session = sessions.to("127.0.0.1", server.port)

@@ -10,9 +10,9 @@ import pytest
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client import shielding, spread
-from mqbridge.tubemq.client.line import SendResult
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.routes import TopicRoute
+from mqbridge.tubemq.client.send_result import SendResult
 from mqbridge.tubemq.client.shielding import Shield
 from mqbridge.tubemq.client.spread import Spread
 from mqbridge.tubemq.wire import codes

@@ -1,0 +1,27 @@
+"""What the log of an instance says that should not be there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.instance import Instance
+from tests.kit.tcp_proxy import Network
+
+STRANDED = "WARNING persistent://t-0: nothing has come for 60 s, but the topic goes on to (3, 7): subscribing anew"
+WENT_BACK = (
+    "WARNING t/0 ends at 5, before the 9 that was delivered: it was made anew, or its broker lost what it had acknowledged"
+)
+FAILED = 'ERROR a bug\nTraceback (most recent call last):\n  File "x.py", line 1, in f\nValueError: 3\n'
+
+
+@pytest.mark.parametrize(("log", "said"), [(STRANDED, STRANDED), (WENT_BACK, WENT_BACK), (FAILED, "a traceback: ValueError: 3")])
+def test_a_line_that_tells_of_a_fault_is_found_among_others(tmp_path: Path, log: str, said: str) -> None:
+    (tmp_path / "gateway.log").write_text(f"INFO it starts\n{log}\nINFO it goes on\n")
+    instance = Instance("a", tmp_path, Network([]), lambda _name, _folder: {}, 5)
+    assert instance.log_problems() == [said]
+
+
+def test_an_instance_that_never_ran_said_nothing(tmp_path: Path) -> None:
+    assert not Instance("a", tmp_path, Network([]), lambda _name, _folder: {}, 5).log_problems()

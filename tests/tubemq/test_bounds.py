@@ -1,0 +1,138 @@
+"""What a question for bounds leaves at the Broker: no partition that counts as held, and one group however often it is asked."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from google.protobuf.message import Message
+
+from mqbridge.adapter.topics import Bounds
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
+from mqbridge.tubemq.adapter import reader
+from mqbridge.tubemq.adapter.cluster import TubeMQ
+from mqbridge.tubemq.adapter.config import TubeMQCluster
+from mqbridge.tubemq.adapter.operations import READERS
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.pb import broker_pb2 as b
+from mqbridge.tubemq.wire.text import PartitionRef
+from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
+from tests.tubemq.client.model import STEP, Model
+from tests.tubemq.client.quick import hurry
+
+PARTITIONS = 3
+
+
+class Cluster(Model):
+    """Also closes as sessions do."""
+
+    async def close(self) -> None: ...
+
+    @property
+    def groups(self) -> set[str]:
+        """The groups whose offsets the Broker keeps."""
+        return {group for group, _, _ in self.broker.confirmed}
+
+
+@pytest.fixture
+def model() -> Cluster:
+    made = Cluster({"demo": PARTITIONS})
+    for number in range(PARTITIONS):
+        for _ in range(2):
+            made.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=number, data=b"x", flag=0))
+    return made
+
+
+@pytest_asyncio.fixture
+async def cluster(model: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TubeMQ]:
+    hurry(monkeypatch)
+    monkeypatch.setattr("mqbridge.tubemq.adapter.cluster.Sessions", lambda **_: model)
+    made = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
+    await made.connect()
+    yield made
+    await made.close()
+
+
+async def test_one_group_however_often_it_is_asked(cluster: TubeMQ, model: Cluster) -> None:
+    """Brokers keep the offsets of every group for good, and a gateway asks at each assignment."""
+    for deleted in (0, 0, STEP):
+        model.broker.deleted = {("demo", number): deleted for number in range(PARTITIONS)}
+        assert set((await cluster.bounds("demo")).values()) == {Bounds((deleted, 0), (2 * STEP, 0))}
+    assert not model.broker.owners
+    (group,) = model.groups
+    assert group.startswith(READERS)
+
+
+async def test_questions_side_by_side(cluster: TubeMQ, model: Cluster) -> None:
+    asked = await asyncio.gather(*(cluster.bounds("demo") for _ in range(5)))
+    assert all(found == asked[0] and len(found) == PARTITIONS for found in asked)
+    assert not model.broker.owners
+    assert len(model.groups) == 1
+
+
+@pytest.mark.parametrize("fault", ["before", "after", "silent", "refused"])
+async def test_a_question_that_fails_leaves_nothing_held(cluster: TubeMQ, model: Cluster, fault: str) -> None:
+    """Whether the Broker has carried it out or not. The next question is not disturbed by what is left of it."""
+
+    def register(request: b.RegisterRequestC2B) -> Message:
+        is_spoilt = (request.partitionId, request.opType) == (1, rpc.TAKE)
+        if is_spoilt and fault == "refused":
+            return b.RegisterResponseB2C(success=False, errCode=500, errMsg="no")
+        answer = model.broker.register(request) if fault != "before" or not is_spoilt else b.RegisterResponseB2C()
+        if is_spoilt:
+            raise ConnectionLost("cut") if fault != "silent" else RequestTimeout("silence")
+        return answer
+
+    well = model.handlers[rpc.PARTITION_REGISTER]
+    model.handlers[rpc.PARTITION_REGISTER] = b.RegisterRequestC2B, register
+    with pytest.raises(ClusterError):
+        await cluster.bounds("demo")
+    assert not model.broker.owners
+    model.handlers[rpc.PARTITION_REGISTER] = well
+    assert len(await cluster.bounds("demo")) == PARTITIONS
+    assert not model.broker.owners
+
+
+async def test_an_error_waits_for_the_questions_beside_it(cluster: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever closes the cluster then leaves none of them behind."""
+    go, done = asyncio.Event(), []
+
+    async def held_range(_: Any, ref: PartitionRef, __: str) -> tuple[int, int]:
+        if ref.partition == 1:
+            raise ClusterError("no", Failure.REFUSED)
+        await go.wait()
+        done.append(ref.partition)
+        return 0, 0
+
+    monkeypatch.setattr(reader, "held_range", held_range)
+    asking = asyncio.ensure_future(cluster.bounds("demo"))
+    await asyncio.sleep(0.01)
+    assert not asking.done()
+    go.set()
+    with pytest.raises(ClusterError, match="no"):
+        await asking
+    assert done == [0, 2]
+
+
+async def test_a_lease_that_was_left_is_no_obstacle(cluster: TubeMQ, model: Cluster) -> None:
+    """A partition that could not be given back counts as held for half a minute: the next question is another group's."""
+    await cluster.bounds("demo")
+    (group,) = model.groups
+    model.broker.owners[group, "demo", 1] = "somebody"
+    assert len(await cluster.bounds("demo")) == PARTITIONS
+    assert model.broker.owners == {(group, "demo", 1): "somebody"}
+
+
+@pytest.mark.parametrize("turn", range(1, 3 * PARTITIONS))
+async def test_whoever_gives_up_waiting_leaves_nothing_held(cluster: TubeMQ, model: Cluster, turn: int) -> None:
+    asking = asyncio.ensure_future(cluster.bounds("demo"))
+    await until(lambda: model.faults.counts[rpc.PARTITION_REGISTER] >= min(turn, PARTITIONS))
+    for _ in range(turn):
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert not model.broker.owners
+    assert len(await asyncio.wait_for(cluster.bounds("demo"), PATIENCE_S)) == PARTITIONS
+    assert not model.broker.owners

@@ -1,0 +1,116 @@
+"""Partitions that consumers are told of and producers are not: their Broker serves subscribers of the topic, not publishers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.adapter.cluster import TubeMQ
+from mqbridge.tubemq.adapter.config import TubeMQCluster
+from mqbridge.tubemq.client.routes import TopicRoute
+from mqbridge.tubemq.wire.pb import broker_pb2 as b
+from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo
+from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
+from tests.tubemq.client.model import STEP, Model
+from tests.tubemq.client.quick import hurry
+
+
+class Cluster(Model):
+    """Also closes as sessions do."""
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def model() -> Cluster:
+    """Of four partitions producers know two."""
+    made = Cluster({"demo": 4})
+    made.master.published["demo"] = 2
+    return made
+
+
+@pytest_asyncio.fixture
+async def cluster(model: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TubeMQ]:
+    hurry(monkeypatch)
+    monkeypatch.setattr("mqbridge.tubemq.adapter.cluster.Sessions", lambda **_: model)
+    made = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
+    await made.connect()
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def lanes(cluster: TubeMQ) -> AsyncIterator[dict[str, InboundLane]]:
+    """The lanes of a member that has all four."""
+    inbound: Inbound = await cluster.inbound(InboundSpec(("demo",), "g"))
+    found: dict[str, InboundLane] = {}
+
+    async def collect() -> None:
+        async for lane in inbound.lanes():
+            found[lane.partition.name] = lane
+
+    collecting = spawn(collect(), "test lanes", quiet=True)
+    await until(lambda: len(found) == 4 or collecting.done())
+    if collecting.done():
+        await collecting
+    yield found
+    await cancel(collecting)
+    await inbound.close()
+
+
+def store(model: Cluster, partition: int, body: bytes) -> None:
+    model.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=partition, data=body, flag=0))
+
+
+async def test_they_are_lanes_as_all_others(model: Cluster, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
+    assert {name: lane.partition.index for name, lane in lanes.items()} == {"1:0": 0, "1:1": 1, "1:2": 2 + 2, "1:3": 2 + 3}
+    store(model, 3, b"to be read")
+    batch = await asyncio.wait_for(lanes["1:3"].receive(), PATIENCE_S)
+    assert [message.payload for message in batch.messages] == [b"to be read"]
+    described = await cluster.describe("demo")
+    assert described is not None
+    assert described.partitions == ("1:0", "1:1"), "nothing is sent there"
+
+
+async def test_their_bounds_are_told_and_they_can_be_read(model: Cluster, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
+    store(model, 3, b"to be read")
+    assert (await cluster.bounds("demo"))["1:3"].next == (STEP, 0)
+    async with aclosing(cluster.read("demo", "1:3", (0, 0), (STEP, 0))) as batches:
+        assert [message.payload async for batch in batches for message in batch.messages] == [b"to be read"]
+
+
+async def test_one_that_accepts_messages_again_is_as_any_other(
+    model: Cluster, cluster: TubeMQ, lanes: dict[str, InboundLane]
+) -> None:
+    model.master.published["demo"] = 4
+    route = await cluster._view.topic("demo")
+    await until(lambda: list(route.partitions) == list(route.readable) == ["1:0", "1:1", "1:2", "1:3"])
+    assert [route.index_of(name) for name in route.partitions] == [0, 1, 2, 3]
+
+
+def test_indexes_are_the_same_wherever_they_are_asked() -> None:
+    """Two members are told of different read-only partitions; and a Broker that is new is read-only for a while."""
+    brokers = {number: Broker(number, "10.0.0.5", 8123) for number in (1, 2, 3)}
+    one, other = TopicRoute("demo"), TopicRoute("demo")
+    for route in (one, other):
+        route.learn(TopicInfo("demo", ((1, 3, 1), (3, 3, 1)), None), brokers)
+    for route, numbers in ((one, (0, 2)), (other, (1, 2))):
+        refs = (PartitionRef(brokers[2], "demo", number) for number in numbers)
+        route.read_only = {ref.name: ref for ref in refs}
+    assert one.index_of("2:2") == other.index_of("2:2") == 5
+    assert one.index_of("3:0") == other.index_of("3:0") == 3
+    one.learn(TopicInfo("demo", ((1, 3, 1), (2, 3, 1), (3, 3, 1)), None), brokers)
+    assert not one.read_only
+    assert one.index_of("2:2") == 5
+
+
+async def test_a_partition_that_nobody_was_told_of_is_an_error(cluster: TubeMQ) -> None:
+    with pytest.raises(ClusterError, match="no partition 1:7") as error:
+        await anext(cluster.read("demo", "1:7", (0, 0)))
+    assert error.value.failure is Failure.FATAL
