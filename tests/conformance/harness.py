@@ -3,6 +3,7 @@
 import itertools
 import os
 from contextlib import AbstractAsyncContextManager
+from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -18,6 +19,17 @@ from tests.conformance import cut
 from tests.strategies import CARRIED
 
 
+class Room(Enum):
+    """What lanes hand out together, of `InboundSpec.max_bytes`."""
+
+    EXACT = auto()
+    """Never more, but for a single batch."""
+    DIVIDED = auto()
+    """Each lane has a part; one that holds nothing takes what was sent at once even if that is larger."""
+    LOOSE = auto()
+    """Each lane has some room of its own besides."""
+
+
 class Harness(Protocol):
     """One system under test. `cluster()` makes another client of the same system, not yet connected."""
 
@@ -30,8 +42,8 @@ class Harness(Protocol):
     """The settings that groups are joined with."""
     one_reader: bool
     """A partition is read by one member of a group at a time."""
-    exact_room: bool
-    """`max_bytes` holds however small it is; False where each lane has some room of its own."""
+    room: Room
+    """How `max_bytes` holds."""
     finds_times: bool
     """Whether the system knows what it stored when."""
     patience_s: float
@@ -60,7 +72,7 @@ class BuiltIn:
     carried = CARRIED
     inbound_options: BaseModel | None = None
     one_reader = True
-    exact_room = True
+    room = Room.EXACT
     patience_s = 20.0
 
     def __init__(self, name: str, adapter: Adapter, config: BaseModel, max_payload: int, *, finds_times: bool) -> None:

@@ -7,6 +7,7 @@ from uuid import uuid4
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.pulsar.adapter.cluster import ADAPTER
 from tests.conformance import cut
+from tests.conformance.harness import Room
 from tests.kit.pulsar import Pulsar
 from tests.strategies import CARRIED
 
@@ -16,7 +17,7 @@ class PulsarHarness:
     max_payload = (5 << 20) - (4 << 10)
     """The broker's limit is 5 MiB, of which metadata and stamps take a little."""
     carried = CARRIED
-    exact_room = False
+    room = Room.DIVIDED
     finds_times = True
     patience_s = 30.0
 

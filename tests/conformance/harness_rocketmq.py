@@ -8,6 +8,7 @@ from uuid import uuid4
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from tests.conformance import cut
+from tests.conformance.harness import Room
 from tests.kit.rocketmq import RocketMQ
 from tests.strategies import CARRIED
 
@@ -16,7 +17,7 @@ class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
     carried = CARRIED
-    exact_room = False
+    room = Room.LOOSE
     inbound_options = None
     one_reader = True
     finds_times = True

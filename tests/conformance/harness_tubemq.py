@@ -8,6 +8,7 @@ from uuid import uuid4
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.tubemq.adapter.cluster import ADAPTER
 from tests.conformance import cut
+from tests.conformance.harness import Room
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
 from tests.strategies import CARRIED
@@ -18,7 +19,7 @@ class TubeMQHarness:
     max_payload = (1 << 20) - (4 << 10)
     """The Broker's limit is 1 MiB; attributes and stamps come on top of the body."""
     carried = CARRIED
-    exact_room = True
+    room = Room.EXACT
     inbound_options = None
     one_reader = True
     finds_times = False

@@ -230,6 +230,15 @@ class GroupConsumer:
         return sum(taken) == wanted
 
     async def _take(self, queue: Queue, locked_at: float | None) -> bool:
+        """Begin to read a queue that is ours. It counts before its offset is known, so that the first to pull leave it room."""
+        self.budget.queues += 1
+        try:
+            return await self._begin(queue, locked_at)
+        finally:
+            if queue not in self.held:
+                self.budget.queues -= 1
+
+    async def _begin(self, queue: Queue, locked_at: float | None) -> bool:
         try:
             offset, first_start = await self._assignment.start_of(queue)
         except (ClusterError, ProtocolError) as error:

@@ -111,9 +111,11 @@ class QueueStream:
         return self._pulls.answered_ms
 
     def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
-        """Start pulling. `first_start`: there was no offset to go on from; the start we chose is committed."""
+        """Start pulling; the budget counts it already.
+
+        `first_start`: there was no offset to go on from; the start we chose is committed.
+        """
         self.state.start(offset, first_start=first_start, locked_at=locked_at)
-        self._owner.budget.queues += 1
         self._pulls.restart()
 
     # --- taking -----------------------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.client import pull_loop
 from mqbridge.rocketmq.client.budget import PULL_PART, Account, Budget, Charge
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.command import Command
 from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
-from tests.rocketmq.client.broker import until
+from tests.rocketmq.client.broker import Link, until
 from tests.rocketmq.client.groups import Scene, scene
 
 __all__ = ["scene"]
@@ -50,6 +52,23 @@ async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many: Scene, si
                 while (pulled := stream.take()) is not None:
                     read += pulled.count
     assert most <= LIMIT + size
+
+
+async def test_the_first_pulls_know_how_many_queues_will_share(scene: Scene) -> None:
+    """Queues begin one after another, each when its offset is known."""
+    scene.cluster.topics["T"] = {"broker-a": 3}
+    for number in range(3):
+        scene.groups.append(*[bytes(40_000)] * 3, number=number)
+    first = scene.cluster.on[Code.GET_MIN_OFFSET]
+
+    def one_after_another(link: Link, request: Command) -> None:
+        link.loop.call_later(0.02 * int(request.ext["queueId"]), first, link, request)
+
+    scene.cluster.on[Code.GET_MIN_OFFSET] = one_after_another
+    consumer = await scene.join(max_bytes=150_000)
+    await until(lambda: len(consumer.held) == 3 and all(stream.held_bytes for stream in consumer.held.values()))
+    assert consumer.budget.held <= 150_000
+    assert {one.max_msg_nums for one in scene.groups.pulls()} == {1}
 
 
 async def test_idle_queues_wait_at_the_broker_where_there_is_room(many: Scene) -> None:
