@@ -34,15 +34,16 @@ class DeadLetters:
 
     def of(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
         """What is to be stored for these messages that `target` refused."""
-        return Share(Batch.of([self._letter(target, messages[failure.index], failure) for failure in failures], source))
-
-    def _letter(self, target: str, message: Message, failure: MessageFailure) -> Message:
-        said = (
-            ("mqbridge.dead.reason", failure.reason[:MAX_REASON_CHARS]),
-            ("mqbridge.dead.route", self._route),
-            ("mqbridge.dead.target", target),
-        )
-        return message.replace(properties=message.properties + said, defect=None)
+        where = ("mqbridge.dead.route", self._route), ("mqbridge.dead.target", target)
+        said: tuple[tuple[str, str], ...] = ()
+        reason, letters = None, list[Message]()
+        for failure in failures:
+            if failure.reason != reason:  # mostly one for all: pairs of its own would double what a small message takes
+                reason = failure.reason
+                said = ("mqbridge.dead.reason", reason[:MAX_REASON_CHARS]), *where
+            message = messages[failure.index]
+            letters.append(message.replace(properties=message.properties + said if message.properties else said, defect=None))
+        return Share(Batch.of(letters, source))
 
 
 def describe(message: Message, source: Partition) -> str:

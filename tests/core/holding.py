@@ -41,16 +41,17 @@ async def main(case: dict[str, Any]) -> None:
     task = asyncio.ensure_future(gateway.run())
     prepared, prepare = asyncio.Event(), gateway._prepare
 
-    async def prepare_and_cut(stack: Any, **how: Any) -> None:
-        await prepare(stack, **how)
+    async def prepare_and_cut(stack: Any, **options: Any) -> None:
+        await prepare(stack, **options)
         lock.execute("BEGIN IMMEDIATE")
         broker("b").connected.clear()
         prepared.set()
 
     gateway._prepare = prepare_and_cut  # type: ignore[method-assign]
     lock = sqlite3.connect(folder / "b.db", isolation_level=None, timeout=20)
-    await asyncio.wait([task, waiting := asyncio.ensure_future(prepared.wait())], return_when=asyncio.FIRST_COMPLETED)
-    if not waiting.done():
+    preparing = asyncio.ensure_future(prepared.wait())
+    await asyncio.wait([preparing, task], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
         task.result()
     found = gateway.routes[0]
     before, unchanged = -1, 0

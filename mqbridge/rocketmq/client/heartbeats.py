@@ -82,9 +82,18 @@ class Heartbeats:
             await asyncio.gather(*map(self._tell, self._routes.addresses(masters=not self.consumers)))
 
     async def greet(self, connection: Connection) -> None:
-        """The first one over a new connection. Raises ConnectionLost or RequestTimeout."""
-        if self._client_id and (self._producers or self.consumers):
-            await self._order.take(connection.address, partial(self._send, connection))
+        """The first one over a new connection. Raises ConnectionLost or RequestTimeout.
+
+        Groups that were removed meanwhile are taken back here: no farewell goes over a connection that is not open yet.
+        """
+        if not (self._client_id and (self._producers or self.consumers)):
+            return
+        said = await self._order.take(connection.address, partial(self._send, connection))
+        producers = [one for one in said.producers if one not in self._producers]
+        consumers = [one.group for one in said.consumers if one.group not in self.consumers]
+        for field, gone in (("producerGroup", producers), ("consumerGroup", consumers)):
+            for group in gone:
+                await self._leave(connection, {"clientID": self._client_id, field: group}, group)
 
     async def _tell(self, address: str) -> None:
         try:
@@ -96,14 +105,15 @@ class Heartbeats:
         except ClusterError as error:
             log.log(level_of(error, logging.WARNING), "%s has no heartbeat: %s", address, error)
 
-    async def _send(self, connection: Connection) -> None:
-        body = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values())).encode()
-        answer = await connection.request(Code.HEART_BEAT, {}, body, self._timeout_s)
+    async def _send(self, connection: Connection) -> Heartbeat:
+        said = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values()))
+        answer = await connection.request(Code.HEART_BEAT, {}, said.encode(), self._timeout_s)
         self.versions[connection.address] = answer.version
         if answer.code == Status.GO_AWAY:
             self._pool.retire(connection)
         elif answer.code != Status.SUCCESS:
             log.warning("%s", refused(f"a heartbeat at {connection.address}", answer.code, answer.remark))
+        return said
 
     async def _beating(self) -> None:
         while True:

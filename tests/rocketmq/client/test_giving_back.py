@@ -221,3 +221,20 @@ async def test_a_seek_to_what_is_gone_is_a_gap_also_before_anything_was_read(sce
     await stream.seek(3)
     with pytest.raises(GapError):
         await stream.receive()
+
+
+async def test_a_group_that_is_left_while_a_connection_is_greeted_is_left_there_too(scene: Scene) -> None:
+    """The greeting named it, and no farewell could go over a connection that was not open yet: the client may go on for long."""
+    scene.groups.offsets["G", QUEUE] = 0
+    consumer = await scene.join()
+    link = scene.groups.members_link(scene.clients[0])
+    beat, late = scene.cluster.on[Code.HEART_BEAT], list[tuple[Link, Command]]()
+    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
+    scene.groups.members["G"].clear()
+    link.drop()
+    await until(lambda: late)
+    await consumer.close()
+    for one in late:
+        beat(*one)
+    await until(lambda: scene.cluster.asked[Code.UNREGISTER_CLIENT])
+    await until(lambda: not scene.groups.members["G"])

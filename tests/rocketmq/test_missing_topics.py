@@ -1,0 +1,59 @@
+"""A topic that no name server knows: missing while there are Brokers, not known while there are none."""
+
+import pytest
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.config.load import from_dict
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.gateway.clusters import connected
+from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo
+from mqbridge.rocketmq.wire.codes import Code
+from tests.rocketmq.client import broker
+from tests.rocketmq.client.broker import A, Link, cluster, route
+
+__all__ = ["cluster"]
+
+CONFIG = from_dict(
+    {
+        "clusters": {"rocket": {"system": "rocketmq", "name_servers": "ns:9876"}, "here": {"system": "memory"}},
+        "routes": [{"name": "r", "from": {"cluster": "rocket", "topic": "T", "group": "G"}, "to": {"cluster": "here"}}],
+    }
+)
+BROKER = BrokerData("broker-a", "C", {0: A})
+
+
+@pytest.fixture(autouse=True)
+def registered(cluster: broker.Cluster) -> None:
+    """One Broker, which takes its topics along when it goes."""
+    cluster.brokers, cluster.topics = {"broker-a": {0: A}}, {"T": {"broker-a": 2}}
+    cluster.on[Code.GET_BROKER_CLUSTER_INFO] = lambda link, request: link.answer(
+        request, body=ClusterInfo({"broker-a": BROKER} if cluster.topics else {}, {"C": ("broker-a",)}).encode()
+    )
+
+
+async def described(rocket: Cluster, topic: str) -> int | None:
+    found = await rocket.describe(topic)
+    return None if found is None else len(found.partitions)
+
+
+async def test_a_topic_is_missing_only_while_a_broker_is_there(cluster: broker.Cluster) -> None:
+    async with connected(CONFIG) as clusters:
+        rocket = clusters["rocket"]
+        assert await described(rocket, "T") == 2
+        assert await described(rocket, "other") is None
+        cluster.topics = {}
+        with pytest.raises(ClusterError, match="know no master now") as caught:
+            await described(rocket, "T")
+        assert caught.value.failure is Failure.RETRY
+
+
+async def test_a_broker_that_is_back_before_it_is_asked_for_brought_its_topics(cluster: broker.Cluster) -> None:
+    async with connected(CONFIG) as clusters:
+        topics, cluster.topics = cluster.topics, {}
+
+        def back_after_this(link: Link, request: broker.Command) -> None:
+            route(link, request)
+            cluster.topics, cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = topics, route
+
+        cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = back_after_this
+        assert await described(clusters["rocket"], "T") == 2
