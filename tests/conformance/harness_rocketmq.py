@@ -17,7 +17,7 @@ class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
     carried = CARRIED
-    room = Room.LOOSE
+    room = Room.EXACT
     inbound_options = None
     one_reader = True
     finds_times = True

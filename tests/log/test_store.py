@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import sqlite3
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from mqbridge.log.store import append
 from mqbridge.log.store.append import write_group
 from mqbridge.message import Batch, Message, Share
 from tests.conformance.arena import numbered, numbers
+from tests.kit.conversation import until
 from tests.log.conftest import OpenLog, lane_of, outbound_of
 from tests.patience import PATIENCE_S
 
@@ -34,6 +37,21 @@ async def test_what_is_stored_is_there_after_reopening(open_log: OpenLog) -> Non
     await first.close()
     _, lane = await lane_of(await open_log())
     assert numbers((await lane.receive()).messages) == list(range(10))
+
+
+async def test_what_is_stored_leaves_memory_at_once(open_log: OpenLog) -> None:
+    """Garbage is looked for seldom: large messages would be kept until then, however many."""
+    outbound = await outbound_of(await open_log())
+    gc.collect()
+    gc.disable()
+    try:
+        sent = outbound.send(0, Share(Batch.of(numbered(0, 10))))
+        kept = weakref.ref(sent)
+        assert not (await sent).failures  # a route does not ask for the positions
+        del sent
+        await until(lambda: kept() is None)
+    finally:
+        gc.enable()
 
 
 async def test_sends_of_one_turn_share_a_transaction(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:

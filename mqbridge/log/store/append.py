@@ -50,7 +50,8 @@ class Append:
 
     def stored(self, tail: int) -> None:
         """It is stored, right before the offset `tail`."""
-        self._resolve(partial(_positions, self.count, self.indexes, tail - len(self.indexes)))
+        # Nothing of this append: it has the future, and the receipt in it would keep the rows until garbage is looked for.
+        self._resolve(partial(_positions, tail - len(self.indexes), self.count, self.indexes))
 
     def failed(self, reason: str) -> None:
         """It is not stored, and may be sent again."""
@@ -63,7 +64,7 @@ class Append:
             self.future.set_result(Receipt(positions, self.failures))
 
 
-def _positions(count: int, indexes: Sequence[int], first: int) -> list[Position]:
+def _positions(first: int, count: int, indexes: Sequence[int]) -> list[Position]:
     found: list[Position] = [()] * count
     for offset, index in enumerate(indexes, first):
         found[index] = (offset,)
