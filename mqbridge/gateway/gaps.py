@@ -60,6 +60,7 @@ class GapCheck:
         task = self._next.get(topic)
         if task is None:
             task = self._next[topic] = spawn(self._ask(topic), f"bounds of {topic}", quiet=True)
+            task.add_done_callback(_seen)
         return await asyncio.shield(task)
 
     async def _ask(self, topic: str) -> "_Held":
@@ -72,6 +73,12 @@ class GapCheck:
             except ClusterError as error:
                 log.debug("the positions of group %s on %s are not known: %s", self._group, topic, error)
                 return bounds, {}
+
+
+def _seen(task: "asyncio.Task[_Held]") -> None:
+    """Whoever waited has its exception; those who asked may all have been cancelled."""
+    if not task.cancelled():
+        task.exception()
 
 
 _Held = tuple[Mapping[str, Bounds], Mapping[str, Position]]

@@ -1,6 +1,7 @@
 """A gap is what nobody of the group has read and the source no longer holds: nothing else, and nothing less."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,6 +103,24 @@ async def test_partitions_that_come_together_share_a_look_that_begins_after_they
     await asyncio.gather(*first, late, return_exceptions=True)
     assert source.asked == 2
     assert isinstance(late.exception(), GapError)
+
+
+async def test_a_look_that_fails_after_everybody_stopped_waiting_says_nothing(
+    checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source(0, 100)
+    source.answer.clear()
+    check = GapCheck("r", "g", source, checkpoints)  # type: ignore[arg-type]
+    asking = asyncio.ensure_future(check.check(PARTITION))
+    await until(lambda: source.asked)
+    asking.cancel()
+    await asyncio.wait([asking])
+    source.failure = Failure.FATAL
+    source.answer.set()
+    await until(lambda: all(not task.get_name().startswith("bounds of") for task in asyncio.all_tasks()))
+    del asking  # and with it the traceback that holds the look
+    gc.collect()
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # --- through a route --------------------------------------------------------------------------------------------------

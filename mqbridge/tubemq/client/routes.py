@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
+from mqbridge.tubemq.client.deployed import is_deployed
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
@@ -140,12 +141,20 @@ class Routes:
         return route.index_of(ref.name)
 
     async def look_up(self, topic: str) -> TopicRoute | None:
-        """What the Master says about a topic now; None when it has none of that name."""
+        """What the Master says about a topic now; None when it has none of that name.
+
+        Raises ClusterError (RETRY) where it has, and no Broker accepts messages for it now.
+        """
         known = self._topics.get(topic) or TopicRoute(topic)
         for info in await self._ask([topic]):
             if info.topic == topic:
                 known.learn(info, self._brokers)
-        return known if known.partitions else None
+        if known.partitions:
+            return known
+        if await is_deployed(self.masters, self.host, topic):
+            problem = f"the Master knows topic {topic!r}, but no Broker accepts messages for it now"
+            raise ClusterError(f"{problem}: its Brokers are away or not back yet, or it is closed for producers", Failure.RETRY)
+        return None
 
     async def refresh(self) -> None:
         """Bring all routes up to date now; all who ask at once share one question, its answer or its error.
