@@ -144,6 +144,26 @@ async def test_a_reset_that_is_told_while_a_queue_is_given_back_is_what_stays(sc
     assert (await consumer.held[QUEUE].receive()).first == 2
 
 
+@pytest.mark.parametrize("code", [Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ])
+@pytest.mark.parametrize("by", ["revoke", "release"])
+async def test_a_reset_that_is_told_behind_the_last_commit_is_committed_after_it(scene: Scene, by: str, code: int) -> None:
+    """A broker of 4.x stores nothing itself when it tells one: the queue's member does, whatever it has said by then."""
+    scene.groups.append(*[b"x"] * 10)
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[QUEUE]
+    stream.commit((await stream.receive()).next)
+    answer, late = scene.cluster.on[code], list[tuple[Link, Command]]()
+    scene.cluster.on[code] = lambda link, request: late.append((link, request))
+    giving = asyncio.ensure_future(getattr(stream, by)())
+    await until(lambda: late)
+    await stream.reset(2, "as an administrator has told")
+    scene.cluster.on[code] = answer
+    answer(*late[0])
+    await giving
+    assert scene.groups.committed("G") == 2
+    assert scene.groups.locks == {}
+
+
 # --- waking up, and not waking up all the time ----------------------------------------------------------------------------
 
 
