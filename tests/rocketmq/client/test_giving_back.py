@@ -7,12 +7,15 @@ import pytest
 
 from mqbridge.errors import GapError
 from mqbridge.rocketmq.client import pull_loop
+from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
+from mqbridge.rocketmq.client.spec import GroupSpec
+from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import Link, in_turn, silent, until
+from tests.rocketmq.client.broker import A, Link, in_turn, silent, until
 from tests.rocketmq.client.groups import Scene, replies, scene
 
 __all__ = ["scene"]
@@ -258,3 +261,27 @@ async def test_a_group_that_is_left_while_a_connection_is_greeted_is_left_there_
         beat(*one)
     await until(lambda: scene.cluster.asked[Code.UNREGISTER_CLIENT])
     await until(lambda: not scene.groups.members["G"])
+
+
+async def test_groups_that_are_left_one_after_another_while_a_connection_is_greeted(scene: Scene) -> None:
+    """The second while the broker has not yet answered the farewell of the first."""
+    scene.groups.offsets["G", QUEUE] = scene.groups.offsets["OTHER", QUEUE] = 0
+    consumer = await scene.join()
+    client = scene.clients[0]
+    other = await join(client, GroupSpec("OTHER", (everything("T"),), retries=False))
+    beat, farewell = scene.cluster.on[Code.HEART_BEAT], scene.cluster.on[Code.UNREGISTER_CLIENT]
+    late, leaving = list[tuple[Link, Command]](), list[tuple[Link, Command]]()
+    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
+    scene.cluster.on[Code.UNREGISTER_CLIENT] = lambda link, request: leaving.append((link, request))
+    scene.groups.members_link(client).drop()
+    scene.groups.members.clear()
+    await until(lambda: late)
+    await consumer.close()
+    for one in late:
+        beat(*one)
+    await until(lambda: leaving)
+    await other.close()
+    scene.cluster.on[Code.UNREGISTER_CLIENT] = farewell
+    farewell(*leaving[0])
+    await until(lambda: client.pool.ready(A))
+    assert not any(scene.groups.members.values())
