@@ -7,6 +7,7 @@ import pytest
 
 from mqbridge.errors import GapError
 from mqbridge.rocketmq.client import pull_loop
+from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
 from mqbridge.rocketmq.client.spec import GroupSpec
@@ -285,3 +286,26 @@ async def test_groups_that_are_left_one_after_another_while_a_connection_is_gree
     farewell(*leaving[0])
     await until(lambda: client.pool.ready(A))
     assert not any(scene.groups.members.values())
+
+
+async def test_a_group_that_is_left_when_a_connection_has_just_been_greeted(scene: Scene) -> None:
+    """In the same turn of the loop: it is open from the moment on in which the greeting has looked at the groups."""
+    consumer = await scene.join()
+    client, greeted = scene.clients[0], asyncio.Event()
+    greet = client.pool._greet
+
+    async def observed(connection: Connection) -> None:
+        await greet(connection)
+        greeted.set()
+
+    async def leave() -> None:
+        await greeted.wait()
+        await consumer.membership.leave()
+
+    client.pool._greet = observed
+    leaving = asyncio.ensure_future(leave())
+    link = scene.groups.members_link(client)
+    scene.groups.members.clear()
+    link.drop()
+    await asyncio.wait_for(leaving, PATIENCE_S)
+    assert not scene.groups.members["G"]
