@@ -130,11 +130,14 @@ class Budget:
 
     def answered(self, account: Account, charge: Charge, size: int, messages: int) -> None:
         """The pull brought this."""
-        average = size // max(1, messages)
+        average, expected = size // max(1, messages), self._message
         account.message, self._message = (max(average, (one + 3 * average) // 4, 1) for one in (account.message, self._message))
         account.held += size
         self.held += size
         self._note(account)
+        if self._message < expected:
+            for waiter in [one for one in self._line if not one.account.message]:
+                self._look_at(waiter)
         self.settle(charge)
 
     def taken(self, account: Account, size: int) -> None:

@@ -293,3 +293,18 @@ async def test_when_queues_come_what_others_hold_is_lent_to_them_once() -> None:
     assert not waiting.done(), "with all parts it would be beyond the limit"
     await books.take(0)
     assert waiting.done()
+
+
+async def test_a_queue_that_was_never_read_is_asked_as_soon_as_messages_are_small_again() -> None:
+    """It expects what came last of others; two that wait before it find no room, as nobody takes what others hold."""
+    books = Books(400, 340, 490, 200, 0, 10)
+    for number in (0, 1):
+        await books.hold(number)
+    waiting = [await books.asks(number) for number in (2, 3, 4)]
+    assert not any(task.done() for task in waiting)
+    for _ in range(30):
+        await books.hold(5)
+        await books.take(5)
+    assert [task.done() for task in waiting] == [False, False, True]
+    for task in waiting:
+        task.cancel()
