@@ -3,13 +3,14 @@
 import pytest
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.gateway.clusters import connected
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo
 from mqbridge.rocketmq.wire.codes import Code
 from tests.rocketmq.client import broker
-from tests.rocketmq.client.broker import A, Link, cluster, route
+from tests.rocketmq.client.broker import A, Link, cluster, route, scripted_client
 
 __all__ = ["cluster"]
 
@@ -57,3 +58,21 @@ async def test_a_broker_that_is_back_before_it_is_asked_for_brought_its_topics(c
 
         cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = back_after_this
         assert await described(clusters["rocket"], "T") == 2
+
+
+async def test_what_opens_in_that_moment_is_tried_again(cluster: broker.Cluster) -> None:
+    """A route that joins again in an outage does not look at its topics before: it would end by itself."""
+    async with connected(CONFIG) as clusters:
+        rocket = clusters["rocket"]
+        assert await described(rocket, "T") == 2
+        cluster.topics = {}
+        with pytest.raises(ClusterError, match="know no master now") as caught:
+            await rocket.inbound(InboundSpec(("T",), "G"))
+        assert caught.value.failure is Failure.RETRY
+        with pytest.raises(ClusterError, match="know no master now") as caught:
+            await rocket.check_inbound(InboundSpec(("other",), "G"))
+        assert caught.value.failure is Failure.RETRY
+        async with scripted_client() as client:
+            with pytest.raises(ClusterError, match="know no master now") as caught:
+                await client.producer("P", "T").route()
+            assert caught.value.failure is Failure.RETRY

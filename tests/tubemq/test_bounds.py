@@ -95,6 +95,25 @@ async def test_a_question_that_fails_leaves_nothing_held(cluster: TubeMQ, model:
     assert not model.broker.owners
 
 
+@pytest.mark.parametrize("fault", [ConnectionLost("cut"), RequestTimeout("silence"), None])
+async def test_one_group_while_a_broker_is_away(cluster: TubeMQ, model: Cluster, fault: Exception | None) -> None:
+    """Lag is asked for every few seconds: the Brokers that are well must not keep another group of each time."""
+
+    def register(request: b.RegisterRequestC2B) -> Message:
+        if (request.partitionId, request.opType) == (1, rpc.TAKE):
+            if fault is not None:
+                raise fault
+            return b.RegisterResponseB2C(success=False, errCode=500, errMsg="no")
+        return model.broker.register(request)
+
+    model.handlers[rpc.PARTITION_REGISTER] = b.RegisterRequestC2B, register
+    for _ in range(5):
+        with pytest.raises(ClusterError):
+            await cluster.bounds("demo")
+    assert not model.broker.owners
+    assert len(model.groups) == 1
+
+
 async def test_an_error_waits_for_the_questions_beside_it(cluster: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever closes the cluster then leaves none of them behind."""
     go, done = asyncio.Event(), []

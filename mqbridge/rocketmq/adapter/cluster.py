@@ -97,12 +97,7 @@ class RocketMQ:
 
     async def describe(self, topic: str) -> Topic | None:
         """The topic, its queues sorted by Broker and number."""
-        route = await self._client.routes.get(topic, fresh=True)
-        if route is None:
-            # Name servers forget the topics of a Broker that goes: while they know none, a topic is not missing. One that has
-            # come back meanwhile brought its topics along.
-            await self._client.admin.masters()
-            route = await self._client.routes.get(topic, fresh=True)
+        route = await self._client.admin.route(topic, fresh=True)
         return None if route is None else Topic(topic, tuple(map(name_of, route.read_queues())))
 
     async def create(self, topic: str, partitions: int) -> None:
@@ -137,7 +132,7 @@ class RocketMQ:
         return (await self._route(topic)).read_queues()
 
     async def _route(self, topic: str) -> TopicRoute:
-        route = await self._client.routes.get(topic)
+        route = await self._client.admin.route(topic)
         if route is None:
             raise ClusterError(f"there is no topic {topic!r} in cluster {self.name!r}", Failure.FATAL)
         return route

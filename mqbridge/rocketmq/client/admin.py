@@ -11,7 +11,7 @@ from typing import TypeVar
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.names import check_topic
-from mqbridge.rocketmq.client.route import MASTER
+from mqbridge.rocketmq.client.route import MASTER, TopicRoute
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig, TopicConfigs
 from mqbridge.rocketmq.wire.bodies.offsets import QueueStats, TopicStats
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -61,6 +61,17 @@ class Admin:
         if not masters:
             raise ClusterError("the name servers know no master now: do the brokers run, and do they reach them?", Failure.RETRY)
         return masters
+
+    async def route(self, topic: str, *, fresh: bool = False) -> TopicRoute | None:
+        """The route of a topic, None when it is missing; RETRY while the name servers know no master.
+
+        They forget the topics of a broker that goes. One that has come back meanwhile brought its topics along.
+        """
+        route = await self._client.routes.get(topic, fresh=fresh)
+        if route is None:
+            await self.masters()
+            route = await self._client.routes.get(topic, fresh=True)
+        return route
 
     async def at_masters(self, call: Callable[[str], Awaitable[T]], cluster: str | None = None) -> dict[str, T]:
         """What `call` gives for the address of every master, by broker name."""

@@ -15,6 +15,9 @@ queue holds, never waits for another queue. So a queue that is read goes on, wha
 
 A pull that waits at the broker keeps its charge for 20 s, so it asks for no more than a part. Where one message is too much for
 that, because queues are many or messages large, idle queues are asked without waiting, in turn.
+
+When queues come, what others hold by then is counted anew, by their smaller parts. Those that come have their own all the same:
+at most a fourth of the limit beyond it, until that is taken.
 """
 
 import asyncio
@@ -65,11 +68,11 @@ class Waiter:
 
 
 class Budget:
-    """The books of one consumer. `queues` is how many share."""
+    """The books of one consumer."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self.queues = 0
+        self._queues = 0
         self.held = 0
         """Bytes received and not yet given back."""
         self.expected = 0
@@ -79,10 +82,26 @@ class Budget:
         self._message = FIRST_MESSAGE_BYTES
         """How large messages are that came last, of whichever queue."""
         self._line: deque[Waiter] = deque()
+        self._used: set[Account] = set()
+        """Accounts that hold or ask for something."""
+
+    @property
+    def queues(self) -> int:
+        """How many share. When that changes, all have another part: more is borrowed, or somebody fits into theirs."""
+        return self._queues
+
+    @queues.setter
+    def queues(self, number: int) -> None:
+        self._queues = number
+        for account in list(self._used):
+            self._note(account)
+        for waiter in [*self._line, *(account.waiter for account in self._used if account.waiter is not None)]:
+            self._look_at(waiter)
+        self._lend()
 
     @property
     def _share(self) -> int:
-        return self._max_bytes // max(1, self.queues)
+        return self._max_bytes // max(1, self._queues)
 
     @property
     def _part(self) -> int:
@@ -111,11 +130,14 @@ class Budget:
 
     def answered(self, account: Account, charge: Charge, size: int, messages: int) -> None:
         """The pull brought this."""
-        average = size // max(1, messages)
+        average, expected = size // max(1, messages), self._message
         account.message, self._message = (max(average, (one + 3 * average) // 4, 1) for one in (account.message, self._message))
         account.held += size
         self.held += size
         self._note(account)
+        if self._message < expected:
+            for waiter in [one for one in self._line if not one.account.message]:
+                self._look_at(waiter)
         self.settle(charge)
 
     def taken(self, account: Account, size: int) -> None:
@@ -154,7 +176,7 @@ class Budget:
         if not self._line:
             return
         part, most_passing = self._part, self._max_bytes // PASSING_PART
-        left = self._max_bytes - part * self.queues - self._borrowed
+        left = self._max_bytes - part * self._queues - self._borrowed
         kept: list[Waiter] = []
         while self._line:
             waiter = self._line.popleft()
@@ -186,3 +208,4 @@ class Budget:
         self._borrowed += borrowed - account.borrowed
         self._passing += borrowed * passes_by - account.borrowed * account.passed_by
         account.borrowed, account.passed_by = borrowed, passes_by
+        (self._used.add if account.held or account.asked else self._used.discard)(account)

@@ -15,7 +15,7 @@ what others read, and a look at the set blames them. Who is the only member ther
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.rocketmq.client.brokers import Brokers
@@ -50,7 +50,7 @@ class GroupAgreement:
     async def check(self) -> None:
         """Raises ClusterError (RETRY), which names the others and what they read, when members subscribe to something else."""
         found = await self._look()
-        if left_behind := [one for one in found if self._is_left_behind(one)]:
+        if left_behind := self._left_behind(found):
             log.info("group %s reads %s: what a member that is gone subscribed to is replaced", self._group, _shown(self._ours))
             await self._renew(max(one.version for found in left_behind for one in found.subscriptions))
             found = await self._look()
@@ -72,10 +72,11 @@ class GroupAgreement:
             log.debug("%s does not say what the members of group %s read: %s", address, self._group, error)
             return None
 
-    def _is_left_behind(self, found: ConsumerConnections) -> bool:
-        """Whether the set is not ours, and nobody else is there who could have said it."""
-        alone = [one.client_id for one in found.connections] == [self._brokers.client.client_id]
-        return alone and bool(found.subscriptions) and _filters(found.subscriptions) != self._ours
+    def _left_behind(self, found: Collection[ConsumerConnections]) -> list[ConsumerConnections]:
+        """Where the set is not ours, while nobody else is at any broker who could have said it."""
+        if {connection.client_id for one in found for connection in one.connections} != {self._brokers.client.client_id}:
+            return []
+        return [one for one in found if one.subscriptions and _filters(one.subscriptions) != self._ours]
 
     def _compare(self, found: ConsumerConnections) -> None:
         own = self._brokers.client.client_id

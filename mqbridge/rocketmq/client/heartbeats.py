@@ -89,11 +89,14 @@ class Heartbeats:
         if not (self._client_id and (self._producers or self.consumers)):
             return
         said = await self._order.take(connection.address, partial(self._send, connection))
-        producers = [one for one in said.producers if one not in self._producers]
-        consumers = [one.group for one in said.consumers if one.group not in self.consumers]
-        for field, gone in (("producerGroup", producers), ("consumerGroup", consumers)):
-            for group in gone:
-                await self._leave(connection, {"clientID": self._client_id, field: group}, group)
+        named = [("producerGroup", one) for one in said.producers] + [("consumerGroup", one.group) for one in said.consumers]
+        while (gone := next((one for one in named if not self._has(*one)), None)) is not None:
+            named.remove(gone)  # and look again: more are removed while the broker answers
+            field, group = gone
+            await self._leave(connection, {"clientID": self._client_id, field: group}, group)
+
+    def _has(self, field: str, group: str) -> bool:
+        return group in (self._producers if field == "producerGroup" else self.consumers)
 
     async def _tell(self, address: str) -> None:
         try:

@@ -52,7 +52,7 @@ class Membership:
             if subscription.kind == SQL92:
                 await self._check(subscription)
         client = self._brokers.client
-        self._say()
+        self._say(self.version)
         topic = self._spec.subscriptions[0].topic
         for _ in range(JOIN_TRIES):
             await client.heartbeat()
@@ -69,16 +69,16 @@ class Membership:
         )
 
     async def renew(self, after: int) -> None:
-        """Tell the brokers our subscriptions again, under a version that is newer than `after`."""
-        self.version = max(time.time_ns() // 1_000_000, after + 1)
-        self._say()
+        """Tell the brokers our subscriptions again, under a version that is newer than `after`; pulls say it when it is known."""
+        version = max(time.time_ns() // 1_000_000, after + 1)
+        self._say(version)
         await self._brokers.client.heartbeat()
+        self.version = version
 
-    def _say(self) -> None:
+    def _say(self, version: int) -> None:
         spec = self._spec
-        self._brokers.client.add_consumer(
-            ConsumerData(spec.group, tuple(self.data()), model=spec.model.value, start=spec.start.value)
-        )
+        subscriptions = tuple(subscription.data(version) for subscription in self._subscriptions.values())
+        self._brokers.client.add_consumer(ConsumerData(spec.group, subscriptions, model=spec.model.value, start=spec.start.value))
 
     async def _missing(self, topic: str) -> MqbridgeError | bool:
         """Whether a broker does not list us, or the passing reason why it could not say. Raises ClusterError for others."""

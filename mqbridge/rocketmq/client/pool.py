@@ -98,16 +98,17 @@ class Pool:
             lost = ConnectionLost(f"the greeting of {address} failed: {error}")
             connection.endpoint.abort(lost, wanted=isinstance(error, asyncio.CancelledError))
             raise
+        if self._closed:  # it was open already when `close` came, and in no table yet
+            connection.endpoint.abort(closed(), wanted=True)
+        else:
+            self._connections[address] = connection  # at once: what is taken back of the greeting from now on goes over it
         return connection
 
     def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
-        """Keep what was opened. An error is for those who wait; if all have gone, nobody needs it."""
+        """An error is for those who wait; if all have gone, nobody needs it."""
         del self._dialing[address]
-        if not task.cancelled() and task.exception() is None:
-            if self._closed:  # it was open already when `close` came, and in no table yet
-                task.result().endpoint.abort(closed(), wanted=True)
-            else:
-                self._connections[address] = task.result()
+        if not task.cancelled():
+            task.exception()
 
     def _lost(self, connection: Connection, error: Exception) -> None:
         self._retired.discard(connection)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
+from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.names import check_group, check_topic
 from mqbridge.rocketmq.client.outgoing import OutgoingMessage, encode_batch
@@ -218,7 +219,10 @@ class Producer:
         they restart themselves. If its broker does not have it either, it was deleted.
         """
         try:
-            route = await self.client.routes.get(self.topic)
+            if self._known is None:
+                route = await Admin(self.client).route(self.topic)
+            else:
+                route = await self.client.routes.get(self.topic)
         except ClusterError as error:
             if self._known is None or error.failure is Failure.FATAL:
                 raise

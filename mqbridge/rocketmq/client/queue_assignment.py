@@ -7,6 +7,7 @@ us: there the group's start applies; everything in a queue that came later is re
 import asyncio
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.membership import Membership
 from mqbridge.rocketmq.client.offsets import OffsetStore, start_of
@@ -34,7 +35,7 @@ class QueueAssignment:
         """Learn which queues are there before us. Raises ClusterError: FATAL when a topic does not exist."""
         for subscription in self._spec.subscriptions:
             topic = subscription.topic
-            route = await self._client.routes.get(topic)
+            route = await Admin(self._client).route(topic)
             if route is None:
                 raise ClusterError(f"{reader} cannot read topic {topic}: no name server knows it", Failure.FATAL)
             self._early[topic] = frozenset(route.read_queues())

@@ -66,15 +66,22 @@ class QueueRelease:
         try:
             if self._state.state is State.SETTLING:
                 await self._settle()
+            await self._commit_and_unlock()
+        finally:
+            if self._state.may(Event.GIVEN_BACK):
+                self._state.given_back()
+            self._dropped()
+
+    async def _commit_and_unlock(self) -> None:
+        """Once more after a reset that was told meanwhile: what was said before it does not count."""
+        run = -1
+        while run != self._state.run:
+            run = self._state.run
             if self._state.state is State.RELEASING:
                 await self._commits.save()
             await self._commits.cancel()
             if self._state.state is State.RELEASING:
                 await self._unlock()
-        finally:
-            if self._state.may(Event.GIVEN_BACK):
-                self._state.given_back()
-            self._dropped()
 
     async def _settle(self) -> None:
         if self._state.locked_at is not None and not self._state.is_quiet:

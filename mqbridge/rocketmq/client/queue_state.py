@@ -2,11 +2,12 @@
 
 The positions are offsets, and never out of order: acknowledged <= handed_out <= position, and what waits to be handed out lies
 between the last two. `position` is what the next pull asks for. `acknowledged` is what the group's offset becomes: everything
-below it is consumed, or was left out by a filter. It goes back only by `move`.
+below it is consumed, or was left out by a filter. It goes back only by `move` and `reset`.
 
-A run begins with `start` and ends when reading goes on elsewhere (`move`, `rewind`). A pull carries the run in which it was
-asked, and an answer of an older run changes nothing. An acknowledgement of what an older run handed out counts up to where
-reading was rewound to since, as everything behind that is handed out again; after a move it counts nothing.
+A run begins with `start` and ends when reading goes on elsewhere (`move`, `rewind`), or would for the next owner (`reset`). A
+pull carries the run in which it was asked, and an answer of an older run changes nothing. An acknowledgement of what an older run
+handed out counts up to where reading was rewound to since, as everything behind that is handed out again; after a move or a reset
+it counts nothing.
 """
 
 from collections import deque
@@ -222,6 +223,7 @@ class QueueState:
         if not self.may(Event.RESET):
             return False
         self._go(Event.RESET)
+        self.run += 1
         self.position = self.handed_out = self.acknowledged = offset
         self._told = self._saved = None
         self._limits = {}

@@ -56,12 +56,13 @@ class Reader:
             group = self._asking_group
             try:
                 return await held_range(self._masters, ref, group)
-            except BaseException as error:
-                # It may still arrive, and hold the partition for a while.
-                if group == self._asking_group:
-                    self._asking_group = _fresh_group()
-                if not isinstance(error, ServerRefused) or error.code != codes.PARTITION_OCCUPIED:
+            except ServerRefused as error:
+                if error.code != codes.PARTITION_OCCUPIED:
                     raise
+            # By a question that was given up and carried out later. Only then another group asks: Brokers keep each for good, and
+            # those that are well are asked again and again while another one fails.
+            if group == self._asking_group:
+                self._asking_group = _fresh_group()
             return await held_range(self._masters, ref, self._asking_group)
 
     async def read(

@@ -13,6 +13,7 @@ from mqbridge.net.endpoint import Endpoint
 from mqbridge.rocketmq.client import connection as connections
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
 from mqbridge.rocketmq.wire import batch
+from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command, decode, encode, measure
 from mqbridge.rocketmq.wire.headers.sending import SendHeader, SendResult
@@ -66,6 +67,7 @@ class Cluster:
         self.at: dict[tuple[str, int], Answer] = {}
         self.on: dict[int, Answer] = {
             Code.GET_ROUTEINFO_BY_TOPIC: route,
+            Code.GET_BROKER_CLUSTER_INFO: registered,
             Code.HEART_BEAT: success,
             Code.UNREGISTER_CLIENT: success,
             Code.SEND_MESSAGE_V2: store,
@@ -140,6 +142,13 @@ def route(link: Link, request: Command) -> None:
         says(route_body(link.cluster, topic))(link, request)
     else:
         link.answer(request, Status.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}")
+
+
+def registered(link: Link, request: Command) -> None:
+    """What a name server says about the brokers."""
+    brokers = link.cluster.brokers
+    found = {name: BrokerData(name, "DefaultCluster", addresses) for name, addresses in brokers.items()}
+    link.answer(request, body=ClusterInfo(found, {"DefaultCluster": tuple(brokers)}).encode())
 
 
 def says(body: Any) -> Answer:

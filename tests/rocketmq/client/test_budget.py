@@ -264,3 +264,47 @@ async def test_who_waits_behind_one_that_gives_up_is_let_through() -> None:
     assert not second.done(), "it would take the room of the first"
     first.cancel()
     await asyncio.wait_for(second, PATIENCE_S)
+
+
+async def test_when_others_are_given_back_who_fits_its_larger_part_goes_on() -> None:
+    """Nobody takes what two queues hold, and no other may borrow."""
+    books = Books(400, 340, 490, 40, *[1] * 36)
+    for number in (0, 1):
+        await books.hold(number)
+    large, small = await books.asks(2), await books.asks(3)
+    assert not large.done()
+    assert not small.done(), "its part is a fourth of a fortieth"
+    books.budget.queues = 4
+    await asyncio.wait_for(small, PATIENCE_S)
+    assert not large.done()
+    large.cancel()
+
+
+async def test_when_queues_come_what_others_hold_is_lent_to_them_once() -> None:
+    """It was held out of the part that a queue without others has."""
+    books = Books(250)
+    for _ in range(2):
+        await books.hold(0)
+    books.budget.queues = 10
+    large = Account()
+    large.message = 450
+    waiting = asyncio.ensure_future(books.budget.reserve(large, idle=True))
+    await turn()
+    assert not waiting.done(), "with all parts it would be beyond the limit"
+    await books.take(0)
+    assert waiting.done()
+
+
+async def test_a_queue_that_was_never_read_is_asked_as_soon_as_messages_are_small_again() -> None:
+    """It expects what came last of others; two that wait before it find no room, as nobody takes what others hold."""
+    books = Books(400, 340, 490, 200, 0, 10)
+    for number in (0, 1):
+        await books.hold(number)
+    waiting = [await books.asks(number) for number in (2, 3, 4)]
+    assert not any(task.done() for task in waiting)
+    for _ in range(30):
+        await books.hold(5)
+        await books.take(5)
+    assert [task.done() for task in waiting] == [False, False, True]
+    for task in waiting:
+        task.cancel()

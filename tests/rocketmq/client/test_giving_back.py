@@ -7,12 +7,16 @@ import pytest
 
 from mqbridge.errors import GapError
 from mqbridge.rocketmq.client import pull_loop
+from mqbridge.rocketmq.client.connection import Connection
+from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
+from mqbridge.rocketmq.client.spec import GroupSpec
+from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import Link, in_turn, silent, until
+from tests.rocketmq.client.broker import A, Link, in_turn, silent, until
 from tests.rocketmq.client.groups import Scene, replies, scene
 
 __all__ = ["scene"]
@@ -144,6 +148,26 @@ async def test_a_reset_that_is_told_while_a_queue_is_given_back_is_what_stays(sc
     assert (await consumer.held[QUEUE].receive()).first == 2
 
 
+@pytest.mark.parametrize("code", [Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ])
+@pytest.mark.parametrize("by", ["revoke", "release"])
+async def test_a_reset_that_is_told_behind_the_last_commit_is_committed_after_it(scene: Scene, by: str, code: int) -> None:
+    """A broker of 4.x stores nothing itself when it tells one: the queue's member does, whatever it has said by then."""
+    scene.groups.append(*[b"x"] * 10)
+    consumer = await scene.join(orderly=True)
+    stream = consumer.held[QUEUE]
+    stream.commit((await stream.receive()).next)
+    answer, late = scene.cluster.on[code], list[tuple[Link, Command]]()
+    scene.cluster.on[code] = lambda link, request: late.append((link, request))
+    giving = asyncio.ensure_future(getattr(stream, by)())
+    await until(lambda: late)
+    await stream.reset(2, "as an administrator has told")
+    scene.cluster.on[code] = answer
+    answer(*late[0])
+    await giving
+    assert scene.groups.committed("G") == 2
+    assert scene.groups.locks == {}
+
+
 # --- waking up, and not waking up all the time ----------------------------------------------------------------------------
 
 
@@ -238,3 +262,50 @@ async def test_a_group_that_is_left_while_a_connection_is_greeted_is_left_there_
         beat(*one)
     await until(lambda: scene.cluster.asked[Code.UNREGISTER_CLIENT])
     await until(lambda: not scene.groups.members["G"])
+
+
+async def test_groups_that_are_left_one_after_another_while_a_connection_is_greeted(scene: Scene) -> None:
+    """The second while the broker has not yet answered the farewell of the first."""
+    scene.groups.offsets["G", QUEUE] = scene.groups.offsets["OTHER", QUEUE] = 0
+    consumer = await scene.join()
+    client = scene.clients[0]
+    other = await join(client, GroupSpec("OTHER", (everything("T"),), retries=False))
+    beat, farewell = scene.cluster.on[Code.HEART_BEAT], scene.cluster.on[Code.UNREGISTER_CLIENT]
+    late, leaving = list[tuple[Link, Command]](), list[tuple[Link, Command]]()
+    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
+    scene.cluster.on[Code.UNREGISTER_CLIENT] = lambda link, request: leaving.append((link, request))
+    scene.groups.members_link(client).drop()
+    scene.groups.members.clear()
+    await until(lambda: late)
+    await consumer.close()
+    for one in late:
+        beat(*one)
+    await until(lambda: leaving)
+    await other.close()
+    scene.cluster.on[Code.UNREGISTER_CLIENT] = farewell
+    farewell(*leaving[0])
+    await until(lambda: client.pool.ready(A))
+    assert not any(scene.groups.members.values())
+
+
+async def test_a_group_that_is_left_when_a_connection_has_just_been_greeted(scene: Scene) -> None:
+    """In the same turn of the loop: it is open from the moment on in which the greeting has looked at the groups."""
+    consumer = await scene.join()
+    client, greeted = scene.clients[0], asyncio.Event()
+    greet = client.pool._greet
+
+    async def observed(connection: Connection) -> None:
+        await greet(connection)
+        greeted.set()
+
+    async def leave() -> None:
+        await greeted.wait()
+        await consumer.membership.leave()
+
+    client.pool._greet = observed
+    leaving = asyncio.ensure_future(leave())
+    link = scene.groups.members_link(client)
+    scene.groups.members.clear()
+    link.drop()
+    await asyncio.wait_for(leaving, PATIENCE_S)
+    assert not scene.groups.members["G"]

@@ -8,10 +8,12 @@ import pytest
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.rocketmq.client.group_agreement import _filters as filters
 from mqbridge.rocketmq.client.subscription import tagged
+from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
-from tests.rocketmq.client.broker import A, refuses, until
+from mqbridge.rocketmq.wire.command import Command
+from tests.rocketmq.client.broker import A, B, Link, refuses, until
 from tests.rocketmq.client.groups import Scene, first_stream, scene
 
 __all__ = ["scene"]
@@ -99,6 +101,49 @@ async def test_a_filter_that_a_member_left_behind_is_replaced_by_who_is_alone(sc
     await first._agreement.check()
     assert scene.groups.subscriptions["G"][0].expression == "red"
     await scene.join("2#2", subscriptions=red)
+
+
+async def test_it_is_replaced_too_while_a_broker_still_lists_our_lost_connection(scene: Scene) -> None:
+    """Brokers list connections: one that went without a word is there for two minutes, beside the new one."""
+    consumer = await scene.join()
+    client_id = scene.clients[0].client_id
+    connections = (Connection(client_id, "10.0.0.9:1"), Connection(client_id, "10.0.0.9:2"))
+
+    def twice(link: Link, request: Command) -> None:
+        link.answer(request, body=ConsumerConnections(connections, scene.groups.subscriptions["G"]).encode())
+
+    scene.cluster.on[Code.GET_CONSUMER_CONNECTION_LIST] = twice
+    scene.groups.subscriptions["G"] = (SubscriptionData("T", "blue", 1 << 50),)
+    await consumer._agreement.check()
+    assert scene.groups.subscriptions["G"][0].expression == "*"
+
+
+async def test_it_is_not_replaced_while_somebody_is_there_at_another_broker(scene: Scene) -> None:
+    """A heartbeat goes to all brokers: it would replace what that one reads."""
+    scene.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
+    consumer = await scene.join()
+    blue = (SubscriptionData("T", "blue", 1 << 50),)
+    other = ConsumerConnections((Connection("java@1", "10.0.0.9:1"),), blue)
+    scene.cluster.at[B, Code.GET_CONSUMER_CONNECTION_LIST] = lambda link, request: link.answer(request, body=other.encode())
+    scene.groups.subscriptions["G"] = blue
+    with pytest.raises(ClusterError, match="different things"):
+        await consumer._agreement.check()
+    assert scene.groups.subscriptions["G"] == blue
+
+
+async def test_a_newer_version_is_known_before_a_pull_says_it(scene: Scene) -> None:
+    """Brokers refuse pulls that are newer than what they have: queues that begin meanwhile still say what is known."""
+    consumer = await scene.join()
+    before, beat = consumer.membership.version, scene.cluster.on[Code.HEART_BEAT]
+    late = list[tuple[Link, Command]]()
+    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
+    renewing = asyncio.ensure_future(consumer.membership.renew(1 << 50))
+    await until(lambda: late)
+    assert consumer.membership.version == before
+    beat(*late[0])
+    await renewing
+    assert consumer.membership.version == (1 << 50) + 1
+    assert scene.groups.subscriptions["G"][0].version == (1 << 50) + 1
 
 
 @pytest.mark.parametrize("theirs", DIFFERENT)
