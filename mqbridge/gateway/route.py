@@ -90,7 +90,7 @@ class Route(RouteState):
                 try:
                     if not self._ends.is_open:
                         await self._open()
-                    if self._ends.is_open:
+                    if self._ends.is_open and not self._ended.is_set():
                         looking = looking or spawn(self.cautions.run(), f"cautions of {self.name}")
                         await self._consume()
                 except ClusterError as error:

@@ -202,6 +202,28 @@ async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.
         await until(lambda: committed(world.a, "g-r") == 20)
 
 
+async def test_a_stop_in_the_turn_in_which_the_targets_are_opened_begins_no_session(
+    world: World, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would stop that session: a new configuration would wait for it for ever."""
+    fill(world.a, "t", 1, 20)
+    world.b.disconnect()
+    real = MemoryCluster.outbound
+    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
+        found = named(gateway, "r")
+
+        async def stopped_meanwhile(self: MemoryCluster, spec: Any) -> Any:
+            outbound = await real(self, spec)
+            found.stop()
+            return outbound
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryCluster, "outbound", stopped_meanwhile)
+            world.b.reconnect()
+            await until(gateway._tasks[found].done)
+        assert found.sessions == 0
+
+
 @pytest.mark.parametrize("what", ["lanes", "describe", "inbound"])
 async def test_an_adapter_that_swallows_a_cancellation_keeps_no_route(
     world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
