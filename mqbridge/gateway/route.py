@@ -146,8 +146,15 @@ class Route(RouteState):
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await cancel_by(self._drained_by(), f"opening of route {self.name}", opening, ending)
+            if not opening.done():
+                opening.add_done_callback(self._opened_late)
         if opening.done() and not opening.cancelled():
             opening.result()
+
+    def _opened_late(self, opening: "asyncio.Task[None]") -> None:
+        """The route has ended without it: what it opened may be wanted by another."""
+        if not opening.cancelled() and opening.exception() is None:
+            spawn(self.close(), f"closing the targets of route {self.name}")
 
     async def _prepare_reached(self) -> None:
         settled_at = await self._reached()

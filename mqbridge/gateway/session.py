@@ -113,12 +113,19 @@ class Session:
             is_ending = ending.done()
         finally:
             await cancel_by(self._deadline, what, joining, ending)
+            if not joining.done():
+                joining.add_done_callback(self._let_in_late)
         if joining.done() and not joining.cancelled():
             return joining.result()
         if is_ending:
             return None
         group = self._config.source.group
         raise ClusterError(f"cluster {self._source.name} has not let us into group {group!r} for {JOIN_S:g} s")
+
+    def _let_in_late(self, joining: "asyncio.Task[Inbound]") -> None:
+        """Nobody waited for it any longer: it would keep partitions that nobody reads."""
+        if not joining.cancelled() and joining.exception() is None:
+            spawn(joining.result().close(), f"leaving the group of route {self._config.name}")
 
     def _spec(self) -> InboundSpec:
         source = self._config.source

@@ -1,6 +1,7 @@
 """One deadline for everything that stops, whatever hangs; and nothing that passes by itself ends a route."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,50 @@ async def test_an_adapter_that_swallows_a_cancellation_keeps_no_route(
             await asyncio.wait_for(gateway.apply(from_dict(config, adapters=ADAPTERS)), PATIENCE_S)
             await until(lambda: committed(world.a, "g-r") == 20)
     assert "is left behind" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["inbound", "outbound"])
+async def test_what_was_left_behind_is_closed_when_it_is_there_after_all(
+    world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that nobody reads would keep its partitions, an outbound its place as the only producer."""
+    fill(world.a, "t", 2, 20)
+    real, at_it, comes, made, closed = getattr(MemoryCluster, what), asyncio.Event(), asyncio.Event(), list[Any](), list[Any]()
+
+    async def stubborn(self: MemoryCluster, spec: Any) -> Any:
+        at_it.set()
+        while not comes.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await comes.wait()
+        made.append(await real(self, spec))
+        return made[0]
+
+    for kind in MemoryInbound, MemoryOutbound:
+        close = kind.close
+
+        async def watched(self: Any, deadline: float | None = None, close: Any = close) -> None:
+            closed.append(self)
+            await close(self, deadline)
+
+        monkeypatch.setattr(kind, "close", watched)
+    config = world.config(route("r", "a/t", "b/t"), shutdown_timeout="200ms")
+    if what == "outbound":
+        world.b.disconnect()
+    async with running(config, alone=False) as gateway:
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryCluster, what, stubborn)
+            if what == "outbound":
+                world.b.reconnect()
+            await at_it.wait()
+            config["routes"][0]["to"][0]["topic"] = "u"
+            patch.setattr(MemoryCluster, what, real)
+            await gateway.apply(from_dict(config, adapters=ADAPTERS))
+        await until(lambda: committed(world.a, "g-r") == 20)
+        comes.set()
+        await until(lambda: made and made[0] in closed)
+        put(world.a, "t", 0, b"20")
+        put(world.a, "t", 1, b"21")
+        await until(lambda: everything(world.b, "u") == [*range(22)])
 
 
 @pytest.mark.parametrize("what", [MemoryLane, MemoryInbound])
