@@ -84,10 +84,10 @@ class Session:
         finally:
             self._ending.set()
             self._deadline = deadline = deadline_of(self._deadline)
-            await cancel_by(deadline, f"taking partitions of route {self._config.name}", acceptor)
             now = self._loop.time()
-            for delivery in self._live:
+            for delivery in self._live:  # one that is taken from here on stops before it begins
                 delivery.stop(now + (deadline - now) * DRAIN_PART)
+            await cancel_by(deadline, f"taking partitions of route {self._config.name}", acceptor)
             await settle_by(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
             if inbound is not None:
                 await close_by(deadline, f"leaving the group of route {self._config.name}", inbound.close(deadline))

@@ -261,6 +261,25 @@ async def test_an_adapter_that_swallows_a_cancellation_keeps_no_route(
     assert "is left behind" in caplog.text
 
 
+async def test_lanes_drain_although_taking_partitions_does_not_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would go on until the deadline and have no time left for what is in flight."""
+    fill(world.a, "t", 1, 20)
+    real, comes = MemoryInbound.lanes, asyncio.Event()
+
+    async def stubborn(self: MemoryInbound) -> Any:
+        yield await anext(aiter(real(self)))
+        while not comes.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await comes.wait()
+
+    monkeypatch.setattr(MemoryInbound, "lanes", stubborn)
+    async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="1h")) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        gateway.stop()
+        await until(lambda: not named(gateway, "r").deliveries)
+        comes.set()
+
+
 @pytest.mark.parametrize("what", ["inbound", "outbound"])
 async def test_what_was_left_behind_is_closed_when_it_is_there_after_all(
     world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch
