@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 PLACE_CHECK_S = 0.2
 """How often a partition without a place looks whether its target has grown: reads a number, asks nobody."""
 
-JOIN_S = 120.0
-"""A group that has not let us in by then is asked anew: every request of a client ends long before."""
+JOIN_S, JOIN_PARTITION_S = 120.0, 1.0
+"""A group that has not let us in by then is asked anew: every request of a client ends long before. The second is for each
+partition: an adapter may subscribe to one after the other, each with several requests over a link that may be long."""
 
 DRAIN_PART = 0.8
 """Of the time there is for stopping; the rest is for committing, giving back and leaving."""
@@ -105,11 +106,11 @@ class Session:
         """
         if self._ending.is_set():
             return None
-        what = f"joining of {self._config.name}"
+        what, patience = f"joining of {self._config.name}", JOIN_S + JOIN_PARTITION_S * self._ends.source_partitions
         joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._spec()), what, quiet=True)
         ending = spawn(self._ending.wait(), f"end of {self._config.name}")
         try:
-            await asyncio.wait([joining, ending], timeout=JOIN_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([joining, ending], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             is_ending = ending.done()
         finally:
             await cancel_by(self._deadline, what, joining, ending)
@@ -120,7 +121,7 @@ class Session:
         if is_ending:
             return None
         group = self._config.source.group
-        raise ClusterError(f"cluster {self._source.name} has not let us into group {group!r} for {JOIN_S:g} s")
+        raise ClusterError(f"cluster {self._source.name} has not let us into group {group!r} for {patience:g} s")
 
     def _let_in_late(self, joining: "asyncio.Task[Inbound]") -> None:
         """Nobody waited for it any longer: it would keep partitions that nobody reads."""

@@ -168,7 +168,7 @@ async def test_a_join_that_fails_once_is_tried_again(world: World, quick: None, 
 async def test_a_join_that_hangs_is_begun_again(
     world: World, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fill(world.a, "t", 1, 20)
+    fill(world.a, "t", 2, 20)
     real, hanging = MemoryCluster.inbound, [True]
 
     async def once(self: MemoryCluster, spec: Any) -> Any:
@@ -179,10 +179,11 @@ async def test_a_join_that_hangs_is_begun_again(
 
     monkeypatch.setattr(MemoryCluster, "inbound", once)
     monkeypatch.setattr("mqbridge.gateway.session.JOIN_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.session.JOIN_PARTITION_S", 0.1)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
         assert named(gateway, "r").sessions == 2
-    assert "cluster a has not let us into group 'g-r' for 0.05 s" in caplog.text
+    assert "cluster a has not let us into group 'g-r' for 0.25 s" in caplog.text
 
 
 async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
