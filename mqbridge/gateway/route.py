@@ -152,8 +152,8 @@ class Route(RouteState):
             opening.result()
 
     def _opened_late(self, opening: "asyncio.Task[None]") -> None:
-        """The route has ended without it: what it opened may be wanted by another."""
-        if not opening.cancelled() and opening.exception() is None:
+        """What was opened when the route had ended without it may be wanted by another."""
+        if not opening.cancelled() and opening.exception() is None and self._ended.is_set():
             spawn(self.close(), f"closing the targets of route {self.name}")
 
     async def _prepare_reached(self) -> None:
@@ -182,6 +182,8 @@ class Route(RouteState):
             deadline = self._drained_by()
             session.stop(deadline)
             await cancel_by(deadline, f"watch of route {self.name}", watching)
+            if not watching.done():
+                watching.add_done_callback(self._opened_late)
             await asyncio.wait([running])
             if asyncio.get_running_loop().time() - began > REJOINED_S:
                 self._rejoin.reset()
@@ -190,9 +192,12 @@ class Route(RouteState):
                 task.result()
 
     async def _watch(self, session: Session) -> None:
-        """Look again and again at what the clusters have; ends when `_renewed` is what a new session is to use."""
+        """Look again and again at what the clusters have; ends when `_renewed` is what a new session is to use.
+
+        Ends with its session, too, where an adapter swallows a cancellation.
+        """
         refresh = self.config.source.refresh
-        while self._renewed is None:
+        while self._renewed is None and not session.is_ending:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(session.look.wait(), refresh)
             session.look.clear()

@@ -73,6 +73,11 @@ class Session:
         """How many partitions are its own now, those among them that are stopped."""
         return len(self.deliveries.keys() | self.stopped.keys())
 
+    @property
+    def is_ending(self) -> bool:
+        """It takes no more."""
+        return self._ending.is_set()
+
     async def run(self) -> None:
         """Deliver until `stop` or a failure, which is told at once; then drain and leave. Raises when it cannot join."""
         inbound: Inbound | None = None

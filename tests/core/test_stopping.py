@@ -262,6 +262,34 @@ async def test_an_adapter_that_swallows_a_cancellation_keeps_no_route(
     assert "is left behind" in caplog.text
 
 
+async def test_a_look_that_was_left_behind_is_the_last(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds a topic, and opens it, when its route is gone; nobody looks or holds anything for that route from then on."""
+    fill(world.a, "t", 1, 20)
+    real, at_it, comes = MemoryCluster.topics, asyncio.Event(), asyncio.Event()
+
+    async def stubborn(self: MemoryCluster) -> list[str]:
+        at_it.set()
+        while not comes.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await comes.wait()
+        return await real(self)
+
+    config = world.config(route("r", "a/~.*", "b/{topic}", source_=SOON), shutdown_timeout="200ms")
+    async with running(config) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryCluster, "topics", stubborn)
+            await at_it.wait()
+            old, (watching,) = named(gateway, "r"), [one for one in asyncio.all_tasks() if one.get_name() == "watch of r"]
+            patch.setattr(MemoryCluster, "topics", real)
+            config["routes"][0]["to"][0]["topic"] = "u"
+            await gateway.apply(from_dict(config, adapters=ADAPTERS))
+        fill(world.a, "t2", 1, 0)
+        comes.set()
+        await until(watching.done)
+        await until(lambda: old._renewed is not None and not old._renewed._outbounds)
+
+
 async def test_lanes_drain_although_taking_partitions_does_not_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would go on until the deadline and have no time left for what is in flight."""
     fill(world.a, "t", 1, 20)
