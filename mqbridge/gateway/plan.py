@@ -5,7 +5,7 @@ refusal stands here once, and both give it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import BaseModel
 
@@ -136,9 +136,12 @@ class Planner:
     async def plan(self, route: Route) -> Plan:
         """Look at the route's topics. Raises nothing that is expected: that stands in `problems`."""
         plan = Plan(route)
+        before = {key: replace(planned) for key, planned in self._topics.items()}
         await self._fill(plan, route)
         if plan.problems and all(map(helps_to_retry, plan.problems)):
             self._late.append(route)
+            for key, planned in plan.changes.items():  # who is there before makes them, and nobody waits for that in vain
+                self._topics[key] = before.get(key, PlannedTopic(*key, planned.have, planned.have))
         return plan
 
     async def _fill(self, plan: Plan, route: Route) -> None:

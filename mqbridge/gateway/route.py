@@ -90,7 +90,7 @@ class Route(RouteState):
                 try:
                     if not self._ends.is_open:
                         await self._open()
-                    if self._ends.is_open:
+                    if self._ends.is_open and not self._ended.is_set():
                         looking = looking or spawn(self.cautions.run(), f"cautions of {self.name}")
                         await self._consume()
                 except ClusterError as error:
@@ -146,8 +146,15 @@ class Route(RouteState):
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await cancel_by(self._drained_by(), f"opening of route {self.name}", opening, ending)
+            if not opening.done():
+                opening.add_done_callback(self._opened_late)
         if opening.done() and not opening.cancelled():
             opening.result()
+
+    def _opened_late(self, opening: "asyncio.Task[None]") -> None:
+        """What was opened when the route had ended without it may be wanted by another."""
+        if not opening.cancelled() and opening.exception() is None and self._ended.is_set():
+            spawn(self.close(), f"closing the targets of route {self.name}")
 
     async def _prepare_reached(self) -> None:
         settled_at = await self._reached()
@@ -175,6 +182,8 @@ class Route(RouteState):
             deadline = self._drained_by()
             session.stop(deadline)
             await cancel_by(deadline, f"watch of route {self.name}", watching)
+            if not watching.done():
+                watching.add_done_callback(self._opened_late)
             await asyncio.wait([running])
             if asyncio.get_running_loop().time() - began > REJOINED_S:
                 self._rejoin.reset()
@@ -183,9 +192,12 @@ class Route(RouteState):
                 task.result()
 
     async def _watch(self, session: Session) -> None:
-        """Look again and again at what the clusters have; ends when `_renewed` is what a new session is to use."""
+        """Look again and again at what the clusters have; ends when `_renewed` is what a new session is to use.
+
+        Ends with its session, too, where an adapter swallows a cancellation.
+        """
         refresh = self.config.source.refresh
-        while self._renewed is None:
+        while self._renewed is None and not session.is_ending:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(session.look.wait(), refresh)
             session.look.clear()

@@ -205,6 +205,8 @@ class Gateway:
                 if fail_fast or not helps_to_retry(error):
                     raise
                 route.trouble = error
+                for other in plans.values():  # those that are still to be opened counted on what this one was to make
+                    other.provisional = True
 
     async def _plan(
         self,

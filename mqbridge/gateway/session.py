@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 PLACE_CHECK_S = 0.2
 """How often a partition without a place looks whether its target has grown: reads a number, asks nobody."""
 
-JOIN_S = 120.0
-"""A group that has not let us in by then is asked anew: every request of a client ends long before."""
+JOIN_S, JOIN_PARTITION_S = 120.0, 1.0
+"""A group that has not let us in by then is asked anew: every request of a client ends long before. The second is for each
+partition: an adapter may subscribe to one after the other, each with several requests over a link that may be long."""
 
 DRAIN_PART = 0.8
 """Of the time there is for stopping; the rest is for committing, giving back and leaving."""
@@ -72,6 +73,11 @@ class Session:
         """How many partitions are its own now, those among them that are stopped."""
         return len(self.deliveries.keys() | self.stopped.keys())
 
+    @property
+    def is_ending(self) -> bool:
+        """It takes no more."""
+        return self._ending.is_set()
+
     async def run(self) -> None:
         """Deliver until `stop` or a failure, which is told at once; then drain and leave. Raises when it cannot join."""
         inbound: Inbound | None = None
@@ -84,10 +90,10 @@ class Session:
         finally:
             self._ending.set()
             self._deadline = deadline = deadline_of(self._deadline)
-            await cancel_by(deadline, f"taking partitions of route {self._config.name}", acceptor)
             now = self._loop.time()
-            for delivery in self._live:
+            for delivery in self._live:  # one that is taken from here on stops before it begins
                 delivery.stop(now + (deadline - now) * DRAIN_PART)
+            await cancel_by(deadline, f"taking partitions of route {self._config.name}", acceptor)
             await settle_by(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
             if inbound is not None:
                 await close_by(deadline, f"leaving the group of route {self._config.name}", inbound.close(deadline))
@@ -105,20 +111,27 @@ class Session:
         """
         if self._ending.is_set():
             return None
-        what = f"joining of {self._config.name}"
+        what, patience = f"joining of {self._config.name}", JOIN_S + JOIN_PARTITION_S * self._ends.source_partitions
         joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._spec()), what, quiet=True)
         ending = spawn(self._ending.wait(), f"end of {self._config.name}")
         try:
-            await asyncio.wait([joining, ending], timeout=JOIN_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([joining, ending], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             is_ending = ending.done()
         finally:
             await cancel_by(self._deadline, what, joining, ending)
+            if not joining.done():
+                joining.add_done_callback(self._let_in_late)
         if joining.done() and not joining.cancelled():
             return joining.result()
         if is_ending:
             return None
         group = self._config.source.group
-        raise ClusterError(f"cluster {self._source.name} has not let us into group {group!r} for {JOIN_S:g} s")
+        raise ClusterError(f"cluster {self._source.name} has not let us into group {group!r} for {patience:g} s")
+
+    def _let_in_late(self, joining: "asyncio.Task[Inbound]") -> None:
+        """Nobody waited for it any longer: it would keep partitions that nobody reads."""
+        if not joining.cancelled() and joining.exception() is None:
+            spawn(joining.result().close(), f"leaving the group of route {self._config.name}")
 
     def _spec(self) -> InboundSpec:
         source = self._config.source

@@ -1,7 +1,7 @@
 """How many requests, and how many bytes of them, may be on the way at once; those who find it full are woken in turn.
 
 Who waits has its turn before newcomers, and keeps it until there is room: a large request would wait for ever behind small ones.
-Somebody waits only while requests are on the way, so each answer, by `give`, moves the line.
+Each answer, by `give`, moves the line; while nothing is on the way nobody has to wait, so one whose turn fails stops no other.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ class SendWindow:
     def take(self, size: int, wake: Callable[[], None]) -> bool:
         """Reserve a request of `size` bytes; when there is no room `wake` is called as soon as there may be."""
         passes_by = self._waiting and wake != self._woken
-        if passes_by or (self._sends and (self._sends >= self._max_sends or self._bytes + size > self._max_bytes)):
+        if self._sends and (passes_by or self._sends >= self._max_sends or self._bytes + size > self._max_bytes):
             if wake not in self._waiting:
                 self._waiting.append(wake)
             return False
@@ -41,11 +41,13 @@ class SendWindow:
         self._sends -= sends
         self._bytes -= size
         woken = self._woken  # by whom we are called, where a request is given up in its turn
-        while self._waiting and self._sends < self._max_sends:
-            before = self._sends
-            self._woken = head = self._waiting.popleft()
-            head()
-            if self._sends <= before and self._waiting and self._waiting[-1] == head:
-                self._waiting.rotate(1)
-                break
-        self._woken = woken
+        try:
+            while self._waiting and self._sends < self._max_sends:
+                before = self._sends
+                self._woken = head = self._waiting.popleft()
+                head()
+                if self._sends <= before and self._waiting and self._waiting[-1] == head:
+                    self._waiting.rotate(1)
+                    break
+        finally:
+            self._woken = woken

@@ -1,6 +1,7 @@
 """One deadline for everything that stops, whatever hangs; and nothing that passes by itself ends a route."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ async def test_a_join_that_fails_once_is_tried_again(world: World, quick: None, 
 async def test_a_join_that_hangs_is_begun_again(
     world: World, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fill(world.a, "t", 1, 20)
+    fill(world.a, "t", 2, 20)
     real, hanging = MemoryCluster.inbound, [True]
 
     async def once(self: MemoryCluster, spec: Any) -> Any:
@@ -178,10 +179,11 @@ async def test_a_join_that_hangs_is_begun_again(
 
     monkeypatch.setattr(MemoryCluster, "inbound", once)
     monkeypatch.setattr("mqbridge.gateway.session.JOIN_S", 0.05)
+    monkeypatch.setattr("mqbridge.gateway.session.JOIN_PARTITION_S", 0.1)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
         assert named(gateway, "r").sessions == 2
-    assert "cluster a has not let us into group 'g-r' for 0.05 s" in caplog.text
+    assert "cluster a has not let us into group 'g-r' for 0.25 s" in caplog.text
 
 
 async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +202,28 @@ async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.
         assert (found.idle_for(later), found.unassigned_for(later)) == (0, 0)
         lets_in.set()
         await until(lambda: committed(world.a, "g-r") == 20)
+
+
+async def test_a_stop_in_the_turn_in_which_the_targets_are_opened_begins_no_session(
+    world: World, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would stop that session: a new configuration would wait for it for ever."""
+    fill(world.a, "t", 1, 20)
+    world.b.disconnect()
+    real = MemoryCluster.outbound
+    async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
+        found = named(gateway, "r")
+
+        async def stopped_meanwhile(self: MemoryCluster, spec: Any) -> Any:
+            outbound = await real(self, spec)
+            found.stop()
+            return outbound
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryCluster, "outbound", stopped_meanwhile)
+            world.b.reconnect()
+            await until(gateway._tasks[found].done)
+        assert found.sessions == 0
 
 
 @pytest.mark.parametrize("what", ["lanes", "describe", "inbound"])
@@ -236,6 +260,97 @@ async def test_an_adapter_that_swallows_a_cancellation_keeps_no_route(
             await asyncio.wait_for(gateway.apply(from_dict(config, adapters=ADAPTERS)), PATIENCE_S)
             await until(lambda: committed(world.a, "g-r") == 20)
     assert "is left behind" in caplog.text
+
+
+async def test_a_look_that_was_left_behind_is_the_last(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds a topic, and opens it, when its route is gone; nobody looks or holds anything for that route from then on."""
+    fill(world.a, "t", 1, 20)
+    real, at_it, comes = MemoryCluster.topics, asyncio.Event(), asyncio.Event()
+
+    async def stubborn(self: MemoryCluster) -> list[str]:
+        at_it.set()
+        while not comes.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await comes.wait()
+        return await real(self)
+
+    config = world.config(route("r", "a/~.*", "b/{topic}", source_=SOON), shutdown_timeout="200ms")
+    async with running(config) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryCluster, "topics", stubborn)
+            await at_it.wait()
+            old, (watching,) = named(gateway, "r"), [one for one in asyncio.all_tasks() if one.get_name() == "watch of r"]
+            patch.setattr(MemoryCluster, "topics", real)
+            config["routes"][0]["to"][0]["topic"] = "u"
+            await gateway.apply(from_dict(config, adapters=ADAPTERS))
+        fill(world.a, "t2", 1, 0)
+        comes.set()
+        await until(watching.done)
+        await until(lambda: old._renewed is not None and not old._renewed._outbounds)
+
+
+async def test_lanes_drain_although_taking_partitions_does_not_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would go on until the deadline and have no time left for what is in flight."""
+    fill(world.a, "t", 1, 20)
+    real, comes = MemoryInbound.lanes, asyncio.Event()
+
+    async def stubborn(self: MemoryInbound) -> Any:
+        yield await anext(aiter(real(self)))
+        while not comes.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await comes.wait()
+
+    monkeypatch.setattr(MemoryInbound, "lanes", stubborn)
+    async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="1h")) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        gateway.stop()
+        await until(lambda: not named(gateway, "r").deliveries)
+        comes.set()
+
+
+@pytest.mark.parametrize("what", ["inbound", "outbound"])
+async def test_what_was_left_behind_is_closed_when_it_is_there_after_all(
+    world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that nobody reads would keep its partitions, an outbound its place as the only producer."""
+    fill(world.a, "t", 2, 20)
+    real, at_it, comes, made, closed = getattr(MemoryCluster, what), asyncio.Event(), asyncio.Event(), list[Any](), list[Any]()
+
+    async def stubborn(self: MemoryCluster, spec: Any) -> Any:
+        at_it.set()
+        while not comes.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await comes.wait()
+        made.append(await real(self, spec))
+        return made[0]
+
+    for kind in MemoryInbound, MemoryOutbound:
+        close = kind.close
+
+        async def watched(self: Any, deadline: float | None = None, close: Any = close) -> None:
+            closed.append(self)
+            await close(self, deadline)
+
+        monkeypatch.setattr(kind, "close", watched)
+    config = world.config(route("r", "a/t", "b/t"), shutdown_timeout="200ms")
+    if what == "outbound":
+        world.b.disconnect()
+    async with running(config, alone=False) as gateway:
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryCluster, what, stubborn)
+            if what == "outbound":
+                world.b.reconnect()
+            await at_it.wait()
+            config["routes"][0]["to"][0]["topic"] = "u"
+            patch.setattr(MemoryCluster, what, real)
+            await gateway.apply(from_dict(config, adapters=ADAPTERS))
+        await until(lambda: committed(world.a, "g-r") == 20)
+        comes.set()
+        await until(lambda: made and made[0] in closed)
+        put(world.a, "t", 0, b"20")
+        put(world.a, "t", 1, b"21")
+        await until(lambda: everything(world.b, "u") == [*range(22)])
 
 
 @pytest.mark.parametrize("what", [MemoryLane, MemoryInbound])

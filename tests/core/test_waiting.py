@@ -242,6 +242,32 @@ async def test_a_route_waits_for_the_topic_of_one_whose_targets_cannot_be_opened
         await until(lambda: everything(world.c, "t") == list(range(5)))
 
 
+@pytest.mark.parametrize("away", [True, False], ids=["cluster", "create"])
+async def test_a_topic_of_several_routes_is_made_by_who_is_there_first(
+    world: World, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """The route that would make it has to wait for another cluster, or could not make it just then."""
+    create, refusals = MemoryCluster.create, [] if away else ["no leader yet"]
+
+    async def refused_once(self: MemoryCluster, topic: str, partitions: int) -> None:
+        if refusals:
+            raise ClusterError(refusals.pop())
+        await create(self, topic, partitions)
+
+    monkeypatch.setattr(MemoryCluster, "create", refused_once)
+    fill(world.a, "t", 2, 5)
+    fill(world.a, "u", 1, 5, first=5)
+    if away:
+        world.c.disconnect()
+    config = world.config(route("first", "a/t", "b/both", "c/t"), route("second", "a/u", "b/both"))
+    async with started(config) as (gateway, task):
+        await until(lambda: task.done() or set(everything(world.b, "both")) >= set(range(5, 10)))
+        assert named(gateway, "second").error is None
+        world.c.reconnect()
+        await until(lambda: everything(world.b, "both") == list(range(10)))
+        assert len(world.b.topics["both"]) == 2
+
+
 async def test_nobody_waits_for_a_topic_that_no_late_route_makes(world: World) -> None:
     world.a.disconnect()
     config = world.config(

@@ -3,6 +3,7 @@
 from collections import deque
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,24 @@ def test_who_wants_nothing_any_more_holds_nobody_up() -> None:
     gone.left.clear()
     window.give(100)
     assert last.sent == [50]
+
+
+def test_a_turn_that_fails_holds_up_nobody_for_ever() -> None:
+    window = SendWindow(max_sends=10, max_bytes=100)
+    first, last = Sender(window, 100), Sender(window, 50, 50)
+
+    def fails() -> None:
+        raise RuntimeError
+
+    first.pump()
+    assert not window.take(50, fails)
+    last.pump()
+    with pytest.raises(RuntimeError):
+        window.give(100)
+    last.pump()  # it has something more
+    assert last.sent == [50]
+    window.give(50)
+    assert last.sent == [50, 50]
 
 
 @given(st.lists(st.lists(st.integers(1, 150), max_size=12), min_size=1, max_size=4), st.randoms(use_true_random=False))

@@ -6,7 +6,8 @@ as in `http://user:password@host`) go along only to hosts that the cluster lists
 whoever can redirect a call cannot have them sent elsewhere. One deadline holds for all the steps of a call.
 
 Where several addresses are configured, the next one is asked when one cannot be reached. A call that may have been carried out
-is repeated only if that changes nothing. The one that answered is asked first from then on.
+is repeated only if that changes nothing, and one that changes something is not given up before its time: it may be slow. The one
+that answered is asked first from then on.
 """
 
 import asyncio
@@ -91,16 +92,17 @@ class AdminHttp:
         for tried in range(1, count + 1):
             at = (first + tried - 1) % count
             seconds = deadline - loop.time()
+            if method == "GET":  # whatever else was sent may be under way: to ask for it again beside that helps nobody
+                seconds /= count - tried + 1
             try:
-                answer = await self._follow(
-                    self._bases[at], method, path, body, seconds / (count - tried + 1) if repeats else seconds
-                )
+                answer = await self._follow(self._bases[at], method, path, body, seconds)
             except ClusterError as error:
                 cause = error.__cause__
                 if not isinstance(cause, _LOST):
                     raise
                 self._at = (at + 1) % count
-                if tried == count or not (repeats or isinstance(cause, _NEVER_SENT)):
+                may_repeat = repeats or isinstance(cause, _NEVER_SENT)
+                if tried == count or not may_repeat or loop.time() >= deadline:
                     raise
                 log.info("%s; asking %s", error, _origin(self._bases[self._at]))
             else:

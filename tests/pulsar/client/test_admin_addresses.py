@@ -92,6 +92,14 @@ async def test_one_that_is_silent_leaves_time_for_the_next(web):
     assert asked(web) == [FIRST, OWNER]
 
 
+async def test_one_that_is_slow_to_change_something_is_waited_for(web):
+    """Moving a position may take long: the second of two such calls at a time would be refused, and the first be given up."""
+    web.before = lambda: asyncio.Event().wait()
+    with pytest.raises(RequestTimeout):
+        await web.client(BOTH, timeout_s=0.1).call("POST", "/resetcursor", repeats=True)
+    assert asked(web) == [FIRST]
+
+
 async def test_all_of_them_are_silent(web):
     web.before = lambda: asyncio.Event().wait()
     with pytest.raises(RequestTimeout):
