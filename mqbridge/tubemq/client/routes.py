@@ -54,9 +54,11 @@ class TopicRoute:
     def index_of(self, name: str) -> int:
         """The index of a partition in its topic. Raises KeyError.
 
-        A read-only one has the index that it would have if its Broker accepted messages, as far as its name tells: every member
-        finds the same, whichever of them it was told of. Another may have it, too, so both may go to one target partition, where
-        each keeps its order. The indexes of the others do not depend on it.
+        A read-only one has the index that it would have if its Broker accepted messages, as far as its name tells: members that
+        are told of it while it is read-only find the same. With several stores, one that knew it before may find another, for a
+        name does not tell how many partitions a store has: its target partition may change with its member. Another partition may
+        have the index, too, and both go to one target partition then, where each keeps its order. The indexes of the others do
+        not depend on it.
         """
         if name in self.partitions:
             return list(self.partitions).index(name)
