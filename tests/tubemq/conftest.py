@@ -1,4 +1,4 @@
-"""Clients of real servers."""
+"""Clients of real servers, and a cluster of the gateway over the model of one (`model`, which a file has for itself)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from mqbridge.tubemq.adapter import cluster as adapter
+from mqbridge.tubemq.adapter.config import TubeMQCluster
 from tests.kit.tubemq import TubeMQ
+from tests.tubemq.client.model import Model
+from tests.tubemq.client.quick import hurry
 from tests.tubemq.real import Client
 
 
@@ -35,3 +39,19 @@ def own() -> Iterator[TubeMQ]:
     """A cluster that a test may stop."""
     with TubeMQ({"demo": 2}, pool={}) as server:
         yield server
+
+
+@pytest.fixture
+def unconnected(model: Model, monkeypatch: pytest.MonkeyPatch) -> adapter.TubeMQ:
+    """A cluster whose servers are a model."""
+    hurry(monkeypatch)
+    monkeypatch.setattr(adapter, "Sessions", lambda **_: model)
+    return adapter.TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
+
+
+@pytest_asyncio.fixture
+async def cluster(unconnected: adapter.TubeMQ) -> AsyncIterator[adapter.TubeMQ]:
+    """The same, connected."""
+    await unconnected.connect()
+    yield unconnected
+    await unconnected.close()

@@ -1,18 +1,15 @@
 """What a question for bounds leaves at the Broker: no partition that counts as held, and one group however often it is asked."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from google.protobuf.message import Message
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.tubemq.adapter import reader
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.adapter.config import TubeMQCluster
 from mqbridge.tubemq.adapter.operations import READERS
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
@@ -20,15 +17,12 @@ from mqbridge.tubemq.wire.text import PartitionRef
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
-from tests.tubemq.client.quick import hurry
 
 PARTITIONS = 3
 
 
 class Cluster(Model):
-    """Also closes as sessions do."""
-
-    async def close(self) -> None: ...
+    """Counts what it keeps."""
 
     @property
     def groups(self) -> set[str]:
@@ -43,16 +37,6 @@ def model() -> Cluster:
         for _ in range(2):
             made.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=number, data=b"x", flag=0))
     return made
-
-
-@pytest_asyncio.fixture
-async def cluster(model: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TubeMQ]:
-    hurry(monkeypatch)
-    monkeypatch.setattr("mqbridge.tubemq.adapter.cluster.Sessions", lambda **_: model)
-    made = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
-    await made.connect()
-    yield made
-    await made.close()
 
 
 async def test_one_group_however_often_it_is_asked(cluster: TubeMQ, model: Cluster) -> None:

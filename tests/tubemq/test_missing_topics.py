@@ -1,37 +1,22 @@
 """A topic that producers are told nothing of: there when the Master takes a group for it, missing when it refuses one."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.adapter.config import TubeMQCluster
 from mqbridge.tubemq.client.deployed import LOOKING
-from tests.tubemq.client.quick import hurry
-from tests.tubemq.test_read_only import Cluster
+from tests.tubemq.client.model import Model
 
 
 @pytest.fixture
-def model() -> Cluster:
+def model() -> Model:
     """A Master that has just started: it knows a topic, and no Broker has reported it yet."""
-    made = Cluster({"demo": 4})
+    made = Model({"demo": 4})
     made.master.published["demo"] = 0
     return made
 
 
-@pytest_asyncio.fixture
-async def cluster(model: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TubeMQ]:
-    hurry(monkeypatch)
-    monkeypatch.setattr("mqbridge.tubemq.adapter.cluster.Sessions", lambda **_: model)
-    made = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
-    await made.connect()
-    yield made
-    await made.close()
-
-
-async def test_a_topic_that_no_broker_has_reported_yet_is_not_missing(cluster: TubeMQ, model: Cluster) -> None:
+async def test_a_topic_that_no_broker_has_reported_yet_is_not_missing(cluster: TubeMQ, model: Model) -> None:
     with pytest.raises(ClusterError, match="knows topic 'demo', but no Broker accepts messages for it now") as caught:
         await cluster.describe("demo")
     assert caught.value.failure is Failure.RETRY
@@ -45,7 +30,7 @@ async def test_a_topic_that_the_master_does_not_know_is_missing(cluster: TubeMQ)
     assert await cluster.describe("other") is None
 
 
-async def test_whoever_looks_leaves_no_member_behind(cluster: TubeMQ, model: Cluster) -> None:
+async def test_whoever_looks_leaves_no_member_behind(cluster: TubeMQ, model: Model) -> None:
     with pytest.raises(ClusterError):
         await cluster.describe("demo")
     groups = {group: members for group, members in model.master.members.items() if group.startswith(LOOKING)}

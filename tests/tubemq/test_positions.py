@@ -1,45 +1,25 @@
 """`consume -o` at a position that the Broker does not have any more: what comes there now is shown, all of it."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from mqbridge.adapter.inbound import Start
 from mqbridge.cli.consume import Reading, _as_group, _without_group
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.adapter.config import TubeMQCluster
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
-from tests.tubemq.client.quick import hurry
-
-
-class Cluster(Model):
-    """Also closes as sessions do."""
-
-    async def close(self) -> None: ...
 
 
 @pytest.fixture
-def model() -> Cluster:
-    return Cluster({"demo": 1})
+def model() -> Model:
+    return Model({"demo": 1})
 
 
-@pytest_asyncio.fixture
-async def cluster(model: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TubeMQ]:
-    hurry(monkeypatch)
-    monkeypatch.setattr("mqbridge.tubemq.adapter.cluster.Sessions", lambda **_: model)
-    made = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
-    await made.connect()
-    yield made
-    await made.close()
-
-
-def store(model: Cluster, *bodies: bytes) -> None:
+def store(model: Model, *bodies: bytes) -> None:
     for body in bodies:
         model.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=body, flag=0))
 
@@ -47,7 +27,7 @@ def store(model: Cluster, *bodies: bytes) -> None:
 @pytest.mark.parametrize("group", [None, "g"], ids=["without a group", "as a group"])
 @pytest.mark.parametrize("position", [(10 * STEP, 5), (1 * STEP, 5)], ids=["beyond the end", "counts beyond the end"])
 async def test_new_messages_at_a_position_that_was_lost(
-    cluster: TubeMQ, model: Cluster, group: str | None, position: tuple[int, int]
+    cluster: TubeMQ, model: Model, group: str | None, position: tuple[int, int]
 ) -> None:
     """The position was made before the Broker lost its memory: its index counts messages that are not there any more."""
     store(model, b"old 0", b"old 1")

@@ -11,38 +11,20 @@ from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.adapter.config import TubeMQCluster
 from mqbridge.tubemq.client.routes import TopicRoute
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from mqbridge.tubemq.wire.text import Broker, PartitionRef, TopicInfo
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
-from tests.tubemq.client.quick import hurry
-
-
-class Cluster(Model):
-    """Also closes as sessions do."""
-
-    async def close(self) -> None: ...
 
 
 @pytest.fixture
-def model() -> Cluster:
+def model() -> Model:
     """Of four partitions producers know two."""
-    made = Cluster({"demo": 4})
+    made = Model({"demo": 4})
     made.master.published["demo"] = 2
     return made
-
-
-@pytest_asyncio.fixture
-async def cluster(model: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TubeMQ]:
-    hurry(monkeypatch)
-    monkeypatch.setattr("mqbridge.tubemq.adapter.cluster.Sessions", lambda **_: model)
-    made = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
-    await made.connect()
-    yield made
-    await made.close()
 
 
 @pytest_asyncio.fixture
@@ -64,11 +46,11 @@ async def lanes(cluster: TubeMQ) -> AsyncIterator[dict[str, InboundLane]]:
     await inbound.close()
 
 
-def store(model: Cluster, partition: int, body: bytes) -> None:
+def store(model: Model, partition: int, body: bytes) -> None:
     model.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=partition, data=body, flag=0))
 
 
-async def test_they_are_lanes_as_all_others(model: Cluster, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
+async def test_they_are_lanes_as_all_others(model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
     assert {name: lane.partition.index for name, lane in lanes.items()} == {"1:0": 0, "1:1": 1, "1:2": 2 + 2, "1:3": 2 + 3}
     store(model, 3, b"to be read")
     batch = await asyncio.wait_for(lanes["1:3"].receive(), PATIENCE_S)
@@ -78,7 +60,7 @@ async def test_they_are_lanes_as_all_others(model: Cluster, cluster: TubeMQ, lan
     assert described.partitions == ("1:0", "1:1"), "nothing is sent there"
 
 
-async def test_their_bounds_are_told_and_they_can_be_read(model: Cluster, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
+async def test_their_bounds_are_told_and_they_can_be_read(model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
     store(model, 3, b"to be read")
     assert (await cluster.bounds("demo"))["1:3"].next == (STEP, 0)
     async with aclosing(cluster.read("demo", "1:3", (0, 0), (STEP, 0))) as batches:
@@ -86,7 +68,7 @@ async def test_their_bounds_are_told_and_they_can_be_read(model: Cluster, cluste
 
 
 async def test_one_that_accepts_messages_again_is_as_any_other(
-    model: Cluster, cluster: TubeMQ, lanes: dict[str, InboundLane]
+    model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]
 ) -> None:
     model.master.published["demo"] = 4
     route = await cluster._view.topic("demo")

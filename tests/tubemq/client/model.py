@@ -267,6 +267,9 @@ class Model:
             rpc.COMMIT: (b.CommitOffsetRequestC2B, broker.commit),
         }
 
+    async def close(self) -> None:
+        """Nothing is open."""
+
     def masters(self) -> Masters:
         return Masters([MASTER_ADDRESS], self)  # type: ignore[arg-type]
 
