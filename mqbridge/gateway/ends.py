@@ -18,9 +18,10 @@ from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.patterns import is_pattern
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.gateway.cautions import TopicUse, group_maker, warnings_about
 from mqbridge.gateway.closing import close_by, no_deadline
-from mqbridge.gateway.plan import Plan, Planner, no_place, outbound_spec, refuse
+from mqbridge.gateway.plan import Plan, Planner, outbound_spec, refuse
 from mqbridge.gateway.topic_selection import select_from
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
@@ -147,9 +148,10 @@ class Ends:
         name, rule = render(config.topic, selected), config.partitions
         outbound = await self._outbound(config.cluster, name, config.options)
         label = f"{config.cluster}/{name}"
-        if missing := misplaced(rule, topic, outbound.partitions):  # it has fewer than its cluster says
+        if misplaced(rule, topic, outbound.partitions):  # the plan found a place for all: it has grown, and is not open yet
             needed = partitions_needed(rule, len(topic.partitions))
-            raise no_place(self._config, config, name, selected.topic, missing, needed)
+            problem = f"route {self._config.name!r}: {label} takes messages in {outbound.partitions} of its partitions so far"
+            raise ClusterError(f"{problem}, and {needed} are needed", Failure.RETRY)
         target = Target(
             label,
             outbound,

@@ -15,6 +15,7 @@ from mqbridge.gateway.outcome import Outcome
 from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway
 from mqbridge.memory.adapter.cluster import MemoryCluster
+from mqbridge.memory.adapter.outbound import MemoryOutbound
 from tests.core.world import ADAPTERS, World, end, everything, fill, named, route, until
 from tests.kit.process import free_ports
 from tests.patience import PATIENCE_S
@@ -240,6 +241,21 @@ async def test_a_route_waits_for_the_topic_of_one_whose_targets_cannot_be_opened
         assert "route 'first', which makes it, is not open" in str(named(gateway, "second").trouble)
         coming_up.clear()
         await until(lambda: everything(world.c, "t") == list(range(5)))
+
+
+async def test_a_route_waits_while_a_target_that_grew_is_not_open_for_all_partitions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cluster says 3 partitions, and who opens it is told of 2."""
+    partitions, coming_up = MemoryOutbound.partitions, [True]
+    few = property(lambda self: 2 if coming_up else partitions.fget(self))
+    monkeypatch.setattr(MemoryOutbound, "partitions", few)
+    fill(world.a, "t", 3, 5)
+    async with started(world.config(route("r", "a/t", end("b/t", partitions={"by": "identity"})))) as (gateway, task):
+        await until(lambda: task.done() or (gateway.routes and named(gateway, "r").trouble is not None))
+        assert "takes messages in 2 of its partitions so far, and 3 are needed" in str(named(gateway, "r").trouble)
+        coming_up.clear()
+        await until(lambda: everything(world.b, "t") == everything(world.a, "t"))
 
 
 @pytest.mark.parametrize("away", [True, False], ids=["cluster", "create"])
