@@ -38,7 +38,7 @@ class ServedConsumer(Protocol):
     gaps: dict[Queue, int]
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:
-        """Go on with a queue that was given back at a gap."""
+        """Go on with a queue that stands at a gap, or was given back at one."""
 
     def look_again(self) -> None:
         """Divide the queues anew."""
@@ -89,9 +89,9 @@ class BrokerRequestHandler:
             return
         for queue, offset in ResetOffsets.decode(request.body).offsets.items():
             stream = consumer.held.get(queue)
-            if stream is not None:
+            if stream is not None and not stream.state.rests_at_gap:
                 spawn(stream.reset(offset, f"as an administrator has told {address}"), f"rocketmq reset of {stream}")
-            elif queue in consumer.gaps:
+            elif stream is not None or queue in consumer.gaps:
                 spawn(consumer.leave_gap(queue, offset), f"rocketmq reset of {queue}")
 
     def _running_info(self, _address: str, request: Command) -> Command:

@@ -157,7 +157,7 @@ class GroupConsumer:
                 self._loop.call_later(UNBALANCED_S, self._wake.set)
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:
-        """An administrator says where to go on with a queue that was given back at a gap."""
+        """An administrator says where to go on with a queue that stands at a gap, or was given back at one."""
         try:
             await self.store.save(queue, offset)
         except (ClusterError, ProtocolError) as error:
@@ -188,8 +188,23 @@ class GroupConsumer:
     async def _rebalance(self) -> bool:
         """One round over all topics; whether we hold now what is ours."""
         self._wake.clear()
+        await asyncio.gather(*(self._look_at_gap(stream) for stream in self.held.values() if stream.state.rests_at_gap))
         results = await asyncio.gather(self._look_at_others(), *(self._divide(topic) for topic in self.membership.topics))
         return all(results)
+
+    async def _look_at_gap(self, stream: QueueStream) -> None:
+        """Give a queue back at whose gap nobody goes on, when somebody has set the group's offset: it is taken again from there.
+
+        Nothing is asked of such a queue, so no answer tells of the reset, and whoever took the stream reads it no more.
+        """
+        try:
+            offset = await self.store.load(stream.queue)
+        except (ClusterError, ProtocolError) as error:
+            log.debug("the offset of %s, which stands at a gap, is not known: %s", stream, error)
+            return
+        if offset is not None and offset != stream.committed and stream.state.rests_at_gap:
+            log.warning("%s: goes on at offset %d instead of its gap, as somebody has set the group's offset", stream, offset)
+            await stream.revoke()
 
     async def _look_at_others(self) -> bool:
         """Tell who takes our streams, once for each difference, that the group cannot be read like this."""

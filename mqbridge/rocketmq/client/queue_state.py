@@ -242,6 +242,11 @@ class QueueState:
         """Whether it was neither taken away nor given back."""
         return self.state in HANDING_OUT or self.state is State.ASSIGNED
 
+    @property
+    def rests_at_gap(self) -> bool:
+        """Whether it stands at a gap and the group's offset is ours: all that was handed out is acknowledged, and saved."""
+        return self.state is State.AT_GAP and not self.waiting and self.is_quiet and self._saved == self.acknowledged
+
     # --- committing -------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> int | None:

@@ -60,8 +60,11 @@ async def test_a_broker_that_does_not_answer_the_pull_holds_up_no_release(scene:
     assert scene.groups.committed("G") == 2
 
 
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "given back"])
 @pytest.mark.parametrize("by", ["a commit", "a request"])
-async def test_a_gap_is_told_once_until_the_offset_is_another(scene: Scene, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+async def test_a_gap_is_told_once_until_the_offset_is_another(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, by: str, *, is_kept: bool
+) -> None:
     monkeypatch.setattr(consumer_module, "REBALANCE_S", 0.02)
     groups = scene.groups
     groups.append(*[b"x"] * 9)
@@ -70,11 +73,12 @@ async def test_a_gap_is_told_once_until_the_offset_is_another(scene: Scene, monk
     stream = await first_stream(consumer)
     with pytest.raises(GapError):
         await stream.receive()
-    await stream.release()
+    if not is_kept:
+        await stream.release()
     assert groups.committed("G") == 3
     asked = len(groups.pulls())
     await asyncio.sleep(0.2)
-    assert consumer.held == {}
+    assert consumer.held == ({QUEUE: stream} if is_kept else {})
     assert len(groups.pulls()) == asked
     if by == "a commit":
         groups.offsets["G", QUEUE] = 7
@@ -84,6 +88,7 @@ async def test_a_gap_is_told_once_until_the_offset_is_another(scene: Scene, monk
         groups.say(consumer._client, command)
     again = await first_stream(consumer)
     assert ((await again.receive()).first, groups.committed("G")) == (7, 7)
+    assert stream.over.is_set()
 
 
 @pytest.mark.parametrize("again", ["rewind", "twice"])
