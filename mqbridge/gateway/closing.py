@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from mqbridge.adapter.deadlines import deadline_of
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import collect_error, spawn
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ async def cancel_by(deadline: float | None, what: str, *tasks: "asyncio.Task[Any
         task.cancel()
     await settle_by(deadline_of(deadline) + GRACE_S, what, *live)
     for task in live:
-        if task.done() and not task.cancelled():
-            task.exception()  # whoever wants to know asks the task
+        if task.done():
+            collect_error(task)  # whoever wants to know asks the task
 
 
 async def settle_by(last: float, what: str, *tasks: "asyncio.Task[Any]") -> None:

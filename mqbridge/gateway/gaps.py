@@ -14,7 +14,7 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Partition, Position, format_position
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import collect_error, spawn
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class GapCheck:
         task = self._next.get(topic)
         if task is None:
             task = self._next[topic] = spawn(self._ask(topic), f"bounds of {topic}", quiet=True)
-            task.add_done_callback(_seen)
+            task.add_done_callback(collect_error)
         return await asyncio.shield(task)
 
     async def _ask(self, topic: str) -> "_Held":
@@ -73,12 +73,6 @@ class GapCheck:
             except ClusterError as error:
                 log.debug("the positions of group %s on %s are not known: %s", self._group, topic, error)
                 return bounds, {}
-
-
-def _seen(task: "asyncio.Task[_Held]") -> None:
-    """Whoever waited has its exception; those who asked may all have been cancelled."""
-    if not task.cancelled():
-        task.exception()
 
 
 _Held = tuple[Mapping[str, Bounds], Mapping[str, Position]]

@@ -24,6 +24,12 @@ def _ended(task: asyncio.Task[Any]) -> None:
         log.error("task %s ended by %s: %s", task.get_name(), type(error).__name__, error, exc_info=error)
 
 
+def collect_error(task: asyncio.Task[Any]) -> None:
+    """For a task that several wait for: those who still do are given its error, and perhaps nobody does any more."""
+    if not task.cancelled():
+        task.exception()
+
+
 async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
     """Cancel tasks and wait until they are gone; their exceptions have been logged by then."""
     live = [task for task in tasks if task is not None and not task.done()]

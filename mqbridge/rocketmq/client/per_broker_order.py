@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import collect_error, spawn
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class PerBrokerOrder:
     async def take(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
         """Call `request` when those before it have their answers. Raises what it raises; it must have a deadline of its own."""
         task = spawn(self._take(key, request), f"rocketmq request in order at {key}", quiet=True)
-        task.add_done_callback(_seen)
+        task.add_done_callback(collect_error)
         return await asyncio.shield(task)
 
     async def wait(self, key: str) -> None:
@@ -35,9 +35,3 @@ class PerBrokerOrder:
     async def _take(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
         async with self._locks[key]:
             return await request()
-
-
-def _seen(task: asyncio.Task[object]) -> None:
-    """A failure that nobody waits for any more says nothing new: who comes next meets it too."""
-    if not task.cancelled():
-        task.exception()

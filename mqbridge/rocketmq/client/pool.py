@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.net.tasks import cancel, is_cancelled, spawn
+from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, Sign, open_connection
 
 Greet = Callable[[Connection], Awaitable[None]]
@@ -105,10 +105,8 @@ class Pool:
         return connection
 
     def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
-        """An error is for those who wait; if all have gone, nobody needs it."""
         del self._dialing[address]
-        if not task.cancelled():
-            task.exception()
+        collect_error(task)
 
     def _lost(self, connection: Connection, error: Exception) -> None:
         self._retired.discard(connection)

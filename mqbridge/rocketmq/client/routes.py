@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import level_of
-from mqbridge.net.tasks import cancel, is_cancelled, spawn
+from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
 from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.route import TopicRoute, read_route
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -118,8 +118,7 @@ class Routes:
 
     def _asked(self, topic: str, task: "asyncio.Task[TopicRoute | None]") -> None:
         del self._asking[topic]
-        if not task.cancelled():
-            task.exception()  # those who wait have it; perhaps nobody does any more
+        collect_error(task)
 
     def _learn(self, topic: str, route: TopicRoute | None) -> None:
         before = self._known.get(topic)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
-from mqbridge.net.tasks import cancel, is_cancelled, spawn
+from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
 from mqbridge.tubemq.client.deployed import is_deployed
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
@@ -186,8 +186,7 @@ class Routes:
 
     def _refreshed(self, task: "asyncio.Task[None]") -> None:
         self._refreshing = None
-        if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may be left who does
+        collect_error(task)
 
     async def _heartbeats(self) -> None:
         while True:

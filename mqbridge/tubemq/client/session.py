@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from mqbridge.errors import ConnectionLost
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import collect_error, spawn
 from mqbridge.tubemq.client.connection import Answer, Connection, OnAnswer
 from mqbridge.tubemq.client.stats import CallCounters
 from mqbridge.tubemq.wire.frame import encode_frame
@@ -103,8 +103,7 @@ class Session:
 
     def _dialled(self, task: "asyncio.Task[None]") -> None:
         self._dialling = None
-        if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may be left who does
+        collect_error(task)
 
     def post(self, service: int, method: int, body: bytes, on_answer: OnAnswer) -> None:
         """Send a request now; `on_answer` gets the serialized answer or an exception, never within this call.
