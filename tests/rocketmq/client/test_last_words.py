@@ -91,6 +91,25 @@ async def test_a_gap_is_told_once_until_the_offset_is_another(
     assert stream.over.is_set()
 
 
+async def test_what_is_not_committed_yet_is_no_reset_of_a_queue_at_a_gap(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker has the offset of before: ours is on its way, and the queue is not given back for that."""
+    monkeypatch.setattr(consumer_module, "REBALANCE_S", 0.02)
+    groups = scene.groups
+    groups.append(*[b"x"] * 9)
+    groups.log().limit, groups.offsets["G", QUEUE] = 3, 0
+    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda *_: None
+    consumer = await scene.join()
+    stream = await first_stream(consumer)
+    pulled = await stream.receive()
+    groups.log().first = 9
+    stream.rewind(3)
+    await until(lambda: stream.state.gap_at is not None)
+    stream.commit(pulled.next)
+    await asyncio.sleep(0.2)
+    assert consumer.held == {QUEUE: stream}
+    assert not stream.over.is_set()
+
+
 @pytest.mark.parametrize("again", ["rewind", "twice"])
 async def test_a_reset_is_followed_though_something_is_rejected_while_it_is_told(scene: Scene, again: str) -> None:
     """A broker tells it once, in the answer to whichever pull comes first: also if that was asked before the rejection."""
