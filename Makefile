@@ -28,7 +28,7 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml requirements.lock
 
 $(VENV)/.dev: $(VENV)/.runtime
 	@echo "==> installing what checks and tests need"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,spark]'
 	@touch $@
 
 setup: $(VENV)/.dev ## a .venv with the mqbridge command and everything for development
@@ -101,7 +101,7 @@ generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python docs/architecture.py --write
 
 lock: $(VENV)/.dev ## renew requirements.lock
-	@$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \
+	@$(BIN)/pip-compile --quiet --extra dev --extra spark --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \
 	  --output-file requirements.lock pyproject.toml
 
 clean:           ## remove what was built

@@ -28,7 +28,8 @@ ALLOWED: dict[str, set[str]] = {
     "delivery": CONTRACT | {"net", "routing"},
     "config": CONTRACT,
     "gateway": CORE | {"config"},
-    "cli": CORE | {"config", "gateway", "mapping"},
+    "spark": CORE | {"config", "gateway", "ranges"},
+    "cli": CORE | {"config", "gateway", "mapping", "spark"},
     "__main__": {"cli"},
     "__init__": set(),
 }

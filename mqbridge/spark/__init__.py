@@ -1,0 +1,1 @@
+"""The bulk pipeline on Spark: a data source of every system, mirrors, and stream operators."""
