@@ -1,7 +1,7 @@
 """The columns of messages: what the source yields and the sink understands.
 
-`source` is the identity of the source partition and stays with a row wherever Spark moves it: with `position` it is what origins and
-the resumption of a sink stand on. `topic` and `partition` are for people, and may be changed to say where a row is to go.
+`source` is the identity of the source partition and stays with a row wherever Spark moves it: with `position` it is what origins
+and the resumption of a sink stand on. `topic` and `partition` are for people, and may be changed to say where a row is to go.
 """
 
 from pyspark.sql.types import (
