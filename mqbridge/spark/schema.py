@@ -67,5 +67,5 @@ def parse_source(source: str) -> tuple[Partition, bool]:
     cluster, topic, name, index, *mark = source.split("|")
     if mark not in ([], [PART_MARK]):
         raise ValueError(f"{source!r} is not the source of a row")
-    unescaped = (part.replace("%7C", "|").replace("%25", "%") for part in (cluster, topic, name))
-    return Partition(*unescaped, int(index)), bool(mark)
+    cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in (cluster, topic, name))
+    return Partition(cluster, topic, name, int(index)), bool(mark)
