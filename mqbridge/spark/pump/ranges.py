@@ -77,9 +77,7 @@ def parse_ranges(batch: pyarrow.RecordBatch) -> list[RangeRow]:
         partition, is_part = parse_source(row["source"])
         begin, end = tuple(row["begin"]), tuple(row["end"])
         found.append(
-            RangeRow(
-                partition, begin, end, is_part, row.get("estimated_messages") or 0, row.get("estimated_bytes") or 0
-            )
+            RangeRow(partition, begin, end, is_part, row.get("estimated_messages") or 0, row.get("estimated_bytes") or 0)
         )
     return found
 
