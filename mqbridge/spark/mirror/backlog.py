@@ -13,13 +13,12 @@ SIDE_BY_SIDE = 8
 
 Ends = Mapping[str, Mapping[str, str]]
 """By topic and partition name, as in the offsets of the query."""
+Marks = Mapping[str, Mapping[str, Position]]
+"""Ends that are not moved any more, likewise."""
 
 
-async def count_backlog(cluster: Cluster, ends: Ends, topics: Iterable[str] = ()) -> int:
-    """Units of the source between where the query is and what there is now. Raises ClusterError.
-
-    `topics` are those it is to read: one that it has not begun lies before it as a whole.
-    """
+async def count_backlog(cluster: Cluster, ends: Ends, marks: Marks | None = None) -> int:
+    """Units of the source between where the query is and what there is now, or `marks`. Raises ClusterError."""
     permits = asyncio.Semaphore(SIDE_BY_SIDE)
 
     async def count(topic: str, name: str, begin: Position, end: Position) -> int:
@@ -30,14 +29,25 @@ async def count_backlog(cluster: Cluster, ends: Ends, topics: Iterable[str] = ()
         async with permits:
             return sum(stretch.count for stretch in await cluster.measure(topic, name, begin, end))
 
-    asked = sorted({*ends, *topics})
-    found = await asyncio.gather(*(_bounds(cluster, topic) for topic in asked))
+    found = await bounds_of(cluster, ends)
     waits = [
-        count(topic, name, _reached(ends.get(topic, {}), name, held), held.next)
-        for topic, bounds in zip(asked, found, strict=True)
+        count(topic, name, _reached(ends[topic], name, held), held.next if marks is None else marks.get(topic, {}).get(name, ()))
+        for topic, bounds in found.items()
         for name, held in bounds.items()
     ]
     return sum(await asyncio.gather(*waits))
+
+
+async def bounds_of(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[str, Bounds]]:
+    """The bounds of these topics. Raises ClusterError."""
+    asked = sorted(topics)
+    return dict(zip(asked, await asyncio.gather(*(_bounds(cluster, topic) for topic in asked)), strict=True))
+
+
+async def marks_of(cluster: Cluster, topics: Iterable[str]) -> Marks:
+    """Where the topics end now. Raises ClusterError."""
+    found = await bounds_of(cluster, topics)
+    return {topic: {name: held.next for name, held in bounds.items()} for topic, bounds in found.items()}
 
 
 async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
