@@ -1,0 +1,47 @@
+"""A real driver and executors: what works in one process may still not survive the way to another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.spark import SparkProgram
+from tests.kit.spark_cluster import SparkCluster
+from tests.spark.patience import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from tests.kit.spark import session_from_environment
+
+spark = session_from_environment(sys.argv[1])
+go_on = sys.argv[2]
+def work(number):
+    while number == 1 and not Path(go_on).exists():
+        time.sleep(0.05)
+    return number
+context = spark.sparkContext
+context.parallelize(range(2), 2).count()
+print("begun", flush=True)
+print("sum", context.parallelize(range(4), 4).map(work).sum(), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SparkCluster]:
+    with SparkCluster() as cluster:
+        yield cluster
+
+
+def test_a_job_outlives_a_worker(cluster: SparkCluster, tmp_path: Path) -> None:
+    with SparkProgram(tmp_path, "-c", PROGRAM, cluster.master_url, str(tmp_path / "go-on")) as program:
+        wait_for(lambda: "begun" in program.log and all(cluster.executors(number) for number in range(2)))
+        cluster.kill_worker(0)
+        assert not cluster.executors(0)
+        (tmp_path / "go-on").touch()
+        assert "sum 6" in program.wait()
+    cluster.start_worker(0)
