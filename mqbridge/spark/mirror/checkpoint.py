@@ -54,7 +54,10 @@ class CheckpointFolder:
         self._take_lock()
         known = self._read()
         wanted = {route.name: identity(config, route) for route in routes}
-        problems = [*_strangers(known, config), *(_difference(name, known[name], wanted[name]) for name in wanted if name in known)]
+        problems = [
+            *_strangers(known, config),
+            *(_difference(name, known[name], wanted[name]) for name in wanted if name in known),
+        ]
         if told := [problem for problem in problems if problem]:
             raise ConfigError(
                 f"the checkpoint folder {self.place} belongs to another mirror: {'; '.join(told)}",
@@ -138,7 +141,9 @@ def identity(config: Config, route: Route) -> dict[str, Any]:
 
 def _strangers(known: Mapping[str, Any], config: Config) -> list[str]:
     names = {route.name for route in config.routes}
-    return [f"it has positions of a route {name!r}, which the configuration does not have" for name in sorted(known.keys() - names)]
+    return [
+        f"it has positions of a route {name!r}, which the configuration does not have" for name in sorted(known.keys() - names)
+    ]
 
 
 def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -46,7 +46,9 @@ Show = Callable[[Sequence[RouteProgress]], None]
 class Mirror:
     """One run. `run` works in the main thread; `stop` may be called from a signal handler meanwhile."""
 
-    def __init__(self, settings: MirrorSettings, show: Show = lambda _: None, on_started: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, settings: MirrorSettings, show: Show = lambda _: None, on_started: Callable[[], None] = lambda: None
+    ) -> None:
         self._settings, self._show, self._on_started = settings, show, on_started
         self._queries: list[RouteQuery] = []
         self._stopping = False

@@ -25,7 +25,9 @@ class Gauge:
 
 
 GAUGES = (
-    Gauge("mqbridge_route_up", "1 while the route's query runs, 0 when it stopped by an error", lambda one: float(one.error is None)),
+    Gauge(
+        "mqbridge_route_up", "1 while the route's query runs, 0 when it stopped by an error", lambda one: float(one.error is None)
+    ),
     Gauge("mqbridge_mirror_batch_seconds", "How long the last batch took", lambda one: one.batch_s if one.batches else None),
     Gauge("mqbridge_mirror_left_seconds", "After how long the backlog is gone if it goes on like this", lambda one: one.left_s),
 )

@@ -7,6 +7,16 @@ from dataclasses import dataclass, field
 WINDOW_S = 30.0
 """Rates are those of the last batches within so long, and of the last one in any case."""
 
+WORDS = {
+    "received": "received",
+    "stored": "stored",
+    "dead": "dead letters",
+    "filtered": "filtered",
+    "looped": "looped",
+    "skipped": "found stored already",
+}
+"""What is counted, by its word in the closing line."""
+
 Totals = Mapping[str, int]
 """By the names of `delivery.counters`."""
 

@@ -45,7 +45,9 @@ class RouteQuery:
         self._stop.clear()
         self.progress.begin(read_totals(self.location))
         name = MqbridgeDataSource.name()
-        rows = session.readStream.format(name).options(**source_options(self.route, self._settings, config, self._stop.path, tasks))
+        rows = session.readStream.format(name).options(
+            **source_options(self.route, self._settings, config, self._stop.path, tasks)
+        )
         sink = rows.load().writeStream.format(name).options(**sink_options(self.route, config, self.location))
         sink = sink.queryName(f"mqbridge route {self.route.name}").outputMode("append")
         sink = sink.trigger(processingTime=TRIGGER) if self._settings.follow else sink.trigger(availableNow=True)
