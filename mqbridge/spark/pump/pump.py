@@ -23,7 +23,7 @@ SIDE_BY_SIDE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingRules:
+class PumpRules:
     """What a range is read by; see the source's options of the same names."""
 
     fail_on_data_loss: bool = True
@@ -37,7 +37,7 @@ class Pump:
     spec: TargetsSpec
     sources: Mapping[str, ClusterRef]
     job: str
-    rules: ReadingRules = ReadingRules()
+    rules: PumpRules = PumpRules()
 
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:
         """Store all of these. On an event loop only.
@@ -48,9 +48,7 @@ class Pump:
 
         async def move(row: RangeRow) -> Counts:
             async with permits:
-                transfer = Transfer(
-                    self.spec, row.partition, self.job, find_cluster=find_cluster, replay=replay, budget=budget
-                )
+                transfer = Transfer(self.spec, row.partition, self.job, find_cluster=find_cluster, replay=replay, budget=budget)
                 async with aclosing(self._read(row, find_cluster)) as batches:
                     return await transfer.run(batches)
 

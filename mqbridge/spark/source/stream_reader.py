@@ -7,7 +7,8 @@ waited for. Tasks read on executors. A group is never made: the checkpoint alone
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,17 +25,20 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.stretches import position_behind
 from mqbridge.errors import GapError
 from mqbridge.message import Position
+from mqbridge.spark.mirror.stop import StopFile
+from mqbridge.spark.mirror.targets import TargetKeeper
 from mqbridge.spark.option_values import Edge, Exact
 from mqbridge.spark.portal import portal
+from mqbridge.spark.pump.ranges import build_ranges, divide
 from mqbridge.spark.source.admission import admit
 from mqbridge.spark.source.cluster_view import ClusterView
 from mqbridge.spark.source.densities import Densities
 from mqbridge.spark.source.losses import WHAT_TO_DO, Kind, Loss
 from mqbridge.spark.source.offsets import Key, Offsets, dump_offsets, load_offsets
-from mqbridge.spark.source.read import read_task
+from mqbridge.spark.source.read import range_row, read_task
 from mqbridge.spark.source.settings import SourceSettings
 from mqbridge.spark.source.state import SourceState
-from mqbridge.spark.source.tasks import RangeTask, tasks_of
+from mqbridge.spark.source.tasks import RangesTask, RangeTask, tasks_of
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +66,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` where there is nothing. Raises ClusterError, ConfigError, GapError."""
+        if self._settings.stop_file is not None and StopFile(Path(self._settings.stop_file)).obey():
+            return start
         return dump_offsets(portal().run(self._planner.end(load_offsets(start), limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -72,10 +78,16 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch: whatever the cluster holds now, the same two offsets are the same messages."""
         begins, ends = load_offsets(start), load_offsets(end)
         ranges = {key: (begins[key], position) for key, position in ends.items() if key in begins and begins[key] < position}
-        return list(portal().run(tasks_of(self._planner.view, self._settings, ranges)))
+        tasks = portal().run(tasks_of(self._planner.view, self._settings, ranges))
+        if self._settings.range_tasks is None or not self._settings.is_ranges:
+            return list(tasks)
+        rows = [range_row(self._settings, task) for task in tasks]
+        return [RangesTask(tuple(share)) for share in divide(rows, self._settings.range_tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
+        if isinstance(partition, RangesTask):
+            return iter([build_ranges(partition.rows)])
         return read_task(self._settings, partition) if isinstance(partition, RangeTask) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -98,6 +110,8 @@ class StreamPlanner:
         self.lost: Counter[Kind] = Counter()
         """What was gone before it was read, where the options let it go."""
         self._densities = Densities(self.view)
+        made = settings.makes_targets_of
+        self._targets = None if made is None else TargetKeeper(made.route, made.clusters)
         self._answer: tuple[object, Offsets] | None = None
         """The last one, and what it was made of."""
         self._harmless: set[tuple[Key, Position]] = set()
@@ -141,7 +155,8 @@ class StreamPlanner:
         if self.state.wants_topics(now):
             self.state.topics_found(await self.view.topics(), now, await self.view.assigned())
         if self.state.wants_bounds(now):
-            self.state.looked(await self.view.bounds(sorted(self.state.topics_to_ask(start))), now)
+            held = await self.view.bounds(sorted(self.state.topics_to_ask(start)))
+            self.state.looked(held if self._targets is None else await self._targets.admit(held, start), now)
 
     async def _face_losses(self, start: Offsets) -> None:
         """Fail, or say once what is lost. Raises GapError."""
