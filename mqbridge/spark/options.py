@@ -53,9 +53,11 @@ class Option:
 
 
 CLUSTER_OPTIONS = (
-    Option("config", "The gateway's configuration file, on the driver.", Where.EVERYWHERE, "path", values.text),
-    Option("cluster", "The cluster's name in it; not needed if there is one.", Where.EVERYWHERE, "name", values.text),
-    Option("url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Where.EVERYWHERE, "URL", values.text),
+    Option("config", "The gateway's configuration file, on the driver.", Where.EVERYWHERE, "path", values.nonempty),
+    Option("cluster", "The cluster's name in it; not needed if there is one.", Where.EVERYWHERE, "name", values.nonempty),
+    Option(
+        "url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Where.EVERYWHERE, "URL", values.nonempty
+    ),
 )
 
 TOPIC_OPTIONS = (
@@ -204,8 +206,8 @@ READ_OPTIONS = (
 )
 
 SINK_OPTIONS: tuple[Option, ...] = (
-    Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.text),
-    Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.text),
+    Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.nonempty),
+    Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.nonempty),
 )
 
 OPTIONS: tuple[Option, ...] = (*CLUSTER_OPTIONS, *TOPIC_OPTIONS, *EDGE_OPTIONS, *FLOW_OPTIONS, *READ_OPTIONS, *SINK_OPTIONS)
