@@ -1,7 +1,7 @@
 """What a mirror is judged by: topics filled fast with numbered messages, and a reader that compares what arrived with that.
 
 Partition p of the target is fed by partition p of the source. A message begins with its partition and number, and the rest
-follows from them; both sides keep a running checksum per partition, over every payload and every number in its property, in order.
+follows from them; both sides keep a running checksum per partition, of every payload and every number in its property, in order.
 """
 
 from __future__ import annotations
