@@ -71,24 +71,36 @@ def _edge(edge: Edge, name: str, held: Bounds, otherwise: Position) -> Position:
     return edge.get(name, otherwise)
 
 
-async def last_stored(cluster: Cluster, topic: str, partitions: Mapping[int, str], source: Partition) -> dict[int, Position]:
+async def last_stored(
+    cluster: Cluster,
+    topic: str,
+    partitions: Mapping[int, str],
+    source: Partition,
+    since: Mapping[int, Position] | None = None,
+) -> dict[int, Position]:
     """The last position of the source that each target partition holds, by index; see `Outbound.resume`. Raises ClusterError.
 
-    A partition that holds nothing of the source is read to its beginning: only that proves it.
+    A partition that holds nothing of the source is read back to `since`, or to its beginning: only that proves it.
     """
-    bounds = await cluster.bounds(topic)
-    found = await asyncio.gather(*(_last_of(cluster, topic, name, bounds[name], source) for name in partitions.values()))
+    bounds, floors = await cluster.bounds(topic), since or {}
+    found = await asyncio.gather(
+        *(_last_of(cluster, topic, name, bounds[name], source, floors.get(index)) for index, name in partitions.items())
+    )
     return {index: position for index, position in zip(partitions, found, strict=True) if position is not None}
 
 
-async def _last_of(cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition) -> Position | None:
-    count, first, end = FIRST_WINDOW, bounds.first, bounds.next
+async def _last_of(
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, since: Position | None
+) -> Position | None:
+    count, end = FIRST_WINDOW, bounds.next
+    first = bounds.first if since is None else max(bounds.first, since)
     counted: Position | None = None
     while end > first:
         before, counted = counted, await _counted_back(cluster, topic, name, bounds, count)
-        begin = min(end, counted)
+        begin = max(first, min(end, counted))
         if begin == end and counted == before:  # it does not count further back, or what is before that is gone by now
-            begin = first = (await cluster.bounds(topic))[name].first
+            held = (await cluster.bounds(topic))[name].first
+            begin = first = held if since is None else max(held, since)
         found: Position | None = None
         async with aclosing(cluster.read(topic, name, begin, end)) as batches:
             async for batch in batches:

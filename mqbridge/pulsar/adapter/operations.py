@@ -4,6 +4,7 @@ All of it is the administrators' REST interface, each partition a topic of its o
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ from mqbridge.pulsar.client.admin_http import EXISTS
 from mqbridge.pulsar.client.subscription import READER_PREFIX
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -124,6 +127,19 @@ class PulsarOperations:
             return {name: (ledger, max(entry - count, min(entry, 0)), 0) for name, (ledger, entry, _) in ends.items()}
         found = await self._each(topic, admin.internal_stats)
         return {name: _counted_back(stats["ledgers"], ends[name], count) for name, stats in found.items()}
+
+    async def entries_of_ledgers(self, topic: str, partition: str) -> dict[int, int] | None:
+        """How many entries the closed ledgers of a partition have by their ids; None where nobody can be asked."""
+        if self._admin is None:
+            return None
+        try:
+            stats = await self._admin.internal_stats(self._concrete(topic, partition))
+        except ClusterError as error:
+            if not self._admin.is_guess:
+                raise
+            log.info("the ledgers of %s are not counted: %s", topic, error)
+            return None
+        return {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in stats["ledgers"]}
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """The policies of the topic's namespace that decide what becomes of messages, where they are set and can be read."""

@@ -98,7 +98,7 @@ class PulsarOutbound:
         producer = self._producers[partition] = self._client.producer(self._names[partition], publication)
         return producer
 
-    async def resume(self, source: Partition) -> Mapping[int, Position]:
+    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Fences off the producers of outbounds that resumed before, for good.
 
         The broker closes others too, but a shared producer that comes back was seen to be let in: closing it makes the broker
@@ -117,7 +117,7 @@ class PulsarOutbound:
         except TimeoutError as error:
             raise RequestTimeout(f"no broker lets us produce into {self._spec.topic!r} within {OPEN_TIMEOUT_S:g} s") from error
         partitions = {index: target.name for index, target in enumerate(self._targets)}
-        return await last_stored(self._cluster, self._spec.topic, partitions, source)
+        return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for what is in flight, then let go."""

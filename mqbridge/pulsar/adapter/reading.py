@@ -46,7 +46,7 @@ class RangeReader:
         self, client: PulsarClient, partition: Partition, topic: str, begin: Position, end: Position | None, timeout_s: float
     ) -> None:
         self._client, self._partition, self._topic, self._timeout_s = client, partition, topic, timeout_s
-        self._begin, self._end = _whole(begin), None if end is None else _whole(end)
+        self._begin, self._end = whole_position(begin), None if end is None else whole_position(end)
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """The batches."""
@@ -123,7 +123,7 @@ class RangeReader:
                 )
 
 
-def _whole(position: Position) -> Position:
+def whole_position(position: Position) -> Position:
     """With its index in the batch, which may be left out."""
     ledger, entry, *index = position
     return (ledger, entry, index[0] if index else 0)

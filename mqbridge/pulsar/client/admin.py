@@ -33,6 +33,8 @@ class Admin(AdminSubscriptions):
     """
 
     def __init__(self, url: str, timeout_s: float, *, is_guess: bool = False) -> None:
+        self.is_guess = is_guess
+        """Nobody gave the address."""
         self._http = AdminHttp(url, timeout_s, is_guess=is_guess)
         super().__init__(self._http)
 

@@ -13,7 +13,8 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.topics import Bounds, Topic
+from mqbridge.adapter.stretches import dense_stretches
+from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import speaking
@@ -149,6 +150,10 @@ class RocketMQ:
         async with aclosing(read_range(self._client, source, queue, begin, end)) as batches:
             async for batch in batches:
                 yield batch
+
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+        """By offsets: a unit is a message, or nothing where a Broker has compacted its topic."""
+        return dense_stretches(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
