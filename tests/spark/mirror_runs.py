@@ -75,10 +75,10 @@ class Mirror:
         """Start it, or go on from the checkpoint; it ends by itself where the source ended."""
         conf = settings(self.folder, self.master)
         del conf["spark.master"]
-        chosen = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+        chosen = [word for name, value in conf.items() for word in ("--set", f"{name}={value}")]
         return SparkProgram(
             self.folder, "-m", "mqbridge", "spark", "mirror", str(self._config), "--checkpoint", str(self.folder / "checkpoint"),
-            "--master", self.master, "--through", self.through, "--batch-bytes", self.batch, *chosen, *options,
+            "--master", self.master, "--through", self.through, "--max-bytes-per-batch", self.batch, "--until-caught-up", *chosen, *options,
         )  # fmt: skip
 
     def batches(self) -> tuple[int, int]:
