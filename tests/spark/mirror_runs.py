@@ -78,7 +78,8 @@ class Mirror:
         chosen = [word for name, value in conf.items() for word in ("--set", f"{name}={value}")]
         return SparkProgram(
             self.folder, "-m", "mqbridge", "spark", "mirror", str(self._config), "--checkpoint", str(self.folder / "checkpoint"),
-            "--master", self.master, "--through", self.through, "--max-bytes-per-batch", self.batch, "--until-caught-up", *chosen, *options,
+            "--master", self.master, "--through", self.through, "--max-bytes-per-batch", self.batch, "--until-caught-up",
+            *chosen, *options,
         )  # fmt: skip
 
     def batches(self) -> tuple[int, int]:
