@@ -29,16 +29,16 @@ class Looks(StreamingQueryListener):
 
     count = 0
 
-    def onQueryStarted(self, event) -> None:  # type: ignore[no-untyped-def]
+    def onQueryStarted(self, event) -> None:  # type: ignore[no-untyped-def]  # noqa: N802
         pass
 
-    def onQueryProgress(self, event) -> None:  # type: ignore[no-untyped-def]
+    def onQueryProgress(self, event) -> None:  # type: ignore[no-untyped-def]  # noqa: N802
         pass
 
-    def onQueryIdle(self, event) -> None:  # type: ignore[no-untyped-def]
+    def onQueryIdle(self, event) -> None:  # type: ignore[no-untyped-def]  # noqa: N802
         self.count += 1
 
-    def onQueryTerminated(self, event) -> None:  # type: ignore[no-untyped-def]
+    def onQueryTerminated(self, event) -> None:  # type: ignore[no-untyped-def]  # noqa: N802
         pass
 
 
