@@ -1,7 +1,7 @@
 """Options of the data source: each is declared once, with its meaning, its default, and where it holds.
 
-Options are checked against the table, readers and writers take their values from it, and the page of options is generated from it.
-Names are Kafka's where the meaning is the same. Spark gives the names in lower case, and the values as text.
+Options are checked against the table, readers and writers take their values from it, and the page of options is made
+of it. Names are Kafka's where the meaning is the same. Spark gives the names in lower case, and the values as text.
 """
 
 from collections.abc import Callable, Iterator, Mapping
