@@ -139,29 +139,19 @@ def test_a_builder_follows_its_batches_from_partition_to_partition() -> None:
     ]
 
 
-def test_small_batches_are_put_together_and_large_ones_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "ENOUGH_ROWS", 10)
+def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_ROWS", 25)
-    messages = numbered(110)
-    sizes = [1, 2, 3, 4, 60, 1, 1, 38]
-    ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
-    batches = [batch(messages[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-    made = list(RowBuilder().record_batches(batches))
-    assert [position for each in made for (position,) in each.column("position").to_pylist()] == list(range(110))
-    assert len(made[0]) == 10
-    assert max(map(len, made)) == 25
-
-
-def test_batches_of_different_partitions_stay_apart() -> None:
-    other = Partition("d", "payments", "1", 1)
-    made = list(
-        RowBuilder().record_batches([batch(numbered(1)), batch(numbered(1), other), batch([], other), batch(numbered(2), other)])
-    )
-    assert [(len(each), each.column("topic").to_pylist()[0]) for each in made] == [(1, "orders"), (3, "payments")]
+    made = list(RowBuilder().pieces(batch(numbered(60))))
+    assert [len(each) for each in made] == [25, 25, 10]
+    assert [position for each in made for (position,) in each.column("position").to_pylist()] == list(range(60))
 
 
 def test_many_bytes_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_BYTES", 10_000)
-    made = list(RowBuilder().record_batches([batch(numbered(100, 1000))]))
+    made = list(RowBuilder().pieces(batch(numbered(100, 1000))))
     assert sum(map(len, made)) == 100
     assert max(each.nbytes for each in made) <= 10_000
+
+
+def test_no_messages_are_no_pieces() -> None:
+    assert list(RowBuilder().pieces(batch([]))) == []

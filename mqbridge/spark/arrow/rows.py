@@ -4,12 +4,12 @@ Column by column, each by one call of Arrow on a list, which takes half the time
 same for all rows of a source partition is made once and sliced.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from mqbridge.message import NOWHERE, Batch, Message, Partition
+from mqbridge.message import Batch, Message, Partition
 from mqbridge.spark.arrow.arrays import bytes_array, int_array, map_array, text_array, text_lists_array, time_array
 from mqbridge.spark.property_blob import encode_properties
 from mqbridge.spark.schema import COLUMNS, format_source, message_schema
@@ -17,8 +17,6 @@ from mqbridge.spark.schema import COLUMNS, format_source, message_schema
 MAX_ROWS = 8192
 MAX_BYTES = 8 << 20
 """About what one record batch holds at most, unless a single message is larger: Spark copies each as a whole."""
-ENOUGH_ROWS, ENOUGH_BYTES = 1024, 1 << 20
-"""Smaller batches are put together: each record batch costs Spark as much as hundreds of rows."""
 
 
 class RowBuilder:
@@ -38,28 +36,11 @@ class RowBuilder:
         """All messages of a batch as one record batch."""
         return self._build(batch.partition, batch.messages)
 
-    def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
-        """The messages of batches as record batches of a good size: small batches are put together, large ones are cut.
-
-        Messages are held back until there are enough of them, so this is for ranges that end.
-        """
-        held: list[Message] = []
-        held_bytes, partition = 0, NOWHERE
-        for batch in batches:
-            if batch.partition != partition or held_bytes + batch.size > ENOUGH_BYTES or len(held) >= ENOUGH_ROWS:
-                yield from self._pieces(partition, held)
-                held, held_bytes, partition = [], 0, batch.partition
-            held += batch.messages
-            held_bytes += batch.size
-            batch.let_go()
-        yield from self._pieces(partition, held)
-
-    def _pieces(self, partition: Partition, messages: list[Message]) -> Iterator[pa.RecordBatch]:
-        if not messages:
-            return
-        rows = self._build(partition, messages)
-        step = max(1, min(MAX_ROWS, MAX_BYTES * len(messages) // max(rows.nbytes, 1)))
-        for begin in range(0, len(messages), step):
+    def pieces(self, batch: Batch) -> Iterator[pa.RecordBatch]:
+        """The messages of a batch as record batches of at most MAX_ROWS and about MAX_BYTES, which share their memory."""
+        rows = self.build(batch)
+        step = max(1, min(MAX_ROWS, MAX_BYTES * len(rows) // max(rows.nbytes, 1)))
+        for begin in range(0, len(rows), step):
             yield rows.slice(begin, step)
 
     def _build(self, partition: Partition, messages: Sequence[Message]) -> pa.RecordBatch:
