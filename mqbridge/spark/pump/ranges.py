@@ -15,7 +15,7 @@ from mqbridge.message import Partition, Position
 from mqbridge.spark.schema import format_source, parse_source
 
 RANGES = "ranges"
-"""The value of the source's option `mode` with which it yields ranges; `messages` is the other."""
+"""The value of the source's option `mode` with which it yields ranges; `rows` is the other."""
 
 _TYPES: dict[str, DataType] = {
     "source": StringType(),
