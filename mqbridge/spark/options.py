@@ -53,9 +53,11 @@ class Option:
 
 
 CLUSTER_OPTIONS = (
-    Option("config", "The gateway's configuration file, on the driver.", Where.EVERYWHERE, "path", values.text),
-    Option("cluster", "The cluster's name in it; not needed if there is one.", Where.EVERYWHERE, "name", values.text),
-    Option("url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Where.EVERYWHERE, "URL", values.text),
+    Option("config", "The gateway's configuration file, on the driver.", Where.EVERYWHERE, "path", values.nonempty),
+    Option("cluster", "The cluster's name in it; not needed if there is one.", Where.EVERYWHERE, "name", values.nonempty),
+    Option(
+        "url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Where.EVERYWHERE, "URL", values.nonempty
+    ),
 )
 
 TOPIC_OPTIONS = (
@@ -64,7 +66,7 @@ TOPIC_OPTIONS = (
         "A route of `config`: its source says the cluster and the topics to read, its targets where to write.",
         Where.EVERYWHERE,
         "name",
-        values.text,
+        values.nonempty,
     ),
     Option("subscribe", "Topics to read.", Where.READ, "names, with commas between", values.names),
     Option(
@@ -231,13 +233,13 @@ MIRROR_OPTIONS = (
         "While there is such a file on the driver, no batch begins; it is answered by one with `.obeyed` behind its name.",
         Where.STREAM,
         "path",
-        values.text,
+        values.nonempty,
     ),
 )
 
 SINK_OPTIONS: tuple[Option, ...] = (
-    Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.text),
-    Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.text),
+    Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.nonempty),
+    Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.nonempty),
 )
 
 OPTIONS: tuple[Option, ...] = (

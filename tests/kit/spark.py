@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+OUTSIDE = REPOSITORY / "tests" / "spark" / "outside"
+"""A package that is installed for Spark's Python processes: an adapter that is not ours."""
 MASTER = "local[2]"
 HEAP = "1g"
 QUERY_DEADLINE_S = 240.0
@@ -51,7 +53,7 @@ class SparkError(Exception):
 
 def environment() -> dict[str, str]:
     """What Spark's scripts and Python workers need to find: Java, this interpreter, and the modules of this checkout."""
-    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(REPOSITORY), str(OUTSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "JAVA_HOME": str(java().resolve().parent.parent),
         "PYSPARK_PYTHON": sys.executable,

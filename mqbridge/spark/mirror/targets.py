@@ -6,19 +6,22 @@ before it lets the first range of them out: tasks never make topics.
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.topics import Bounds
 from mqbridge.config.options.route import Route
 from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.plan import Plan, Planner, refuse
-from mqbridge.message import Position
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.portal import portal
 
 log = logging.getLogger(__name__)
+
+RETRY_S = 10.0
+"""Before targets are planned again that could not be made; what is new meanwhile is tried at once."""
 
 Key = tuple[str, str]
 """A source topic, and the name of a partition of it."""
@@ -56,18 +59,19 @@ class TargetKeeper:
         self._route = route
         self._refs = {name: refs[name] for name in route.clusters}
         self._ready: set[Key] = set()
+        self._tried: tuple[float, AbstractSet[Key]] = (float("-inf"), frozenset())
+        """When it was tried last, and for what."""
 
-    async def admit(self, held: Mapping[Key, Bounds], start: Mapping[Key, Position]) -> dict[Key, Bounds]:
-        """Those partitions that may be read: the ones of `start`, and new ones once their targets are made.
-
-        What is new waits while they cannot be made, and the log says why.
-        """
-        new = held.keys() - start.keys() - self._ready
-        if new:
+    async def waiting(self, new: AbstractSet[Key]) -> frozenset[Key]:
+        """Those of these new partitions whose targets could not be made; the log says why."""
+        now = time.monotonic()
+        tried_at, tried = self._tried
+        if not new <= self._ready and (now - tried_at >= RETRY_S or not new <= tried):
+            self._tried = (now, new)
             await self._prepare(new)
-        return {key: bounds for key, bounds in held.items() if key in start or key in self._ready}
+        return frozenset(new - self._ready)
 
-    async def _prepare(self, new: Collection[Key]) -> None:
+    async def _prepare(self, new: AbstractSet[Key]) -> None:
         try:
             async with lent(self._refs) as clusters:
                 plan = await Planner(clusters).plan(self._route)

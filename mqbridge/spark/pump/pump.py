@@ -61,10 +61,8 @@ class Pump:
     async def _read(self, row: RangeRow, find_cluster: FindCluster) -> AsyncGenerator[Batch, None]:
         partition = row.partition
         task = RangeTask((partition.topic, partition.name), row.begin, row.end, row.is_part, partition.index)
-        async with (
-            find_cluster(self._source(partition.cluster)) as cluster,
-            aclosing(RangeReading(self.rules, task, cluster).batches()) as batches,
-        ):
+        ref = self._source(partition.cluster)
+        async with aclosing(RangeReading(self.rules, task, lambda: find_cluster(ref)).batches()) as batches:
             async for batch in batches:
                 yield batch
 
