@@ -105,7 +105,7 @@ def test_a_mode_that_replaces_and_rows_out_of_order_are_refused(spark_with: Spar
 def test_a_source_in_several_tasks_fails_the_commit(spark_with: SparkSession, log: Log) -> None:
     log.create("copy", PARTITIONS)
     spread = read(spark_with, log).repartition(2, "key").sortWithinPartitions("source", "position")
-    with pytest.raises(Exception, match="were written by several tasks|another task has rows of its source"):
+    with pytest.raises(Exception, match=r"were written by several tasks|another task has rows of its source"):
         spread.write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
 
 

@@ -171,7 +171,7 @@ def test_a_source_in_two_tasks_is_refused_at_the_commit(log: Log, tmp_path: Path
 def test_a_damaged_file_says_what_to_do(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mqbridge").mkdir()
     (tmp_path / "mqbridge" / "progress.3").write_text("?")
-    with pytest.raises(Exception, match="cannot be read.*Remove the folder"):
+    with pytest.raises(Exception, match=r"cannot be read.*Remove the folder"):
         Tasks(log, tmp_path, monkeypatch).begin()
 
 
