@@ -201,7 +201,9 @@ def test_a_configuration_names_the_cluster(log: Log, tmp_path: Path) -> None:
     log.create("orders", 1)
     log.send("orders", 0, "a")
     config = tmp_path / "mqbridge.yaml"
-    config.write_text(f"clusters:\n  here: {{system: log, path: {log.path}}}\n  there: {{system: log, path: {tmp_path}/other.db}}\n")
+    config.write_text(
+        f"clusters:\n  here: {{system: log, path: {log.path}}}\n  there: {{system: log, path: {tmp_path}/other.db}}\n"
+    )
     frame = log.spark.read.format("mqbridge").options(config=str(config), cluster="here", subscribe="orders").load()
     assert [row.source for row in frame.collect()] == ["here|orders|0|0"]
 
