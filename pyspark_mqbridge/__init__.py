@@ -7,4 +7,6 @@ then says that it is not found.
 from contextlib import suppress
 
 with suppress(Exception):
-    from mqbridge.spark.data_source import MqbridgeDataSource as DefaultSource  # noqa: F401 - Spark looks for it
+    from mqbridge.spark.data_source import MqbridgeDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
