@@ -13,6 +13,7 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.stretches import position_behind
 from mqbridge.errors import GapError
 from mqbridge.message import Position
+from mqbridge.spark.mirror.targets import TargetKeeper
 from mqbridge.spark.option_values import Edge, Exact
 from mqbridge.spark.source.admission import admit
 from mqbridge.spark.source.cluster_view import ClusterView
@@ -35,6 +36,8 @@ class StreamPlanner:
         self.lost: Counter[Kind] = Counter()
         """What was gone before it was read, where the options let it go."""
         self._densities = Densities(self.view)
+        made = settings.makes_targets_of
+        self._targets = None if made is None else TargetKeeper(made.route, made.clusters)
         self._answer: tuple[object, Offsets] | None = None
         """The last one, and what it was made of."""
         self._harmless: set[tuple[Key, Position]] = set()
@@ -52,7 +55,7 @@ class StreamPlanner:
             await self._look({})
             edge = self._settings.starting
             await self.view.described([topic for topic in self.state.topics if all(topic != one for one, _ in self.state.held)])
-            offsets = await self.view.positions(edge, self.state.read_now(), Start.EARLIEST)
+            offsets = await self.view.positions(edge, self.state.may_begin(), Start.EARLIEST)
             self.state.began(offsets, holds=_is_latest(edge))
         assert self.state.initial is not None  # noqa: S101 - it began
         return self.state.initial
@@ -79,6 +82,8 @@ class StreamPlanner:
             self.state.topics_found(await self.view.topics(), now, await self.view.assigned())
         if self.state.wants_bounds(now):
             self.state.looked(await self.view.bounds(sorted(self.state.topics_to_ask(start))), now)
+            if self._targets is not None:
+                self.state.waiting = await self._targets.waiting(self.state.read_now().keys() - start.keys())
 
     async def _face_losses(self, start: Offsets) -> None:
         """Fail, or say once what is lost. Raises GapError."""

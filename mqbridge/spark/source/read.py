@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -29,12 +30,17 @@ GATHERED_BYTES = 4 << 20
 def read_task(settings: SourceSettings, task: RangeTask) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Raises GapError, ClusterError."""
     if settings.is_ranges:
-        partition = Partition(settings.cluster.name, *task.key, task.index)
-        yield build_ranges([RangeRow(partition, task.begin, task.end, task.is_part, task.rows, task.size)])
+        yield build_ranges([range_row(settings, task)])
         return
     rows = RowBuilder(binary_properties=settings.binary_properties, is_part=task.is_part)
     for batch in portal().iterate(_task_batches(settings, task)):
         yield from rows.pieces(batch)
+
+
+def range_row(settings: SourceSettings, task: RangeTask) -> RangeRow:
+    """The row that says what a task has to move."""
+    partition = Partition(settings.cluster.name, *task.key, task.index)
+    return RangeRow(partition, task.begin, task.end, task.is_part, task.rows, task.size)
 
 
 async def _task_batches(settings: SourceSettings, task: RangeTask) -> AsyncGenerator[Batch, None]:
@@ -44,10 +50,22 @@ async def _task_batches(settings: SourceSettings, task: RangeTask) -> AsyncGener
             yield batch
 
 
+class ReadingRules(Protocol):
+    """What a range is read by: the options of the same names."""
+
+    @property
+    def fail_on_data_loss(self) -> bool:
+        """`failOnDataLoss`."""
+
+    @property
+    def retry_s(self) -> float:
+        """`retryTimeout`."""
+
+
 class RangeReading:
     """The reading of one range; it goes on where it was when the cluster failed for a while."""
 
-    def __init__(self, settings: SourceSettings, task: RangeTask, reach: Reach) -> None:
+    def __init__(self, settings: ReadingRules, task: RangeTask, reach: Reach) -> None:
         self._settings, self._task, self._reach = settings, task, reach
         self._at = task.begin
         """Everything before it was handed out, or is lost."""

@@ -5,6 +5,7 @@ waited for. Tasks read on executors. A group is never made: the checkpoint alone
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +18,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.portal import portal
+from mqbridge.spark.pump.ranges import build_ranges, divide
 from mqbridge.spark.source.offsets import dump_offsets, load_offsets
 from mqbridge.spark.source.planner import StreamPlanner
-from mqbridge.spark.source.read import read_task
+from mqbridge.spark.source.read import range_row, read_task
 from mqbridge.spark.source.settings import SourceSettings
-from mqbridge.spark.source.tasks import RangeTask, tasks_of
+from mqbridge.spark.source.tasks import RangesTask, RangeTask, tasks_of
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -48,6 +51,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` where there is nothing. Raises ClusterError, ConfigError, GapError."""
+        if self._settings.stop_file is not None and StopFile(Path(self._settings.stop_file)).obey():
+            return start
         return dump_offsets(portal().run(self._planner.end(load_offsets(start), limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -58,10 +63,16 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch: whatever the cluster holds now, the same two offsets are the same messages."""
         begins, ends = load_offsets(start), load_offsets(end)
         ranges = {key: (begins[key], position) for key, position in ends.items() if key in begins and begins[key] < position}
-        return list(portal().run(tasks_of(self._planner.view, self._settings, ranges)))
+        tasks = portal().run(tasks_of(self._planner.view, self._settings, ranges))
+        if self._settings.range_tasks is None or not self._settings.is_ranges:
+            return list(tasks)
+        rows = [range_row(self._settings, task) for task in tasks]
+        return [RangesTask(tuple(share)) for share in divide(rows, self._settings.range_tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
+        if isinstance(partition, RangesTask):
+            return iter([build_ranges(partition.rows)])
         return read_task(self._settings, partition) if isinstance(partition, RangeTask) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
