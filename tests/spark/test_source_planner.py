@@ -65,12 +65,19 @@ async def test_rows_and_bytes_are_estimated_from_a_sample(cluster: FakeCluster) 
 async def test_batches_reach_the_frozen_target_and_end(cluster: FakeCluster) -> None:
     planner = StreamPlanner(settings(startingOffsets="earliest", maxOffsetsPerTrigger="40", metadataInterval="0ms"))
     await planner.freeze()
-    at, batches = await planner.initial(), 0
-    while (end := await planner.end(at, ReadMaxRows(40))) != at:
+    ends = [await planner.initial()]
+    for _ in range(30):
         cluster.held["orders"][0].packs.append(1)
-        at, batches = end, batches + 1
-    assert at == {A: (100,), B: (10,)}
-    assert batches >= 11
+        ends.append(await planner.end(ends[-1], ReadMaxRows(40)))
+    assert ends[-1] == ends[-2] == {A: (100,), B: (10,)}
+    assert len({str(end) for end in ends}) >= 11
+
+
+async def test_polling_measures_once_in_an_interval(cluster: FakeCluster) -> None:
+    planner = StreamPlanner(settings(minOffsetsPerTrigger="1000", metadataInterval="1h"))
+    for _ in range(100):
+        assert await planner.end({A: (50,), B: (0,)}, ALL) == {A: (50,), B: (0,)}
+    assert (cluster.asked["measure"], cluster.asked["read"]) == (2, 1)
 
 
 async def test_a_batch_waits_for_enough_messages(cluster: FakeCluster) -> None:
