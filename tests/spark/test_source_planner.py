@@ -11,7 +11,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreac
 from mqbridge.net import backoff
 from mqbridge.spark.source.offsets import Offsets
 from mqbridge.spark.source.planner import StreamPlanner
-from tests.spark.fake_cluster import FakeCluster, FakePartition, settings
+from tests.spark.fake_cluster import FakeCluster, FakePartition, instead_of_the_portal, settings
 
 A, B = ("orders", "0"), ("orders", "1")
 ALL = ReadAllAvailable()
@@ -21,7 +21,7 @@ ALL = ReadAllAvailable()
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """Two partitions of 100 and 10 packs, with 4 messages of 100 bytes each."""
     found = FakeCluster(orders=[FakePartition([4] * 100), FakePartition([4] * 10)])
-    found.stand_in(monkeypatch)
+    instead_of_the_portal(monkeypatch, found)
     monkeypatch.setattr(backoff.Backoff, "delay", lambda _: 0.0)
     return found
 
