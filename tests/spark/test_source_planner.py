@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreachable
 from mqbridge.net import backoff
 from mqbridge.spark.source.offsets import Offsets
@@ -109,7 +111,7 @@ async def test_losses_are_named_and_may_be_let_go(
 ) -> None:
     cluster.held["orders"][1].first = 4 if start.keys() == {B} else 0
     with pytest.raises(GapError, match=problem + ".*failOnDataLoss=false"):
-        await StreamPlanner(settings()).end(start, ALL)
+        await StreamPlanner(settings(retryTimeout="0s")).end(start, ALL)
     planner = StreamPlanner(settings(failOnDataLoss="false", metadataInterval="0ms"))
     with caplog.at_level(logging.WARNING):
         at = start
@@ -123,9 +125,26 @@ async def test_losses_are_named_and_may_be_let_go(
 async def test_the_whole_topic_may_be_gone(cluster: FakeCluster) -> None:
     del cluster.held["orders"]
     with pytest.raises(GapError, match="not there any more"):
-        await StreamPlanner(settings()).end({A: (3,)}, ALL)
+        await StreamPlanner(settings(retryTimeout="0s")).end({A: (3,)}, ALL)
     with pytest.raises(ClusterError, match="no topic 'orders'"):
         await StreamPlanner(settings()).initial()
+
+
+async def test_partitions_that_are_missing_for_a_while_are_waited_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that restarts is not among those of its topic meanwhile."""
+    gone, real = cluster.held["orders"].pop(1), FakeCluster.bounds
+
+    async def bounds(self: FakeCluster, topic: str) -> Mapping[str, Bounds]:
+        if self.asked["bounds"] == 3:
+            self.held["orders"][1] = gone
+        return await real(self, topic)
+
+    monkeypatch.setattr(FakeCluster, "bounds", bounds)
+    planner = StreamPlanner(settings(metadataInterval="0ms"))
+    await planner.freeze()
+    assert await planner.end({A: (100,), B: (3,)}, ALL) == {A: (100,), B: (10,)}
 
 
 async def test_a_deleted_part_of_the_store_that_was_read_is_no_loss(
