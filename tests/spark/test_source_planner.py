@@ -100,9 +100,9 @@ async def test_a_batch_waits_for_enough_messages(cluster: FakeCluster) -> None:
     [
         (
             {A: (200,), B: (0,)},
-            r"partition '0' of topic 'orders' was to be read from 200 on, but .* made anew: it holds 0 to 100",
+            r"partition '0' of topic 'orders' is needed at 200, but .* made anew: it holds 0 to 100",
         ),
-        ({A: (0,), ("orders", "7"): (3,)}, r"partition '7' of topic 'orders' .* from 3 on, but the partition is not there"),
+        ({A: (0,), ("orders", "7"): (3,)}, r"partition '7' of topic 'orders' .* at 3, but it is not there"),
         ({("orders", "1"): (0,)}, r"partition '1' .* retention deleted messages: it holds 4 to 14"),
     ],
 )
