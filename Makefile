@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CLUSTER_TESTS := cluster or sdk
+CLUSTER_TESTS := cluster or sdk or spark
 # Tests wait more than they work: two runs side by side, each with servers of its own, take turns at the files.
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -70,9 +70,11 @@ test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, sec
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long"
 	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
 
-test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers
+MESSAGES := 5000000
+TESTS := tests
+test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers; TESTS=tests/spark MESSAGES=500000 for the mirrors on Spark
 	@sh tests/prerequisites.sh
-	@$(BIN)/python -m pytest -m long -s
+	@MQBRIDGE_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -m long -s $(TESTS)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.dev ## random bytes, led by coverage, against every reader of bytes; FUZZ_SECONDS=60 each, FUZZ_ARGS='--only rocketmq'

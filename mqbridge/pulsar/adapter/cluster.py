@@ -194,7 +194,15 @@ class Pulsar:
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
         targets = await self._topics.partitions(spec.topic)
-        return PulsarOutbound(self, self._client, self._topics, spec, targets, await self._client.max_message_size())
+        return PulsarOutbound(
+            self,
+            self._client,
+            self._topics,
+            spec,
+            targets,
+            await self._client.max_message_size(),
+            self._operations.warn_undeduplicated,
+        )
 
 
 ADAPTER = Adapter(

@@ -12,6 +12,7 @@ from mqbridge.adapter.operations import Member
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Position
+from mqbridge.pulsar.adapter.deduplication import POLICY, DeduplicationWarnings, is_deduplicated
 from mqbridge.pulsar.adapter.keeping import group_warnings, keeping_subscriptions, policies_of, target_warnings
 from mqbridge.pulsar.adapter.topics import WHOLE, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
@@ -45,6 +46,7 @@ class PulsarOperations:
         self, cluster: str, topics: Topics, admin: Admin | None, bounds: Callable[[str], Awaitable[Mapping[str, Bounds]]]
     ) -> None:
         self._cluster, self._topics, self._admin, self._bounds = cluster, topics, admin, bounds
+        self._deduplication = DeduplicationWarnings(admin)
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
@@ -189,6 +191,22 @@ class PulsarOperations:
         stats = await self._admin.stats_by_partition(full, len(names) if names != (WHOLE,) else 0)
         kept_for = {name: keeping_subscriptions(stats.get(str(self._concrete(topic, name)))) for name in names}
         return target_warnings(full, policies, kept_for)
+
+    # --- what is sent twice -----------------------------------------------------------------------------------------
+
+    async def deduplicates(self, topic: str) -> bool:
+        """By the policy that is in force."""
+        await self._topics.existing(topic)
+        return await is_deduplicated(self._need_admin("reading policies"), self._topics.parse(topic))
+
+    async def deduplicate(self, topic: str) -> None:
+        """By the topic's own policy; returns when it is in force, brokers heed it a moment later."""
+        await self._topics.existing(topic)
+        await self._need_admin("setting policies").set_topic_policy(self._topics.parse(topic), POLICY, value=True)
+
+    async def warn_undeduplicated(self, topic: str) -> None:
+        """Log it once where the topic is not set up so."""
+        await self._deduplication.check(self._topics.parse(topic))
 
     # --- for all of these -------------------------------------------------------------------------------------------
 

@@ -93,6 +93,10 @@ class Admin(AdminSubscriptions):
         method = "PUT" if policy in _PUT_POLICIES else "POST"
         await self.call(method, f"/namespaces/{namespace}/{policy}", value, repeats=True)
 
+    async def set_deduplication(self, namespace: str, is_on: bool) -> None:
+        """Whether brokers drop what a named producer sends twice into the namespace's topics; those in use heed it soon."""
+        await self.set_policy(namespace, "deduplication", is_on)
+
     async def set_retention(self, namespace: str, minutes: int, megabytes: int) -> None:
         """How long and how much is kept beyond acknowledgement; -1 is without limit."""
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}

@@ -1,0 +1,66 @@
+"""What a transfer writes and how, in a form that Spark sends to its tasks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from mqbridge.config.options.delivery import Delivery
+from mqbridge.config.options.filter import FilterRules
+from mqbridge.config.options.route import Route
+from mqbridge.config.options.target import Target
+from mqbridge.message import Position
+from mqbridge.spark.cluster_ref import ClusterRef
+
+WRITE_TIMEOUT_S = 120.0
+IN_FLIGHT_BYTES = 32 << 20
+
+TopicKey = tuple[str, str]
+"""Cluster and topic."""
+Ends = Mapping[TopicKey, Mapping[int, Position]]
+"""Positions in target partitions, by topic and partition index."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsSpec:
+    """The targets of a route, or of the sink's options. Picklable.
+
+    `clusters` has every cluster that `targets` and `delivery.dead_letter` name; `source_topics` are the names and `~PATTERN`s that
+    give words to the templates of target topics.
+    """
+
+    name: str
+    clusters: Mapping[str, ClusterRef]
+    targets: tuple[Target, ...]
+    source_topics: tuple[str, ...] = ()
+    msg_types: frozenset[str] = frozenset()
+    filter: FilterRules = field(default_factory=FilterRules)
+    delivery: Delivery = field(default_factory=Delivery)
+    deduplicate: bool = True
+    """Store each message once, whatever fails or is repeated; rows need a source and a position, which ascends."""
+    write_timeout_s: float = WRITE_TIMEOUT_S
+    """How long failures that may pass are tried again while nothing is stored."""
+    max_dead_letters: int | None = None
+    """More refused messages than these end a task."""
+
+    @classmethod
+    def of_route(cls, route: Route, clusters: Mapping[str, ClusterRef]) -> "TargetsSpec":
+        """What this route of a configuration writes."""
+        return cls(
+            route.name,
+            {name: ref for name, ref in clusters.items() if name in route.clusters},
+            route.targets,
+            route.source.wanted,
+            route.source.msg_types,
+            route.filter,
+            route.delivery,
+        )
+
+    def into(self, topic: str) -> "TargetsSpec":
+        """The same with this exact target topic."""
+        return replace(self, targets=tuple(target.model_copy(update={"topic": topic}) for target in self.targets))
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Some of what comes may be stored already; nothing of it before `since` (where a topic or partition is left out: anywhere)."""
+
+    since: Ends = field(default_factory=dict)
