@@ -1,7 +1,7 @@
 """Aggregates that Spark has not: an accumulator of one's own per key, with or without windows.
 
-What Spark has (`count`, `sum`, `avg`, `min_by`, ...) belongs into `groupBy(...).agg(...)` or `window_aggregate`: it runs in the JVM,
-about ten times as fast as any accumulator in Python.
+What Spark has (`count`, `sum`, `avg`, `min_by`, ...) belongs into `groupBy(...).agg(...)` or `window_aggregate`: it runs in the
+JVM, about ten times as fast as any accumulator in Python.
 """
 
 import pickle

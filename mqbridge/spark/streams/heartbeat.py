@@ -41,7 +41,7 @@ class Heartbeats:
         self._files.move(f"{self._path}/_{name}", f"{self._path}/{name}")
 
     def with_watermark(self, frame: DataFrame, lateness: Time, *, key: str, column: str = "event_time") -> DataFrame:
-        """The frame with a watermark on `column` that heartbeats move too. `key`: a STRING column that is never empty nor null."""
+        """The frame with a watermark on `column` that heartbeats move too. `key`: a STRING column, never empty nor null."""
         schema = StructType().add(column, TimestampType())
         rows = frame.sparkSession.readStream.schema(schema).json(self._folder).withColumn(key, F.lit(NO_KEY))
         marked = frame.unionByName(rows, allowMissingColumns=True).withWatermark(column, str(lateness))

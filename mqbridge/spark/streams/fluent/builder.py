@@ -20,7 +20,7 @@ class StreamBuilder:
         self._codec = codec
 
     def source(self, topic: str, deserializer: Any, *, deadLetters: str | None = None, **options: str) -> RStream:
-        """Messages of a topic: `deserializer(payload)`, or an object with `deserialize`, gives the value or a Pair of key and value.
+        """Messages of a topic: `deserializer(payload)`, or an object with `deserialize`, gives the value, or a Pair with a key.
 
         Payloads for which it fails go into the topic `deadLetters` as they are, or nowhere. Options go to the source.
         """

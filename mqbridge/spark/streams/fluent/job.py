@@ -68,6 +68,7 @@ class StreamJob:
         *,
         read: Read | None = None,
         write: Write | None = None,
+        show: Callable[[str], object] = print,
     ) -> None:
         self._topology = topology
         self._settings = DEFAULTS | {name: properties[name] for name in properties if name in vars(StreamConfig).values()}
@@ -80,6 +81,7 @@ class StreamJob:
         self._spark = spark
         self._read = read or read_topic
         self._write = write or write_topic
+        self._show = show
         self._watches: list[IdleWatch] = []
         self.queries: list[StreamingQuery] = []
 
@@ -131,11 +133,15 @@ class StreamJob:
     def _writer(self, output: Output, rows: DataFrame) -> DataStreamWriter:
         mode = "update" if output.chain.node.updates else "append"
         if output.kind == "print":
-            return rows.writeStream.outputMode(mode).foreachBatch(_print)
+            return rows.writeStream.outputMode(mode).foreachBatch(self._print)
         if output.kind == "foreach":
             return rows.writeStream.outputMode(mode).format("noop")
         options = {name: value for name, value in self._options.items() if name in CLUSTER_OPTIONS} | dict(output.options)
         return self._write(rows, output.topic, options, mode).outputMode(mode)
+
+    def _print(self, rows: DataFrame, _batch: int) -> None:
+        for row in rows.toLocalIterator():
+            self._show(row["text"])
 
 
 def read_topic(spark: SparkSession, topic: str, options: Mapping[str, str]) -> DataFrame:
@@ -146,11 +152,6 @@ def read_topic(spark: SparkSession, topic: str, options: Mapping[str, str]) -> D
 def write_topic(rows: DataFrame, topic: str, options: Mapping[str, str], mode: str) -> DataStreamWriter:  # noqa: ARG001
     """A topic as `format("mqbridge")` writes it."""
     return rows.writeStream.format("mqbridge").options(**options).option("topic", topic)
-
-
-def _print(rows: DataFrame, _batch: int) -> None:
-    for row in rows.toLocalIterator():
-        print(row["text"])
 
 
 def _is_true(value: object) -> bool:
