@@ -46,6 +46,14 @@ class PerKey(ABC):
     def of(self, key: Any) -> Accumulator:
         """A new one for a key (a tuple, if it is of several columns)."""
 
+    @abstractmethod
+    def save(self) -> Any:
+        """What of it is kept between batches, to be pickled."""
+
+    @abstractmethod
+    def restore(self, saved: Any) -> None:
+        """Go on from there."""
+
 
 class Fold(PerKey):
     """An accumulator made of a function of the key, a value and the result so far (None at first)."""
@@ -70,6 +78,14 @@ class Fold(PerKey):
     def of(self, key: Any) -> "Fold":
         """A new one for a key (a tuple, if it is of several columns)."""
         return Fold(self._function, key)
+
+    def save(self) -> Any:
+        """The result so far; not the function."""
+        return self._value
+
+    def restore(self, saved: Any) -> None:
+        """Go on from there."""
+        self._value = saved
 
 
 def window_aggregate(
@@ -117,7 +133,7 @@ def accumulate(
 
 
 class KeyedAccumulator(StatefulProcessor):
-    """The state of one key is its accumulator, pickled."""
+    """The state of one key is what its accumulator keeps, pickled: its attributes, so its class may change and live anywhere."""
 
     def __init__(self, accumulator: Accumulator, by: tuple[str, ...], into: str) -> None:
         self._empty = accumulator
@@ -130,11 +146,13 @@ class KeyedAccumulator(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002
         """Take in the values of one batch and key."""
-        stored = self._state.get() if self._state.exists() else None
-        accumulator = pickle.loads(stored[0]) if stored else _start(self._empty, key)  # noqa: S301 - our own checkpoint
+        accumulator = _start(self._empty, key)
+        stored = self._state.get()
+        if stored is not None:
+            restore_state(accumulator, pickle.loads(stored[0]))  # noqa: S301 - our own checkpoint
         for row in sorted(rows, key=_order):
             accumulator.addValue(row["__value"])
-        self._state.update((pickle.dumps(accumulator),))
+        self._state.update((pickle.dumps(save_state(accumulator)),))
         yield Row(**dict(zip(self._by, key, strict=True)), **{self._into: accumulator.result({})})
 
     def close(self) -> None:
@@ -177,6 +195,19 @@ def accumulate_window(
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[:-1], into])
 
     return windows.mapInArrow(run, StructType([*windows.schema.fields[:-1], StructField(into, result)]))
+
+
+def save_state(accumulator: Accumulator) -> Any:
+    """What of it is kept between batches."""
+    return accumulator.save() if isinstance(accumulator, PerKey) else vars(accumulator)
+
+
+def restore_state(accumulator: Accumulator, saved: Any) -> None:
+    """Let a new one go on from there."""
+    if isinstance(accumulator, PerKey):
+        accumulator.restore(saved)
+    else:
+        vars(accumulator).update(saved)
 
 
 def _result(accumulator: Accumulator, values: Iterable[Any], start: int, end: int) -> Any:

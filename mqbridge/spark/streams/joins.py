@@ -145,7 +145,8 @@ def _borders(window: str) -> list[Column]:
 
 
 def _read(state: Any) -> Any:
-    return pickle.loads(state.get()[0]) if state.exists() else None  # noqa: S301 - our own checkpoint
+    stored = state.get()
+    return None if stored is None else pickle.loads(stored[0])  # noqa: S301 - our own checkpoint
 
 
 def _arrival(row: Row) -> tuple[bool, Any, str]:

@@ -1,7 +1,9 @@
-"""Streams of known rows for tests: each `add` is one file and one micro-batch. Results are kept by batch: a repeated one counts once."""
+"""Streams of known rows for tests: each `add` is a file and a micro-batch. Results are by batch: a repeated one counts once."""
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,7 @@ class Feed:
         folder.mkdir(parents=True)
         self._schema = schema
         self._count = 0
+        self._began = time.time() - 3600
 
     def add(self, *rows: tuple[Any, ...]) -> None:
         """One batch of rows in the order of the schema; times in seconds."""
@@ -47,6 +50,7 @@ class Feed:
         )
         hidden = self.folder / f"_{self._count:03}"
         pq.write_table(table, hidden)
+        os.utime(hidden, (self._began + self._count,) * 2)  # files are read by age, of which a millisecond is too little
         hidden.rename(self.folder / f"{self._count:03}.parquet")
         self._count += 1
 

@@ -8,7 +8,16 @@ import orjson
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mqbridge.spark.streams.accumulators import Accumulator, Fold, PerKey, accumulate, accumulate_window, window_aggregate
+from mqbridge.spark.streams.accumulators import (
+    Accumulator,
+    Fold,
+    PerKey,
+    accumulate,
+    accumulate_window,
+    restore_state,
+    save_state,
+    window_aggregate,
+)
 from mqbridge.spark.streams.fluent.carrier import JSON, Codec, KeyedWriter, ValueReader
 from mqbridge.spark.streams.fluent.plan import Chain, Context, Node
 from mqbridge.spark.streams.windows import Window
@@ -143,6 +152,14 @@ class CodedAccumulator(PerKey):
         inner = self._inner
         start = inner.of(orjson.loads(key)) if isinstance(inner, PerKey) else inner.clone()
         return CodedAccumulator(start, self._codec)
+
+    def save(self) -> Any:
+        """What the accumulator keeps."""
+        return save_state(self._inner)
+
+    def restore(self, saved: Any) -> None:
+        """Go on from there."""
+        restore_state(self._inner, saved)
 
 
 def as_accumulator(aggregate: Any) -> Accumulator:

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from mqbridge.spark.data_source import MqbridgeDataSource
 from mqbridge.spark.streams.fluent.plan import Context, Output, Topology
 from mqbridge.spark.streams.heartbeat import IdleWatch, heartbeats_of
 from mqbridge.spark.streams.state import use_rocksdb
@@ -89,6 +90,7 @@ class StreamJob:
         """Start the queries; where there is a checkpoint they go on from it."""
         spark = self._spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         use_rocksdb(spark)
+        spark.dataSource.register(MqbridgeDataSource)
         for index, output in enumerate(self._topology.outputs):
             self._start(spark, f"{index}-{output.kind}", output)
 
@@ -137,7 +139,7 @@ class StreamJob:
         if output.kind == "foreach":
             return rows.writeStream.outputMode(mode).format("noop")
         options = {name: value for name, value in self._options.items() if name in CLUSTER_OPTIONS} | dict(output.options)
-        return self._write(rows, output.topic, options, mode).outputMode(mode)
+        return self._write(_messages(rows, output.kind), output.topic, options, mode).outputMode(mode)
 
     def _print(self, rows: DataFrame, _batch: int) -> None:
         for row in rows.toLocalIterator():
@@ -149,9 +151,26 @@ def read_topic(spark: SparkSession, topic: str, options: Mapping[str, str]) -> D
     return spark.readStream.format("mqbridge").options(**options).option("subscribe", topic).load()
 
 
-def write_topic(rows: DataFrame, topic: str, options: Mapping[str, str], mode: str) -> DataStreamWriter:  # noqa: ARG001
-    """A topic as `format("mqbridge")` writes it."""
-    return rows.writeStream.format("mqbridge").options(**options).option("topic", topic)
+def write_topic(rows: DataFrame, topic: str, options: Mapping[str, str], mode: str) -> DataStreamWriter:
+    """A topic as `format("mqbridge")` writes it.
+
+    Spark refuses output mode update for every sink in Python, so results that replace each other are written batch by batch: a
+    batch that runs again is written again, which leaves the newest value per key what it was.
+    """
+    options = {**options, "topic": topic}
+    if mode == "update":
+        return rows.writeStream.foreachBatch(
+            lambda batch, _: batch.write.format("mqbridge").options(**options).mode("append").save()
+        )
+    return rows.writeStream.format("mqbridge").options(**options)
+
+
+def _messages(rows: DataFrame, kind: str) -> DataFrame:
+    """The columns that the sink knows; of a dead letter the reason is a property."""
+    if kind == "deadLetters":
+        reason = F.create_map(F.lit("error"), F.col("error")).alias("properties")
+        return rows.select("payload", reason, "event_time")
+    return rows.withColumn("key_is_text", F.lit(True))
 
 
 def _is_true(value: object) -> bool:
