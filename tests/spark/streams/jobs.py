@@ -70,6 +70,7 @@ class FileJob:
         kept = self.written.setdefault(topic, [])
 
         def keep(batch: DataFrame, _number: int) -> None:
-            kept.extend((bytes(row["key"]) if row.get("key") else None, row["payload"]) for row in batch.collect())
+            rows = [row.asDict() for row in batch.collect()]
+            kept.extend((row.get("key"), row["payload"]) for row in rows)
 
         return rows.writeStream.foreachBatch(keep)
