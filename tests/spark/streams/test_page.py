@@ -12,7 +12,7 @@ JOINED_WORDS = {"where", "equalTo", "apply"}
 """Of joins: told by their line, and shown in the examples."""
 
 
-def tests_of(path: Path) -> set[str]:
+def functions_of(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
 
@@ -20,7 +20,7 @@ def tests_of(path: Path) -> set[str]:
 def test_every_test_that_the_page_names_exists() -> None:
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE)
     assert len(named) > 20
-    assert [f"{file}::{test}" for file, test in named if test not in tests_of(FOLDER / file)] == []
+    assert [f"{file}::{test}" for file, test in named if test not in functions_of(FOLDER / file)] == []
 
 
 def test_every_line_of_the_table_names_a_test() -> None:
