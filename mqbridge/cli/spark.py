@@ -83,9 +83,9 @@ def mirror(
 ) -> None:
     """Move the topics of routes with Spark: what is there, then what comes.
 
-    Routes are those of the gateway, and do the same: patterns, templates, filters, edits, partition rules, dead letters, topics that
-    are made. Positions are in the checkpoint, not in the route's group. Each message is stored once, also when the driver, a task
-    or a server ends in the middle and the same command is started again.
+    Routes are those of the gateway, and do the same: patterns, templates, filters, edits, partition rules, dead letters, topics
+    that are made. Positions are in the checkpoint, not in the route's group. Each message is stored once, also when the driver, a
+    task or a server ends in the middle and the same command is started again.
 
     The first Ctrl-C or SIGTERM ends every route behind the batch that runs. The second ends it at once. Either way the next run
     goes on where this one ended.
@@ -102,7 +102,7 @@ def mirror(
         if wants_json_log(file):
             logs.configure("debug" if debug.get() else "warning", "json")
         raise
-    from mqbridge.spark.mirror.session import check_prerequisites
+    from mqbridge.spark.prerequisites import check_prerequisites
 
     check_prerequisites()
     logs.configure("debug" if debug.get() else config.log.level, config.log.format)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from mqbridge.errors import ConfigError
-from mqbridge.spark.chosen import chosen_cluster
+from mqbridge.spark.chosen import ChosenRoute, chosen_cluster, chosen_route
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.options import OptionValues, Where, parse_options
 from mqbridge.spark.pump.ranges import RANGES, range_schema
@@ -32,6 +32,7 @@ class MqbridgeDataSource(DataSource):
     """
 
     _cluster: ClusterRef | None = None
+    _route: ChosenRoute | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -66,9 +67,10 @@ class MqbridgeDataSource(DataSource):
         if [(one.name, one.dataType) for one in schema] != [(one.name, one.dataType) for one in self.schema()]:
             raise ConfigError("the columns of messages are given", hint="Leave the schema out, and select what is needed")
         values = parse_options(self.options, where)
-        return source_settings(values, self._reference(values), where)
+        return source_settings(values, self._reference(values), where, self._route)
 
     def _reference(self, values: OptionValues) -> ClusterRef:
         if self._cluster is None:
-            self._cluster = chosen_cluster(values)
+            self._route = chosen_route(values)
+            self._cluster = chosen_cluster(values) if self._route is None else self._route.source
         return self._cluster

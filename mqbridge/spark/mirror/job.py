@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from mqbridge.config.load import load
-from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
 from mqbridge.errors import MqbridgeError
-from mqbridge.gateway.plan import Plan
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.data_source import MqbridgeDataSource
 from mqbridge.spark.mirror import metrics
@@ -79,25 +77,24 @@ class Mirror:
             self._queries = [RouteQuery(one, folder.of_route(one.name), _stop_file(scratch, one), settings) for one in routes]
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
-            plans = portal().run(self._prepare(config, routes, refs), PREPARE_PATIENCE_S)
+            portal().run(self._prepare(routes, refs), PREPARE_PATIENCE_S)
             session = make_session(settings.master, settings.conf, quiet=settings.quiet)
             stack.callback(session.stop)
             self._on_started()
             self._start(session, _copied(settings.file, scratch))
-            self._watch(plans, refs)
+            self._watch(refs)
         return self.routes
 
-    async def _prepare(self, config: Config, routes: list[Route], refs: Mapping[str, ClusterRef]) -> list[Plan]:
+    async def _prepare(self, routes: list[Route], refs: Mapping[str, ClusterRef]) -> None:
         """Refuse what the gateway would refuse, and make the topics that are missing."""
         used = {name: refs[name] for route in routes for name in route.clusters}
-        async with lent(used, portal()) as clusters:
+        async with lent(used) as clusters:
             plans = await prepare(routes, clusters)
             for plan in plans if not self._settings.follow else ():
                 topics = [one.selected.topic for one in plan.sources]
                 self._marks[plan.route.name] = await marks_of(clusters[plan.route.source.cluster], topics)
         for plan in plans:
             log.info("route %s: %d topics of %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
-        return plans
 
     def _start(self, session: "SparkSession", config: Path) -> None:
         session.dataSource.register(MqbridgeDataSource)
@@ -109,7 +106,7 @@ class Mirror:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", query.route.name)
             query.start(session, config, tasks)
 
-    def _watch(self, plans: Sequence[Plan], refs: Mapping[str, ClusterRef]) -> None:
+    def _watch(self, refs: Mapping[str, ClusterRef]) -> None:
         counting: Future[None] | None = None
         counted_at = float("-inf")
         with ThreadPoolExecutor(1, thread_name_prefix="mqbridge-backlog") as counter:

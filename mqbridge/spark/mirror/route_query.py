@@ -19,7 +19,7 @@ from mqbridge.spark.sink.progress import read_totals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,7 @@ def source_options(route: Route, settings: MirrorSettings, config: Path, stop: P
         "config": str(config),
         "route": route.name,
         "stopFile": str(stop),
+        "makeTargets": "true",
         "maxBytesPerTrigger": str(settings.batch_bytes),
         "failOnDataLoss": "true" if route.delivery.on_gap == "stop" else "false",
     }

@@ -4,19 +4,27 @@ At the start the mirror does it for all topics there are. The source's process d
 before it lets the first range of them out: tasks never make topics.
 """
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route
 from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.plan import Plan, Planner, refuse
+from mqbridge.spark.cluster_ref import ClusterRef
+from mqbridge.spark.portal import portal
 
 log = logging.getLogger(__name__)
+
+RETRY_S = 10.0
+"""Before targets are planned again that could not be made; what is new meanwhile is tried at once."""
+
+Key = tuple[str, str]
+"""A source topic, and the name of a partition of it."""
 
 
 async def prepare(routes: list[Route], clusters: Mapping[str, Cluster]) -> list[Plan]:
@@ -45,40 +53,39 @@ def _ignore(_: int) -> None:
 
 
 class TargetKeeper:
-    """Sees to the targets of topics and partitions that are new, for the source of one route."""
+    """Sees to the targets of topics and partitions that are new, for the source of one route. On the portal's loop."""
 
-    def __init__(self, route: Route, clusters: Mapping[str, Cluster]) -> None:
-        self._route, self._clusters = route, clusters
-        self._ready: dict[str, int] = {}
-        """Partitions of the source topics whose targets are as they must be."""
-        self._lock = asyncio.Lock()
+    def __init__(self, route: Route, refs: Mapping[str, ClusterRef]) -> None:
+        self._route = route
+        self._refs = {name: refs[name] for name in route.clusters}
+        self._ready: set[Key] = set()
+        self._tried: tuple[float, AbstractSet[Key]] = (float("-inf"), frozenset())
+        """When it was tried last, and for what."""
 
-    async def admit(self, topics: Mapping[str, int]) -> dict[str, int]:
-        """How many partitions of each source topic may be read, of those that there are.
+    async def waiting(self, new: AbstractSet[Key]) -> frozenset[Key]:
+        """Those of these new partitions whose targets could not be made; the log says why."""
+        now = time.monotonic()
+        tried_at, tried = self._tried
+        if not new <= self._ready and (now - tried_at >= RETRY_S or not new <= tried):
+            self._tried = (now, new)
+            await self._prepare(new)
+        return frozenset(new - self._ready)
 
-        What is new waits until its targets are made; when they cannot be, it goes on waiting and the log says why.
-        """
-        async with self._lock:
-            if any(count > self._ready.get(topic, 0) for topic, count in topics.items()):
-                await self._prepare(topics)
-            return {topic: min(count, self._ready[topic]) for topic, count in topics.items() if topic in self._ready}
-
-    async def _prepare(self, topics: Mapping[str, int]) -> None:
+    async def _prepare(self, new: AbstractSet[Key]) -> None:
         try:
-            plan = await Planner(self._clusters).plan(self._route)
-            refuse([plan])
-            await _carry_out(self._route, self._clusters, plan)
+            async with lent(self._refs) as clusters:
+                plan = await Planner(clusters).plan(self._route)
+                refuse([plan])
+                await _carry_out(self._route, clusters, plan)
         except MqbridgeError as error:
             log.warning("route %s: new topics or partitions wait: %s", self._route.name, error)
             return
-        found = {one.selected.topic: len(one.topic.partitions) for one in plan.sources}
-        for topic, count in topics.items():
-            if topic in found:
-                self._ready[topic] = max(self._ready.get(topic, 0), min(count, found[topic]))
+        planned = {(one.selected.topic, name) for one in plan.sources for name in one.topic.partitions}
+        self._ready |= planned.intersection(new)
 
 
 @contextlib.asynccontextmanager
-async def lent(refs: Mapping[str, Any], portal: Any) -> Any:
-    """Every cluster of the references, connected, from the portal of this process."""
+async def lent(refs: Mapping[str, ClusterRef]) -> AsyncIterator[dict[str, Cluster]]:
+    """These clusters, connected, as the portal of this process has them. Raises ClusterError."""
     async with contextlib.AsyncExitStack() as stack:
-        yield {name: await stack.enter_async_context(portal.cluster(ref)) for name, ref in refs.items()}
+        yield {name: await stack.enter_async_context(portal().cluster(ref)) for name, ref in refs.items()}

@@ -1,7 +1,7 @@
 """How much of what is there a batch may have.
 
-Every partition that lags gets one unit, so that none starves; what is left of the limits is shared in proportion to lag. Units are
-what a system counts by (`Cluster.measure`); how many messages and bytes they have is estimated from samples.
+Every partition that lags gets one unit, so that none starves; what is left of the limits is shared in proportion to lag. Units
+are what a system counts by (`Cluster.measure`); how many messages and bytes they have is estimated from samples.
 """
 
 from collections.abc import Mapping

@@ -38,7 +38,7 @@ class ClusterView:
     async def topics(self) -> tuple[str, ...]:
         """The names that are read, those of a pattern as the cluster has them now. Raises ConfigError, ClusterError."""
         choice = self._settings.topics
-        return choice.names if choice.pattern is None else await self._ask(lambda one: _matching(one, choice), "listing topics")
+        return await self._ask(lambda one: _matching(one, choice), "listing topics") if choice.is_open else choice.names
 
     async def bounds(self, topics: Iterable[str]) -> dict[Key, Bounds]:
         """Of all partitions of these topics; a topic that is not there is left out. Raises ClusterError."""
@@ -134,7 +134,7 @@ async def _matching(cluster: Cluster, choice: TopicChoice) -> tuple[str, ...]:
             f"option subscribePattern: cluster {cluster.name!r} cannot list its topics",
             hint="Give it its admin_url, or use subscribe",
         )
-    return tuple(sorted(filter(choice.has, await cluster.topics())))
+    return tuple(sorted({*choice.names, *filter(choice.has, await cluster.topics())}))
 
 
 async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds] | None:

@@ -37,13 +37,8 @@ def load_offsets(written: Any) -> dict[Key, Position]:
             hint="Use the mqbridge that wrote it or a later one, or begin with a new checkpointLocation",
         )
     try:
-        if version != VERSION:
-            raise ValueError(written)
-        return {
-            (topic, name): parse_position(text)
-            for topic, positions in written["topics"].items()
-            for name, text in positions.items()
-        }
+        topics: Any = written["topics"] if version == VERSION else None
+        return {(topic, name): parse_position(text) for topic, positions in topics.items() for name, text in positions.items()}
     except (ValueError, KeyError, AttributeError) as error:
         raise ConfigError(
             f"the checkpoint's offsets are none of this source: {str(written)[:200]}",

@@ -5,25 +5,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mqbridge.adapter.inbound import Start
+from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.errors import ConfigError
+from mqbridge.spark.chosen import ChosenRoute
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.option_values import AtTime, Edge
 from mqbridge.spark.options import OptionValues, Where
 from mqbridge.spark.pump.ranges import RANGES
 
-CHOICES = ("subscribe", "subscribePattern", "assign")
+CHOICES = ("subscribe", "subscribePattern", "assign", "route")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Which topics to read: some by name, those that match, or some of their partitions. One of the three is set."""
+    """Which topics to read: some by name, those that match, or some of their partitions. One of the first three is set.
+
+    `wanted` is as in routes: names, and patterns that begin with `~`; those without patterns are in `names` too.
+    """
 
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
     assigned: Mapping[str, tuple[str, ...]] | None = None
+    wanted: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether topics that come later may be among them."""
+        return self.pattern is not None or any(map(is_pattern, self.wanted))
 
     def has(self, topic: str) -> bool:
         """Whether the topic is read, if it is there."""
+        if self.wanted:
+            return topic in self.wanted or any(
+                compile_name_pattern(one).fullmatch(topic) for one in self.wanted if is_pattern(one)
+            )
         return topic in self.names if self.pattern is None else self.pattern.fullmatch(topic) is not None
 
 
@@ -47,6 +62,10 @@ class SourceSettings:
     retry_s: float
     binary_properties: bool
     is_ranges: bool
+    range_tasks: int | None = None
+    stop_file: str | None = None
+    makes_targets_of: ChosenRoute | None = None
+    """The route whose targets are made for what comes later."""
 
     @property
     def may_cut(self) -> bool:
@@ -54,7 +73,7 @@ class SourceSettings:
         return self.min_partitions is not None or self.max_task_rows is not None
 
 
-def source_settings(values: OptionValues, cluster: ClusterRef, where: Where) -> SourceSettings:
+def source_settings(values: OptionValues, cluster: ClusterRef, where: Where, route: ChosenRoute | None = None) -> SourceSettings:
     """Raises ConfigError where options do not go together."""
     starting = _edge(values, "starting", Start.LATEST if where is Where.STREAM else Start.EARLIEST)
     ending = _edge(values, "ending", Start.LATEST)
@@ -66,7 +85,7 @@ def source_settings(values: OptionValues, cluster: ClusterRef, where: Where) -> 
         raise ConfigError("option endingOffsets: nothing is before the earliest", hint="Say latest, or positions")
     return SourceSettings(
         cluster=cluster,
-        topics=_topics(values),
+        topics=_topics(values, route),
         starting=starting,
         ending=ending,
         max_rows=values["maxOffsetsPerTrigger"],
@@ -81,14 +100,20 @@ def source_settings(values: OptionValues, cluster: ClusterRef, where: Where) -> 
         retry_s=values["retryTimeout"],
         binary_properties=values["propertiesFormat"] == "binary",
         is_ranges=values["mode"] == RANGES,
+        range_tasks=values["rangeTasks"],
+        stop_file=values["stopFile"],
+        makes_targets_of=route if values["makeTargets"] else None,
     )
 
 
-def _topics(values: OptionValues) -> TopicChoice:
+def _topics(values: OptionValues, route: ChosenRoute | None) -> TopicChoice:
     given = [name for name in CHOICES if values[name] is not None]
     if len(given) != 1:
         problem = "no topics are named" if not given else f"topics are named by {' and '.join(given)}"
         raise ConfigError(problem, hint=f"Give one of {', '.join(CHOICES)}")
+    if route is not None:
+        wanted = route.route.source.wanted
+        return TopicChoice(tuple(one for one in wanted if not is_pattern(one)), wanted=wanted)
     assigned = values["assign"]
     return TopicChoice(values["subscribe"] or tuple(assigned or ()), values["subscribePattern"], assigned)
 

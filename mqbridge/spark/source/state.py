@@ -30,6 +30,8 @@ class SourceState:
         self.chosen: Collection[Key] | None = None
         """The partitions that are read; None is all."""
         self.held: Mapping[Key, Bounds] = {}
+        self.waiting: Collection[Key] = ()
+        """Partitions that are not to be begun yet."""
         self.looks = 0
         """How often the bounds were asked for."""
         self.target: Offsets | None = None
@@ -81,6 +83,10 @@ class SourceState:
         """The partitions that are there and read."""
         return {key: bounds for key, bounds in self.held.items() if self._is_read(key)}
 
+    def may_begin(self) -> dict[Key, Bounds]:
+        """Those of them that wait for nothing."""
+        return {key: bounds for key, bounds in self.read_now().items() if key not in self.waiting}
+
     def losses(self, start: Offsets) -> list[Loss]:
         """What was lost, or seems so, of what is still to be read."""
         return losses_of({key: position for key, position in start.items() if self._is_read(key)}, self.held)
@@ -96,7 +102,7 @@ class SourceState:
     def end(self, start: Offsets, taken: Offsets) -> dict[Key, Position]:
         """Where a batch ends that takes this of its backlog. What was made anew goes back to its first position."""
         anew = {loss.key: loss.held.first for loss in self.losses(start) if loss.kind is Kind.ANEW and loss.held is not None}
-        added = {key: bounds.first for key, bounds in self.read_now().items() if key not in start and self._is_targeted(key)}
+        added = {key: bounds.first for key, bounds in self.may_begin().items() if key not in start and self._is_targeted(key)}
         return {**start, **taken, **anew, **added}
 
     def latest(self) -> dict[Key, Position]:

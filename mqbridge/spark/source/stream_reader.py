@@ -4,10 +4,8 @@ Offsets are found in one process that lives as long as the query; an exception t
 waited for. Tasks read on executors. A group is never made: the checkpoint alone says what was read.
 """
 
-import logging
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,23 +18,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from mqbridge.adapter.inbound import Start
-from mqbridge.adapter.stretches import position_behind
-from mqbridge.errors import GapError
-from mqbridge.message import Position
-from mqbridge.spark.option_values import Edge, Exact
+from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.portal import portal
-from mqbridge.spark.source.admission import admit
-from mqbridge.spark.source.cluster_view import ClusterView
-from mqbridge.spark.source.densities import Densities
-from mqbridge.spark.source.losses import WHAT_TO_DO, Kind, Loss
-from mqbridge.spark.source.offsets import Key, Offsets, dump_offsets, load_offsets
-from mqbridge.spark.source.read import read_task
+from mqbridge.spark.pump.ranges import build_ranges, divide
+from mqbridge.spark.source.offsets import dump_offsets, load_offsets
+from mqbridge.spark.source.planner import StreamPlanner
+from mqbridge.spark.source.read import range_row, read_task
 from mqbridge.spark.source.settings import SourceSettings
-from mqbridge.spark.source.state import SourceState
-from mqbridge.spark.source.tasks import RangeTask, tasks_of
-
-log = logging.getLogger(__name__)
+from mqbridge.spark.source.tasks import RangesTask, RangeTask, tasks_of
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,6 +51,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` where there is nothing. Raises ClusterError, ConfigError, GapError."""
+        if self._settings.stop_file is not None and StopFile(Path(self._settings.stop_file)).obey():
+            return start
         return dump_offsets(portal().run(self._planner.end(load_offsets(start), limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -72,121 +63,23 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch: whatever the cluster holds now, the same two offsets are the same messages."""
         begins, ends = load_offsets(start), load_offsets(end)
         ranges = {key: (begins[key], position) for key, position in ends.items() if key in begins and begins[key] < position}
-        return list(portal().run(tasks_of(self._planner.view, self._settings, ranges)))
+        tasks = portal().run(tasks_of(self._planner.view, self._settings, ranges))
+        if self._settings.range_tasks is None or not self._settings.is_ranges:
+            return list(tasks)
+        rows = [range_row(self._settings, task) for task in tasks]
+        return [RangesTask(tuple(share)) for share in divide(rows, self._settings.range_tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
+        if isinstance(partition, RangesTask):
+            return iter([build_ranges(partition.rows)])
         return read_task(self._settings, partition) if isinstance(partition, RangeTask) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark calls it one batch late, and never for the last one of a run."""
 
     @property
-    def _planner(self) -> "StreamPlanner":
+    def _planner(self) -> StreamPlanner:
         if self._made is None:
             self._made = StreamPlanner(self._settings)
         return self._made
-
-
-class StreamPlanner:
-    """Finds where batches end. Its coroutines run on the portal's loop, one at a time."""
-
-    def __init__(self, settings: SourceSettings) -> None:
-        self._settings = settings
-        self.view = ClusterView(settings)
-        self.state = SourceState(settings.topics.has, settings.metadata_s, settings.new_topics_s)
-        self.lost: Counter[Kind] = Counter()
-        """What was gone before it was read, where the options let it go."""
-        self._densities = Densities(self.view)
-        self._answer: tuple[object, Offsets] | None = None
-        """The last one, and what it was made of."""
-        self._harmless: set[tuple[Key, Position]] = set()
-        self._said: set[tuple[Key, Kind, Position]] = set()
-        self._served_at = time.monotonic()
-
-    async def freeze(self) -> None:
-        """See `prepareForTriggerAvailableNow`."""
-        await self._look({})
-        self.state.froze()
-
-    async def initial(self) -> Offsets:
-        """See `initialOffset`."""
-        if self.state.initial is None:
-            await self._look({})
-            edge = self._settings.starting
-            await self.view.described([topic for topic in self.state.topics if all(topic != one for one, _ in self.state.held)])
-            offsets = await self.view.positions(edge, self.state.read_now(), Start.EARLIEST)
-            self.state.began(offsets, holds=_is_latest(edge))
-        assert self.state.initial is not None  # noqa: S101 - it began
-        return self.state.initial
-
-    async def end(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """See `latestOffset`."""
-        await self._look(start)
-        if self.state.holds(start):
-            return start
-        is_due = time.monotonic() - self._served_at >= self._settings.max_delay_s
-        question = (start, self.state.looks, limit, is_due)
-        if self._answer is None or self._answer[0] != question:
-            await self._face_losses(start)
-            taken = await self._take(start, limit, is_due=is_due)
-            self._answer = (question, self.state.end(start, taken))
-        if self._answer[1] != start:
-            self._served_at = time.monotonic()
-        return self._answer[1]
-
-    async def _look(self, start: Offsets) -> None:
-        """Ask the cluster, unless it was asked a moment ago: Spark calls every 10 ms while there is nothing."""
-        now = time.monotonic()
-        if self.state.wants_topics(now):
-            self.state.topics_found(await self.view.topics(), now, await self.view.assigned())
-        if self.state.wants_bounds(now):
-            self.state.looked(await self.view.bounds(sorted(self.state.topics_to_ask(start))), now)
-
-    async def _face_losses(self, start: Offsets) -> None:
-        """Fail, or say once what is lost. Raises GapError."""
-        for loss in self.state.losses(start):
-            mark = (loss.key, loss.kind, loss.position)
-            if mark in self._said or await self._is_harmless(loss):
-                continue
-            if self._settings.fail_on_data_loss:
-                raise GapError(f"{loss}. {WHAT_TO_DO}")
-            self._said.add(mark)
-            self.lost[loss.kind] += 1
-            log.warning("going on with what there is: %s (%d such so far)", loss, self.lost[loss.kind])
-
-    async def _is_harmless(self, loss: Loss) -> bool:
-        """Whether nothing lay between the position and what is held first: the cluster is asked once for each."""
-        if loss.kind is not Kind.OVERTAKEN or loss.held is None:
-            return False
-        mark = (loss.key, loss.position)
-        if mark not in self._harmless and not await self.view.has_gap(loss.key, loss.position, loss.held.first):
-            self._harmless.add(mark)
-        return mark in self._harmless
-
-    async def _take(self, start: Offsets, limit: ReadLimit, *, is_due: bool) -> dict[Key, Position]:
-        """What of the backlog the next batch takes, by where it ends."""
-        backlog = self.state.backlog(start)
-        rows, size = self._limits(limit)
-        least = None if is_due or self.state.target is not None else self._settings.min_rows
-        if not backlog or (rows is None and size is None and least is None):
-            return {key: end for key, (_, end) in backlog.items()}
-        stretches = await self.view.measure(backlog)
-        lags = await self._densities.lags(backlog, stretches)
-        if least is not None and sum(lag.rows for lag in lags.values()) < least:
-            return {}
-        units = admit(lags, rows, size)
-        return {key: position_behind(stretches[key], units.get(key, 0), end) for key, (_, end) in backlog.items()}
-
-    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        if isinstance(limit, ReadAllAvailable):
-            return None, None
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.max_rows
-        return rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._settings.max_bytes
-
-
-def _is_latest(edge: Edge) -> bool:
-    """Whether where it is depends on when one asks."""
-    if isinstance(edge, Exact):
-        return any(one is Start.LATEST for positions in edge.topics.values() for one in positions.values())
-    return edge is Start.LATEST

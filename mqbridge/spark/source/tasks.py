@@ -9,6 +9,7 @@ from pyspark.sql.datasource import InputPartition
 from mqbridge.adapter.stretches import cut_evenly, units_of
 from mqbridge.adapter.topics import Stretch
 from mqbridge.message import Position
+from mqbridge.spark.pump.ranges import RangeRow
 from mqbridge.spark.source.admission import Lag
 from mqbridge.spark.source.cluster_view import ClusterView
 from mqbridge.spark.source.densities import Densities
@@ -32,6 +33,13 @@ class RangeTask(InputPartition):
     index: int = 0
     rows: int = 0
     size: int = 0
+
+
+@dataclass(frozen=True)
+class RangesTask(InputPartition):
+    """The ranges that one task of a pump moves."""
+
+    rows: tuple[RangeRow, ...]
 
 
 async def tasks_of(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:

@@ -18,7 +18,7 @@ class Counts:
     filtered: int = 0
     looped: int = 0
     by_target: dict[str, int] = field(default_factory=dict)
-    """Stored or found stored, by `cluster/topic`."""
+    """Messages that went there or were there before, by `cluster/topic`; those that it refused count too."""
 
     def add(self, other: "Counts") -> None:
         """Add those of another transfer."""

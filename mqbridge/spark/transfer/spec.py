@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from mqbridge.config.options.delivery import Delivery
 from mqbridge.config.options.filter import FilterRules
@@ -11,20 +12,21 @@ from mqbridge.message import Position
 from mqbridge.spark.cluster_ref import ClusterRef
 
 WRITE_TIMEOUT_S = 120.0
-IN_FLIGHT_BYTES = 32 << 20
 
 TopicKey = tuple[str, str]
 """Cluster and topic."""
 Ends = Mapping[TopicKey, Mapping[int, Position]]
 """Positions in target partitions, by topic and partition index."""
+Placing = Literal["rule", "auto", "column"]
+"""How rows are placed: by the target's own rule, or by their column `partition` (see `placing`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetsSpec:
     """The targets of a route, or of the sink's options. Picklable.
 
-    `clusters` has every cluster that `targets` and `delivery.dead_letter` name; `source_topics` are the names and `~PATTERN`s that
-    give words to the templates of target topics.
+    `clusters` has every cluster that `targets` and `delivery.dead_letter` name. `source_topics` are the names and patterns that
+    give their words to the templates of target topics. Topics are not made here: that is done before tasks begin.
     """
 
     name: str
@@ -34,12 +36,13 @@ class TargetsSpec:
     msg_types: frozenset[str] = frozenset()
     filter: FilterRules = field(default_factory=FilterRules)
     delivery: Delivery = field(default_factory=Delivery)
+    placing: Placing = "rule"
     deduplicate: bool = True
-    """Store each message once, whatever fails or is repeated; rows need a source and a position, which ascends."""
+    """Store each message once, whatever fails or is repeated; for messages with a source, in the order of their positions."""
     write_timeout_s: float = WRITE_TIMEOUT_S
     """How long failures that may pass are tried again while nothing is stored."""
     max_dead_letters: int | None = None
-    """More refused messages than these end a task."""
+    """More refused messages than these end a transfer."""
 
     @classmethod
     def of_route(cls, route: Route, clusters: Mapping[str, ClusterRef]) -> "TargetsSpec":
@@ -54,6 +57,13 @@ class TargetsSpec:
             route.delivery,
         )
 
+    @property
+    def used_clusters(self) -> list[str]:
+        """The names of those that are written to."""
+        letters = self.delivery.dead_letter
+        names = dict.fromkeys(target.cluster for target in self.targets)
+        return list(names if letters is None else {**names, letters.cluster: None})
+
     def into(self, topic: str) -> "TargetsSpec":
         """The same with this exact target topic."""
         return replace(self, targets=tuple(target.model_copy(update={"topic": topic}) for target in self.targets))
@@ -61,6 +71,6 @@ class TargetsSpec:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Some of what comes may be stored already; nothing of it before `since` (where a topic or partition is left out: anywhere)."""
+    """Some of what comes may be stored already, but nothing of it before `since` (what is left out there: anywhere)."""
 
     since: Ends = field(default_factory=dict)
