@@ -62,11 +62,11 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_windows_give_what_a_plain_computation_gives(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_windows_give_what_a_plain_computation_gives(narrow: SparkSession, tmp_path: Path, kind: str) -> None:
     window, size, slide = WINDOWS[kind]
     batches = batches_of_rows()
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
-    frame = feed.stream(spark).transform(window_aggregate, "word", window, *aggregates())
+    frame = feed.stream(narrow).transform(window_aggregate, "word", window, *aggregates())
     for part in (batches[:2], batches[2:]):
         for batch in part:
             feed.add(*batch)
@@ -79,14 +79,14 @@ def test_windows_give_what_a_plain_computation_gives(spark: SparkSession, tmp_pa
     assert not any(1000 in [row[1] for row in rows] for rows in windowed(batches, size, slide).values()), "late rows are dropped"
 
 
-def test_sessions_that_a_late_row_bridges_become_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_sessions_that_a_late_row_bridges_become_one(narrow: SparkSession, tmp_path: Path) -> None:
     batches: list[list[Row]] = [
         [("a", 1, 0.0), ("b", 2, 1.0), ("a", 3, 6.5)],
         [("a", 4, 4.0), ("b", 5, 9.0), ("b", 6, 5.5)],
         [("c", 7, 60.0)],
     ]
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
-    frame = feed.stream(spark).transform(window_aggregate, "word", Window.session(FIVE), *aggregates(), lateness="2 seconds")
+    frame = feed.stream(narrow).transform(window_aggregate, "word", Window.session(FIVE), *aggregates(), lateness="2 seconds")
     for batch in batches:
         feed.add(*batch)
         if batch is batches[0]:
@@ -114,10 +114,10 @@ class Median:
         return Median()
 
 
-def test_accumulator_of_a_window_sees_its_values_by_time_and_the_windows_borders(spark: SparkSession, tmp_path: Path) -> None:
+def test_accumulator_of_a_window_sees_its_values_by_time_and_the_windows_borders(narrow: SparkSession, tmp_path: Path) -> None:
     batches = batches_of_rows()
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
-    stream = feed.stream(spark)
+    stream = feed.stream(narrow)
     frame = stream.transform(accumulate_window, "word", Window.tumbling(FIVE), Median(), value="number", kind="string")
     for batch in batches:
         feed.add(*batch)
@@ -130,11 +130,11 @@ def test_accumulator_of_a_window_sees_its_values_by_time_and_the_windows_borders
     assert found == expected
 
 
-def test_accumulator_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_accumulator_goes_on_after_a_restart(narrow: SparkSession, tmp_path: Path) -> None:
     batches = batches_of_rows()
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
     fold = Fold(lambda key, value, so_far: f"{(so_far or key)[:40]},{value}")
-    frame = feed.stream(spark).transform(accumulate, "word", fold, value="number", kind="string", order="event_time")
+    frame = feed.stream(narrow).transform(accumulate, "word", fold, value="number", kind="string", order="event_time")
     state: dict[str, str] = {}
     expected = []
     for index, batch in enumerate(batches):
@@ -163,14 +163,14 @@ def latest(batches: list[tuple[list[Row], list[Row]]], how: str) -> list[tuple[s
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-def test_latest_join_is_by_key_and_survives_a_restart(spark: SparkSession, tmp_path: Path, how: str) -> None:
+def test_latest_join_is_by_key_and_survives_a_restart(narrow: SparkSession, tmp_path: Path, how: str) -> None:
     random.seed(3)
     batches = [
         tuple([[(random.choice("abcd"), random.randrange(1000), base + random.random()) for _ in range(12)] for _ in range(2)])
         for base in (0, 1, 2)
     ]
     left, right, results = Feed(tmp_path / "left"), Feed(tmp_path / "right"), Results(tmp_path)
-    frame = latest_join(left.stream(spark), right.stream(spark), "word", how, order="event_time")
+    frame = latest_join(left.stream(narrow), right.stream(narrow), "word", how, order="event_time")
     for index, (lefts, rights) in enumerate(batches):
         left.add(*lefts)
         right.add(*rights)
@@ -185,14 +185,14 @@ def last(rows: list[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize(("how", "keep"), [("inner", "last"), ("left", "last"), ("left", "all")])
-def test_window_join_pairs_what_is_in_the_same_window(spark: SparkSession, tmp_path: Path, how: str, keep: str) -> None:
+def test_window_join_pairs_what_is_in_the_same_window(narrow: SparkSession, tmp_path: Path, how: str, keep: str) -> None:
     lefts, rights = (
         batches_of_rows(),
         [[(key, value + 1, time + 0.5) for key, value, time in batch] for batch in batches_of_rows()],
     )
     rights[0] = [row for row in rights[0] if row[0] != "b"]
     left, right, results = Feed(tmp_path / "left"), Feed(tmp_path / "right"), Results(tmp_path)
-    frame = window_join(left.stream(spark), right.stream(spark), "word", Window.tumbling(FIVE), how, keep=keep)
+    frame = window_join(left.stream(narrow), right.stream(narrow), "word", Window.tumbling(FIVE), how, keep=keep)
     for index, (one, other) in enumerate(zip(lefts, rights, strict=True)):
         left.add(*one)
         right.add(*other)
@@ -219,10 +219,10 @@ def test_window_join_pairs_what_is_in_the_same_window(spark: SparkSession, tmp_p
         assert any(row[4] is None for row in found)
 
 
-def test_heartbeats_close_windows_and_count_nowhere(spark: SparkSession, tmp_path: Path) -> None:
+def test_heartbeats_close_windows_and_count_nowhere(narrow: SparkSession, tmp_path: Path) -> None:
     feed, results = Feed(tmp_path / "in"), Results(tmp_path)
     heartbeats = Heartbeats(str(tmp_path / "heartbeats"))
-    marked = heartbeats.with_watermark(feed.stream(spark), Time.seconds(2), key="word")
+    marked = heartbeats.with_watermark(feed.stream(narrow), Time.seconds(2), key="word")
     frame = marked.transform(window_aggregate, "word", Window.tumbling(FIVE), *aggregates(), lateness=None)
     feed.add(("a", 1, 1.0), ("a", 2, 6.0))
     results.run(frame)

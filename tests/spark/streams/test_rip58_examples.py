@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[3] / "examples" / "spark" / "streams"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "running")
-TOGETHER = 3
+TOGETHER = 5
 """Jobs that run at a time."""
 
 
@@ -108,12 +108,12 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def jobs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileJob]:
+def jobs(narrow: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileJob]:
     """All examples, run to their ends, a few at a time."""
     made = {}
     for name in NAMES:
         module = load(name)
-        made[name] = FileJob(spark, tmp_path_factory.mktemp(name), module.build(), module.PROPERTIES)
+        made[name] = FileJob(narrow, tmp_path_factory.mktemp(name), module.build(), module.PROPERTIES)
         for topic, messages in TOPICS.items():
             made[name].send(topic, *messages)
     for index in range(0, len(NAMES), TOGETHER):
