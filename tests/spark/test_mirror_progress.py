@@ -108,7 +108,10 @@ Traceback (most recent call last):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (STACK.format("mqbridge.errors.DeliveryError: b/t refuses it. Configure `dead_letter`"), "b/t refuses it. Configure `dead_letter`"),
+        (
+            STACK.format("mqbridge.errors.DeliveryError: b/t refuses it. Configure `dead_letter`"),
+            "b/t refuses it. Configure `dead_letter`",
+        ),
         (STACK.format("ValueError: no good"), "ValueError: no good"),
         ("[STREAM_FAILED] Query [id = 1] terminated with exception: nobody knows\nat x", "nobody knows"),
         ("", "no reason is known"),

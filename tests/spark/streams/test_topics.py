@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from mqbridge.spark.streams import StreamBuilder, StreamConfig, StreamJob, Time, TimeType, Topology, WindowBuilder
 from tests.kit.spark import QUERY_DEADLINE_S
@@ -15,6 +18,7 @@ from tests.spark.test_source import Log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+FOLDER = Path(__file__).parents[3] / "examples" / "spark" / "streams"
 MINUTE = WindowBuilder.tumblingWindow(Time.minutes(1))
 TARGETS = ("counts", "windows", "latest", "joined")
 
@@ -76,3 +80,16 @@ def test_jobs_run_from_topic_to_topic(spark: SparkSession, tmp_path: Path) -> No
     assert sorted(found["windows"]) == [["be", 3], ["not", 1], ["or", 1], ["to", 2]]
     assert sorted(found["latest"]) == [["ann", [3, 7]], ["ann", [5, 7]], ["bob", [4, 8]]]
     assert sorted(found["joined"], key=str) == [["ann", [3, 7]], ["bob", [4, None]]]
+
+
+def test_an_example_runs_as_its_page_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = Log(tmp_path, spark)
+    log.create("sourceTopic", 1)
+    log.send("sourceTopic", 0, "to be", "be")
+    example = FOLDER / "word_count_from_first_offset.py"
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr("sys.argv", [example.name, f"log://{log.path}", str(tmp_path / "job"), "availableNow"])
+    runpy.run_path(str(example), run_name="__main__")
+    assert sorted(capsys.readouterr().out.splitlines()) == ["(key: be, data: 2)", "(key: to, data: 1)"]

@@ -1,6 +1,6 @@
 """Runs a topology: one streaming query per end, each with a checkpoint of its own."""
 
-import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,8 +15,7 @@ from mqbridge.spark.streams.heartbeat import IdleWatch, heartbeats_of
 from mqbridge.spark.streams.state import use_rocksdb
 from mqbridge.spark.streams.windows import Time
 
-LOG = logging.getLogger(__name__)
-
+POLL_S = 1  # Spark takes whole seconds
 CLUSTER_OPTIONS = ("config", "cluster", "url")
 STARTS = {"CONSUME_FROM_FIRST_OFFSET": "earliest", "CONSUME_FROM_LAST_OFFSET": "latest"}
 
@@ -88,12 +87,17 @@ class StreamJob:
         self.queries: list[StreamingQuery] = []
 
     def start(self) -> None:
-        """Start the queries; where there is a checkpoint they go on from it."""
+        """Start the queries; where there is a checkpoint they go on from it. If one cannot start, none runs."""
+        self.queries.clear()
         spark = self._spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         use_rocksdb(spark)
         spark.dataSource.register(MqbridgeDataSource)
-        for index, output in enumerate(self._topology.outputs):
-            self._start(spark, f"{index}-{output.kind}", output)
+        try:
+            for index, output in enumerate(self._topology.outputs):
+                self._start(spark, f"{index}-{output.kind}", output)
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Stop the queries. What a batch in progress has done is done again at the next start."""
@@ -108,9 +112,18 @@ class StreamJob:
         return bool(self.queries) and all(query.isActive for query in self.queries)
 
     def awaitTermination(self, timeout: float | None = None) -> None:
-        """Wait until the queries have ended, each for at most `timeout` seconds. Raises what ended one."""
+        """Wait until all queries have ended, for at most `timeout` seconds. Raises what ended one, whatever the others do."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while running := self._running():
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            running[0].awaitTermination(POLL_S)
+
+    def _running(self) -> list[StreamingQuery]:
         for query in self.queries:
-            query.awaitTermination(timeout)  # type: ignore[arg-type]  # None is for ever
+            if not query.isActive:
+                query.awaitTermination()
+        return [query for query in self.queries if query.isActive]
 
     def _start(self, spark: SparkSession, name: str, output: Output) -> None:
         checkpoint = f"{str(self._settings[StreamConfig.CHECKPOINT_LOCATION]).rstrip('/')}/{name}"
