@@ -29,12 +29,8 @@ class Pair(NamedTuple):
     value: Any
 
 
-class Element(NamedTuple):
-    """What steps take and give; `micros` is its time, in microseconds since 1970."""
-
-    key: Any
-    value: Any
-    micros: int
+Element = tuple[Any, Any, int]
+"""What steps take and give: key, value, and time in microseconds since 1970. A plain tuple: one is made per record and step."""
 
 
 class Codec(Protocol):
@@ -105,7 +101,7 @@ class PayloadReader(Reader):
         if payload is None:
             return None
         value = self.deserialize(payload)
-        return Element(value.key, value.value, micros) if isinstance(value, Pair) else Element(None, value, micros)
+        return (value.key, value.value, micros) if isinstance(value, Pair) else (None, value, micros)
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ class ValueReader(Reader):
 
     def read(self, row: tuple[Any, ...]) -> Element:  # noqa: D102
         key, value, micros = row
-        return Element(orjson.loads(key), None if value is None else self.codec.loads(value), micros)
+        return orjson.loads(key), None if value is None else self.codec.loads(value), micros
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ class JoinReader(Reader):
     def read(self, row: tuple[Any, ...]) -> Element:  # noqa: D102
         key, left, right, micros = row
         values = [None if value is None else self.codec.loads(value) for value in (left, right)]
-        return Element(orjson.loads(key), self.action(*values), micros)
+        return orjson.loads(key), self.action(*values), micros
 
 
 class Writer(ABC):
@@ -142,7 +138,7 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, element: Element) -> tuple[Any, ...]:
-        """The row, without its time."""
+        """The row."""
 
 
 @dataclass(frozen=True)
@@ -158,15 +154,16 @@ class KeyedWriter(Writer):
     fields: ClassVar = {"key": StringType(), "value": BinaryType(), "whole": LongType(), "real": DoubleType()}
 
     def write(self, element: Element) -> tuple[Any, ...]:  # noqa: D102
-        value = self.codec.dumps(element.value) if self.keep_value else None
-        number = None if self.select is None else self.select(element.value)
+        key, value, micros = element
+        data = self.codec.dumps(value) if self.keep_value else None
+        number = None if self.select is None else self.select(value)
         if number is None:
-            return key_text(element.key), value, None, None
+            return key_text(key), data, None, None, micros
         if isinstance(number, int):
             if not -(1 << 63) <= number < 1 << 63:
                 raise OverflowError(f"{number} is no 64 bit integer")
-            return key_text(element.key), value, int(number), None
-        return key_text(element.key), value, None, float(number)
+            return key_text(key), data, int(number), None, micros
+        return key_text(key), data, None, float(number), micros
 
 
 @dataclass(frozen=True)
@@ -177,9 +174,9 @@ class PayloadWriter(Writer):
     fields: ClassVar = {"payload": BinaryType(), "key": BinaryType()}
 
     def write(self, element: Element) -> tuple[Any, ...]:  # noqa: D102
-        key = element.key
+        key, value, micros = element
         encoded = None if key is None else (key if isinstance(key, str) else key_text(key)).encode()
-        return self.serialize(key, element.value), encoded
+        return self.serialize(key, value), encoded, micros
 
 
 class TextWriter(Writer):
@@ -188,7 +185,8 @@ class TextWriter(Writer):
     fields: ClassVar = {"text": StringType()}
 
     def write(self, element: Element) -> tuple[Any, ...]:  # noqa: D102
-        return (f"(key: {element.key}, data: {element.value})",)
+        key, value, micros = element
+        return f"(key: {key}, data: {value})", micros
 
 
 Step = Callable[[Element], Iterable[Element]]
@@ -227,7 +225,7 @@ class Pass:
         elements = [] if first is None else [first]
         for step in self.steps:
             elements = [out for element in elements for out in step(element)]
-        return [(*self.writer.write(element), element.micros) for element in elements]
+        return list(map(self.writer.write, elements))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ class Map:
 
     def __call__(self, element: Element) -> Iterable[Element]:
         """The element with another value."""
-        return (element._replace(value=self.function(element.value)),)
+        key, value, micros = element
+        return ((key, self.function(value), micros),)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class FlatMap:
 
     def __call__(self, element: Element) -> Iterable[Element]:
         """Elements with the same key and time."""
-        return [element._replace(value=value) for value in self.function(element.value)]
+        key, value, micros = element
+        return [(key, item, micros) for item in self.function(value)]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Filter:
 
     def __call__(self, element: Element) -> Iterable[Element]:
         """The element or nothing."""
-        return (element,) if self.function(element.value) else ()
+        return (element,) if self.function(element[1]) else ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Foreach:
 
     def __call__(self, element: Element) -> Iterable[Element]:
         """The element."""
-        self.function(element.value)
+        self.function(element[1])
         return (element,)
 
 
@@ -62,7 +64,8 @@ class SelectTimestamp:
 
     def __call__(self, element: Element) -> Iterable[Element]:
         """The element with that time."""
-        return (element._replace(micros=int(self.function(element.value) * 1000)),)
+        key, value, _ = element
+        return ((key, value, int(self.function(value) * 1000)),)
 
 
 @dataclass(frozen=True)
@@ -73,4 +76,5 @@ class KeyBy:
 
     def __call__(self, element: Element) -> Iterable[Element]:
         """The element with that key."""
-        return (element._replace(key=self.function(element.value)),)
+        _, value, micros = element
+        return ((self.function(value), value, micros),)
