@@ -1,32 +1,19 @@
-"""The Spark session of a mirror, and what has to be on this machine for one."""
+"""What has to be on this machine before Spark can be started."""
 
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mqbridge.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 JAVA = 17
 """The oldest that Spark 4 runs on."""
-LOCAL = "local[*]"
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """In the environment of a program that `spark-submit` has started: its JVM is there already, and knows its master."""
-
-DEFAULTS = {
-    "spark.app.name": "mqbridge mirror",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.scheduler.mode": "FAIR",  # routes share the cluster instead of waiting for each other
-    "spark.sql.session.timeZone": "UTC",
-}
 
 
 def check_prerequisites() -> None:
@@ -63,27 +50,3 @@ def check_java(java: Path) -> None:
 
 def _install() -> str:
     return f"Install Java {JAVA} (apt install openjdk-{JAVA}-jre-headless, or https://adoptium.net), or set JAVA_HOME to it"
-
-
-def make_session(master: str | None, conf: Mapping[str, str], *, quiet: bool = True) -> "SparkSession":
-    """A session; with `quiet` Spark's own log shows errors only. Raises ConfigError."""
-    check_prerequisites()
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - not before it is known to be there
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder
-    for name, value in (DEFAULTS | dict(conf)).items():
-        builder = builder.config(name, value)
-    if master is not None:
-        builder = builder.master(master)
-    elif SUBMITTED not in os.environ and "spark.master" not in conf:
-        builder = builder.master(LOCAL)
-    try:
-        session = builder.getOrCreate()
-    except PySparkException as error:
-        raise ConfigError(f"Spark cannot be started: {error}") from error
-    if quiet:
-        session.sparkContext.setLogLevel("ERROR")
-    return session
