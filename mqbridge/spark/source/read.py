@@ -8,11 +8,12 @@ from typing import Protocol
 import pyarrow as pa
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.errors import ClusterError, GapError
+from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Batch, Message, Partition, format_position
 from mqbridge.spark.arrow.rows import MAX_ROWS, RowBuilder
 from mqbridge.spark.portal import portal
 from mqbridge.spark.pump.ranges import RangeRow, build_ranges
+from mqbridge.spark.source.cluster_view import bounds_of
 from mqbridge.spark.source.losses import WHAT_TO_DO
 from mqbridge.spark.source.offsets import spoken
 from mqbridge.spark.source.patience import Patience
@@ -88,6 +89,8 @@ class RangeReading:
             except GapError as gap:
                 self._pass_by(gap)
             except ClusterError as error:
+                if error.failure is Failure.FATAL and await self._is_missing():
+                    error = ClusterError(str(error))
                 await patience.wait(error, f"reading {spoken(self._task.key)}")
 
     def _advance(self, batch: Batch) -> None:
@@ -111,6 +114,15 @@ class RangeReading:
             raise GapError(f"the partition ends before {format_position(self._task.end)} now")
         if held.first > self._at:
             raise GapError(f"the partition begins at {format_position(held.first)} now", held.first)
+
+    async def _is_missing(self) -> bool:
+        """Whether the partition is not there at the moment: a server that restarts takes its partitions along meanwhile."""
+        topic, name = self._task.key
+        try:
+            async with self._reach() as cluster:
+                return name not in (await bounds_of(cluster, topic) or {})
+        except ClusterError as error:
+            return error.failure is not Failure.FATAL
 
     def _pass_by(self, gap: GapError) -> None:
         """Go on behind a gap, if that is wanted."""
