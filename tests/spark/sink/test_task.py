@@ -189,7 +189,7 @@ def test_a_failure_is_told_to_who_brings_more_rows_and_nothing_stays_open() -> N
         settings = settings_of(topic="copy", inFlightBytes="64KiB")
         cluster = await cluster_of(settings, "copy")
         writer = TaskWriter(settings, "job", cluster.find, None)
-        with pytest.raises(DeliveryError, match="it is bad"):
+        with pytest.raises(DeliveryError, match="it is bad"):  # noqa: PT012 - whichever hears of it first
             for n in range(100_000):
                 await writer.take([(Stream(SOURCE, None), batch([message(n, BAD if n == 50 else None)]))])
         await writer.abort()
@@ -227,7 +227,7 @@ def test_what_a_task_holds_is_bounded_while_nothing_can_be_stored() -> None:
         cluster.broker.faults.hold_receipts = True
         writer = TaskWriter(settings, "job", cluster.find, None)
         taken = 0
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError):  # noqa: PT012 - somewhere in there
             async with asyncio.timeout(5):
                 for taken in range(1000):
                     one = Batch(SOURCE, [message(taken)], count=1, size=10, first=(taken,), next=(taken + 1,), held_bytes=2000)
