@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
-from pyarrow import fs
+from pyarrow import ArrowException, fs
 
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
@@ -39,10 +39,13 @@ class CheckpointFolder:
                 self.local.mkdir(parents=True, exist_ok=True)
                 self._files, self._root = fs.LocalFileSystem(), str(self.local)
             else:
-                self._files, self._root = fs.FileSystem.from_uri(self.place)
+                self._files, self._root = fs.FileSystem.from_uri(_for_pyarrow(self.place))
                 self._files.create_dir(self._root, recursive=True)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"the checkpoint folder {place} cannot be used: {error}") from error
+        except (OSError, ValueError, ArrowException) as error:
+            raise ConfigError(
+                f"the checkpoint folder {place} cannot be used: {error}",
+                hint="pyarrow has to reach it, as the driver's Spark has",
+            ) from error
         self._lock: int | None = None
 
     def of_route(self, name: str) -> str:
@@ -160,6 +163,12 @@ def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 def _targets(one: Mapping[str, Any]) -> str:
     return ", ".join(f"{to['cluster']}/{to['topic']} (partitions by {to['partitions']['by']})" for to in one["to"])
+
+
+def _for_pyarrow(place: str) -> str:
+    """Hadoop has names of its own for s3."""
+    scheme, mark, rest = place.partition("://")
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}{mark}{rest}"
 
 
 def _local(place: str) -> Path | None:

@@ -42,7 +42,6 @@ class RouteQuery:
 
     def start(self, session: "SparkSession", config: Path, tasks: int) -> None:
         """Begin, or go on from the checkpoint. `config` is what Spark's processes on this machine read."""
-        self._stop.clear()
         self.progress.begin(self._totals())
         name = MqbridgeDataSource.name()
         rows = session.readStream.format(name).options(
@@ -77,7 +76,9 @@ class RouteQuery:
             return
         self.ends = json.loads(end)["topics"]
         if report["numInputRows"]:
+            batches = report["batchId"] - self._batch if self._batch >= 0 else 1
             self._batch = report["batchId"]
+            self.progress.batches += batches
             self.progress.batch_done(time.monotonic(), self._totals(), report["batchDuration"] / 1000)
 
     def _totals(self) -> Totals:
