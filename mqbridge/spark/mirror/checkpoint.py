@@ -2,6 +2,7 @@
 
     DIR/mirror.json        which routes it belongs to: their sources, targets and partition rules
     DIR/mirror.json.lock   held by the mirror that runs, where the folder is on a disk of this machine
+    DIR/mirror.lease       written by it again and again, where it is not
     DIR/ROUTE/             Spark's checkpoint of the route's query
 
 Positions live in there and nowhere else. A route that was given another name, another source or another target would go on where
@@ -23,9 +24,10 @@ from pyarrow import ArrowException, fs
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
 from mqbridge.errors import ConfigError
+from mqbridge.spark.mirror.lease import Lease
 
 VERSION = 1
-FILE = "mirror.json"
+FILE, LEASE = "mirror.json", "mirror.lease"
 
 
 class CheckpointFolder:
@@ -47,6 +49,7 @@ class CheckpointFolder:
                 hint="pyarrow has to reach it, as the driver's Spark has",
             ) from error
         self._lock: int | None = None
+        self._lease: Lease | None = None
 
     def of_route(self, name: str) -> str:
         """Where the query of a route keeps its checkpoint."""
@@ -74,14 +77,18 @@ class CheckpointFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
 
     @property
     def _base(self) -> str:
         return self.place if self.local is None else str(self.local)
 
     def _take_lock(self) -> None:
-        """By the operating system, so that it ends with the process. Elsewhere Spark itself notices two queries, at a commit."""
-        if self.local is None or self._lock is not None:
+        """By the operating system, so that it ends with the process; elsewhere by a lease."""
+        if self.local is None:
+            self._lease = self._taken_lease()
             return
         lock = os.open(self.local / f"{FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -97,6 +104,14 @@ class CheckpointFolder:
         with contextlib.suppress(OSError):  # for people only
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def _taken_lease(self) -> Lease:
+        lease = Lease(self._files, f"{self._root}/{LEASE}", self.place)
+        try:
+            lease.take()
+        except OSError as error:
+            raise ConfigError(f"{self.place}/{LEASE} cannot be used: {error}") from error
+        return lease
 
     def _read(self) -> dict[str, Any]:
         try:

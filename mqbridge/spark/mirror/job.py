@@ -76,8 +76,8 @@ class Mirror:
         refs = {name: ClusterRef(name, one.system, one.settings) for name, one in config.clusters.items()}
         folder = CheckpointFolder(settings.checkpoint)
         with ExitStack() as stack:
-            folder.claim(config, routes)
             stack.callback(folder.release)
+            folder.claim(config, routes)
             scratch = self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
             self._queries = [RouteQuery(one, folder.of_route(one.name), _stop_file(scratch, one), settings) for one in routes]
             if settings.metrics is not None:
