@@ -323,6 +323,8 @@ OPTIONS: tuple[Option, ...] = (
     *MIRROR_OPTIONS,
     *SINK_OPTIONS,
 )
+_OF_SPARK = {"queryname"}
+"""Spark puts what it is told itself among the options of a sink."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -353,6 +355,8 @@ def parse_options(given: Mapping[str, str], where: Where) -> OptionValues:
     """Read the options that were given for this use. Raises ConfigError naming the first that is wrong, with what is right."""
     found: dict[str, Any] = {}
     for key, text in given.items():
+        if key.lower() in _OF_SPARK:
+            continue
         option = _BY_KEY.get(key.lower())
         if option is None:
             names = [option.name for option in OPTIONS if option.where & where]
