@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from mqbridge.spark.session import session
-from mqbridge.spark.topics import create_topic
 
 
 def backfill(spark: SparkSession, source: str, target: str, topic: str, begin: str | None, end: str | None) -> None:
@@ -23,13 +22,15 @@ def backfill(spark: SparkSession, source: str, target: str, topic: str, begin: s
     options = {"url": source, "subscribe": topic, "propertiesFormat": "binary"}
     options |= {name: time for name, time in (("startingTimestamp", begin), ("endingTimestamp", end)) if time is not None}
     rows = spark.read.format("mqbridge").options(**options).load()
-    rows.write.format("mqbridge").options(url=target, topic=topic).mode("append").save()
+    rows.write.format("mqbridge").options(url=target, topic=topic, createTopics=4, jobId=f"backfill of {topic}").mode(
+        "append"
+    ).save()
 
 
 def write_orders(spark: SparkSession, url: str, topic: str) -> None:
     """Something to copy."""
     orders = spark.range(1000).select(F.format_string("order %d", "id").alias("payload"), F.col("id").cast("string").alias("key"))
-    orders.write.format("mqbridge").options(url=url, topic=topic).mode("append").save()
+    orders.write.format("mqbridge").options(url=url, topic=topic, createTopics=4).mode("append").save()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -47,8 +48,6 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, target = given.source or f"log://{folder}/source.db", given.target or f"log://{folder}/target.db"
         if given.source is None:
-            create_topic(given.topic, 4, url=source)
-            create_topic(given.topic, 4, url=target)
             write_orders(spark, source, given.topic)
         backfill(spark, source, target, given.topic, given.begin, given.end)
         for name, url in (("source", source), ("target", target)):

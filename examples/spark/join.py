@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from mqbridge.spark.session import session
-from mqbridge.spark.topics import create_topic
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ORDERS = [(0, "A1", "book"), (1, "A2", "pen"), (2, "A3", "lamp")]
@@ -43,15 +42,15 @@ def join(spark: SparkSession, orders_url: str, payments_url: str, checkpoint: st
         F.col("payments_time").alias("event_time"),
         F.to_json(F.struct("item", "amount")).alias("payload"),
     )
-    writer = paid.writeStream.format("mqbridge").options(url=payments_url, topic="paid", checkpointLocation=checkpoint)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    writer = paid.writeStream.format("mqbridge").options(url=payments_url, topic="paid", createTopics=1)
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
 
 def write(spark: SparkSession, url: str, topic: str, what: list[tuple[int, str, str]]) -> None:
     """Something to join."""
     rows = [(order, NOON + timedelta(minutes=minute), text) for minute, order, text in what]
     frame = spark.createDataFrame(rows, "key STRING, event_time TIMESTAMP, payload STRING")
-    frame.write.format("mqbridge").options(url=url, topic=topic).mode("append").save()
+    frame.write.format("mqbridge").options(url=url, topic=topic, createTopics=2).mode("append").save()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -68,9 +67,6 @@ def main(arguments: list[str] | None = None) -> None:
         orders_url = given.orders_url or f"log://{folder}/orders.db"
         payments_url = given.payments_url or f"log://{folder}/payments.db"
         if given.orders_url is None:
-            create_topic("orders", 2, url=orders_url)
-            create_topic("payments", 3, url=payments_url)
-            create_topic("paid", 1, url=payments_url)
             write(spark, orders_url, "orders", ORDERS)
             write(spark, payments_url, "payments", PAYMENTS)
         join(spark, orders_url, payments_url, given.checkpoint or f"{folder}/checkpoint")

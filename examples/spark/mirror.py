@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from mqbridge.spark.session import session
-from mqbridge.spark.topics import create_topic
 
 
 def mirror(spark: SparkSession, source: str, target: str, topic: str, checkpoint: str) -> None:
@@ -22,8 +21,8 @@ def mirror(spark: SparkSession, source: str, target: str, topic: str, checkpoint
     options = {"url": source, "subscribe": topic, "startingOffsets": "earliest", "propertiesFormat": "binary"}
     rows = spark.readStream.format("mqbridge").options(**options).load()
     real = rows.where("msg_type IS NULL OR msg_type != 'test'")
-    writer = real.writeStream.format("mqbridge").options(url=target, topic=topic, checkpointLocation=checkpoint)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    writer = real.writeStream.format("mqbridge").options(url=target, topic=topic, createTopics=4)
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
 
 def checksums(spark: SparkSession, url: str, topic: str) -> DataFrame:
@@ -40,7 +39,7 @@ def write_orders(spark: SparkSession, url: str, topic: str) -> None:
         F.when(F.col("id") % 10 == 0, "test").otherwise("paid").alias("msg_type"),
         F.create_map(F.lit("region"), F.lit("eu")).alias("properties"),
     )
-    orders.write.format("mqbridge").options(url=url, topic=topic).mode("append").save()
+    orders.write.format("mqbridge").options(url=url, topic=topic, createTopics=4).mode("append").save()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,8 +56,6 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, target = given.source or f"log://{folder}/source.db", given.target or f"log://{folder}/target.db"
         if given.source is None:
-            create_topic(given.topic, 4, url=source)
-            create_topic(given.topic, 4, url=target)
             write_orders(spark, source, given.topic)
         mirror(spark, source, target, given.topic, given.checkpoint or f"{folder}/checkpoint")
         for name, url in (("source", source), ("target", target)):

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from mqbridge.spark.session import session
-from mqbridge.spark.topics import create_topic
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 CLICKS = [(0, "ann"), (20, "bob"), (50, "ann"), (70, "ann"), (40, "bob"), (100, "bob"), (190, "ann")]
@@ -31,15 +30,15 @@ def per_minute(clicks: DataFrame) -> DataFrame:
 def count_clicks(spark: SparkSession, url: str, source: str, target: str, checkpoint: str) -> None:
     """Everything that is there and not counted yet; minutes that are not complete stay in the checkpoint."""
     clicks = spark.readStream.format("mqbridge").options(url=url, subscribe=source, startingOffsets="earliest").load()
-    writer = per_minute(clicks).writeStream.format("mqbridge").options(url=url, topic=target, checkpointLocation=checkpoint)
-    writer.outputMode("append").trigger(availableNow=True).start().awaitTermination()
+    writer = per_minute(clicks).writeStream.format("mqbridge").options(url=url, topic=target, createTopics=1)
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
 
 def write_clicks(spark: SparkSession, url: str, topic: str) -> None:
     """Something to count."""
     rows = [(who, NOON + timedelta(seconds=second), "click") for second, who in CLICKS]
     frame = spark.createDataFrame(rows, "key STRING, event_time TIMESTAMP, payload STRING")
-    frame.write.format("mqbridge").options(url=url, topic=topic).mode("append").save()
+    frame.write.format("mqbridge").options(url=url, topic=topic, createTopics=2).mode("append").save()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -54,8 +53,6 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = given.url or f"log://{folder}/demo.db"
         if given.url is None:
-            create_topic(given.source, 2, url=url)
-            create_topic(given.target, 1, url=url)
             write_clicks(spark, url, given.source)
         count_clicks(spark, url, given.source, given.target, given.checkpoint or f"{folder}/checkpoint")
         counts = spark.read.format("mqbridge").options(url=url, subscribe=given.target).load()
