@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.options import Where, parse_options
 from mqbridge.spark.source import cluster_view
+from mqbridge.spark.source.read import Reach
 from mqbridge.spark.source.settings import SourceSettings, source_settings
 
 REF = ClusterRef("fake", "log", LogSettings(path="unused.db"))
@@ -86,17 +88,19 @@ class FakeCluster:
             self._ask("went on")
             at = behind
 
+
+def instead_of_the_portal(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> Reach:
+    """Every question goes to this cluster, on the loop of the test."""
+
     @asynccontextmanager
-    async def reached(self) -> AsyncIterator[FakeCluster]:
-        yield self
+    async def reached() -> AsyncIterator[Any]:
+        yield cluster
 
-    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Instead of the portal's clusters, on the loop of the test."""
+    class Portal:
+        cluster = staticmethod(lambda _: reached())
 
-        class Portal:
-            cluster = staticmethod(lambda _: self.reached())
-
-        monkeypatch.setattr(cluster_view, "portal", Portal)
+    monkeypatch.setattr(cluster_view, "portal", Portal)
+    return reached
 
 
 def settings(where: Where = Where.STREAM, **options: str) -> SourceSettings:

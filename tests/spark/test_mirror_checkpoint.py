@@ -31,7 +31,7 @@ def claim(place: str, *routes: dict[str, Any]) -> CheckpointFolder:
 
 def test_a_second_mirror_is_kept_out_until_the_first_has_gone(tmp_path: Path) -> None:
     first = claim(str(tmp_path / "m"), ORDERS)
-    with pytest.raises(ConfigError, match="in use by another mirror .process"):
+    with pytest.raises(ConfigError, match=r"in use by another mirror \(process"):
         claim(str(tmp_path / "m"), ORDERS)
     first.release()
     claim((tmp_path / "m").as_uri(), ORDERS).release()

@@ -97,7 +97,7 @@ def test_a_stop_is_over_when_the_source_has_heard_of_it(tmp_path: Path) -> None:
     assert not driver.is_obeyed
 
 
-STACK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 in stage 1.0 failed
+STACK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted: Task 0 in stage 1.0 failed
 Traceback (most recent call last):
   File "/x/transfer.py", line 5, in run
 {}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreachable
 from mqbridge.net import backoff
 from mqbridge.spark.source.offsets import Offsets
 from mqbridge.spark.source.planner import StreamPlanner
-from tests.spark.fake_cluster import FakeCluster, FakePartition, settings
+from tests.spark.fake_cluster import FakeCluster, FakePartition, instead_of_the_portal, settings
 
 A, B = ("orders", "0"), ("orders", "1")
 ALL = ReadAllAvailable()
@@ -21,7 +23,7 @@ ALL = ReadAllAvailable()
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """Two partitions of 100 and 10 packs, with 4 messages of 100 bytes each."""
     found = FakeCluster(orders=[FakePartition([4] * 100), FakePartition([4] * 10)])
-    found.stand_in(monkeypatch)
+    instead_of_the_portal(monkeypatch, found)
     monkeypatch.setattr(backoff.Backoff, "delay", lambda _: 0.0)
     return found
 
@@ -65,12 +67,19 @@ async def test_rows_and_bytes_are_estimated_from_a_sample(cluster: FakeCluster) 
 async def test_batches_reach_the_frozen_target_and_end(cluster: FakeCluster) -> None:
     planner = StreamPlanner(settings(startingOffsets="earliest", maxOffsetsPerTrigger="40", metadataInterval="0ms"))
     await planner.freeze()
-    at, batches = await planner.initial(), 0
-    while (end := await planner.end(at, ReadMaxRows(40))) != at:
+    ends = [await planner.initial()]
+    for _ in range(30):
         cluster.held["orders"][0].packs.append(1)
-        at, batches = end, batches + 1
-    assert at == {A: (100,), B: (10,)}
-    assert batches >= 11
+        ends.append(await planner.end(ends[-1], ReadMaxRows(40)))
+    assert ends[-1] == ends[-2] == {A: (100,), B: (10,)}
+    assert len({str(end) for end in ends}) >= 11
+
+
+async def test_polling_measures_once_in_an_interval(cluster: FakeCluster) -> None:
+    planner = StreamPlanner(settings(minOffsetsPerTrigger="1000", metadataInterval="1h"))
+    for _ in range(100):
+        assert await planner.end({A: (50,), B: (0,)}, ALL) == {A: (50,), B: (0,)}
+    assert (cluster.asked["measure"], cluster.asked["read"]) == (2, 1)
 
 
 async def test_a_batch_waits_for_enough_messages(cluster: FakeCluster) -> None:
@@ -91,9 +100,9 @@ async def test_a_batch_waits_for_enough_messages(cluster: FakeCluster) -> None:
     [
         (
             {A: (200,), B: (0,)},
-            r"partition '0' of topic 'orders' was to be read from 200 on, but .* made anew: it holds 0 to 100",
+            r"partition '0' of topic 'orders' is needed at 200, but .* made anew: it holds 0 to 100",
         ),
-        ({A: (0,), ("orders", "7"): (3,)}, r"partition '7' of topic 'orders' .* from 3 on, but the partition is not there"),
+        ({A: (0,), ("orders", "7"): (3,)}, r"partition '7' of topic 'orders' .* at 3, but it is not there"),
         ({("orders", "1"): (0,)}, r"partition '1' .* retention deleted messages: it holds 4 to 14"),
     ],
 )
@@ -102,7 +111,7 @@ async def test_losses_are_named_and_may_be_let_go(
 ) -> None:
     cluster.held["orders"][1].first = 4 if start.keys() == {B} else 0
     with pytest.raises(GapError, match=problem + ".*failOnDataLoss=false"):
-        await StreamPlanner(settings()).end(start, ALL)
+        await StreamPlanner(settings(retryTimeout="0s")).end(start, ALL)
     planner = StreamPlanner(settings(failOnDataLoss="false", metadataInterval="0ms"))
     with caplog.at_level(logging.WARNING):
         at = start
@@ -116,9 +125,26 @@ async def test_losses_are_named_and_may_be_let_go(
 async def test_the_whole_topic_may_be_gone(cluster: FakeCluster) -> None:
     del cluster.held["orders"]
     with pytest.raises(GapError, match="not there any more"):
-        await StreamPlanner(settings()).end({A: (3,)}, ALL)
+        await StreamPlanner(settings(retryTimeout="0s")).end({A: (3,)}, ALL)
     with pytest.raises(ClusterError, match="no topic 'orders'"):
         await StreamPlanner(settings()).initial()
+
+
+async def test_partitions_that_are_missing_for_a_while_are_waited_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that restarts is not among those of its topic meanwhile."""
+    gone, real = cluster.held["orders"].pop(1), FakeCluster.bounds
+
+    async def bounds(self: FakeCluster, topic: str) -> Mapping[str, Bounds]:
+        if self.asked["bounds"] == 3:
+            self.held["orders"][1] = gone
+        return await real(self, topic)
+
+    monkeypatch.setattr(FakeCluster, "bounds", bounds)
+    planner = StreamPlanner(settings(metadataInterval="0ms"))
+    await planner.freeze()
+    assert await planner.end({A: (100,), B: (3,)}, ALL) == {A: (100,), B: (10,)}
 
 
 async def test_a_deleted_part_of_the_store_that_was_read_is_no_loss(

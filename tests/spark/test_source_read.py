@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import settings as profile
@@ -24,7 +26,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 async def positions(cluster: FakeCluster, begin: int, end: int, **options: str) -> list[int]:
     task = RangeTask(("orders", "0"), (begin,), (end,))
-    reading = RangeReading(settings(**options), task, cluster.reached)
+    reading = RangeReading(settings(**options), task, lambda: nullcontext(cluster))
     return [message.position[0] async for batch in reading.batches() for message in batch.messages]
 
 

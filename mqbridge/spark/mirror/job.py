@@ -22,7 +22,7 @@ from mqbridge.spark.mirror.backlog import Marks, count_backlog, marks_of, unit_o
 from mqbridge.spark.mirror.checkpoint import CheckpointFolder
 from mqbridge.spark.mirror.progress import Backlog, RouteProgress
 from mqbridge.spark.mirror.route_query import RouteQuery
-from mqbridge.spark.mirror.session import make_session
+from mqbridge.spark.mirror.session import session_for
 from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.mirror.targets import lent, prepare
@@ -78,8 +78,7 @@ class Mirror:
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
             portal().run(self._prepare(routes, refs), PREPARE_PATIENCE_S)
-            session = make_session(settings.master, settings.conf, quiet=settings.quiet)
-            stack.callback(session.stop)
+            session = stack.enter_context(session_for(settings.master, settings.conf, quiet=settings.quiet))
             self._on_started()
             self._start(session, _copied(settings.file, scratch))
             self._watch(refs)

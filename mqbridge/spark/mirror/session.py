@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mqbridge.errors import ConfigError
@@ -21,10 +22,29 @@ DEFAULTS = {
 }
 
 
-def make_session(master: str | None, conf: Mapping[str, str], *, quiet: bool = True) -> "SparkSession":
-    """A session; with `quiet` Spark's own log shows errors only. Raises ConfigError."""
+@contextmanager
+def session_for(master: str | None, conf: Mapping[str, str], *, quiet: bool = True) -> "Iterator[SparkSession]":
+    """The session of this program, or one for as long as the context; with `quiet` its log shows errors only.
+
+    Raises ConfigError.
+    """
     check_prerequisites()
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - not before it is known to be there
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - not before it is known to be there
+
+    if (there := SparkSession.getActiveSession()) is not None:
+        yield there
+        return
+    session = _made(master, conf)
+    if quiet:
+        session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _made(master: str | None, conf: Mapping[str, str]) -> "SparkSession":
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -37,9 +57,6 @@ def make_session(master: str | None, conf: Mapping[str, str], *, quiet: bool = T
     elif SUBMITTED not in os.environ and "spark.master" not in conf:
         builder = builder.master(LOCAL)
     try:
-        session = builder.getOrCreate()
+        return builder.getOrCreate()
     except PySparkException as error:
         raise ConfigError(f"Spark cannot be started: {error}") from error
-    if quiet:
-        session.sparkContext.setLogLevel("ERROR")
-    return session
