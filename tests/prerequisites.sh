@@ -1,5 +1,5 @@
 #!/bin/sh
-# The real servers and the official clients need a JDK (17 or newer) and Maven; installs them where it may.
+# The real servers, the official clients and Spark need a JDK (17 or newer), the first two Maven too; installs them where it may.
 set -e
 missing=""
 command -v java >/dev/null 2>&1 && command -v javac >/dev/null 2>&1 || missing="openjdk-17-jdk-headless"

@@ -323,8 +323,8 @@ OPTIONS: tuple[Option, ...] = (
     *MIRROR_OPTIONS,
     *SINK_OPTIONS,
 )
-_OF_SPARK = {"queryname"}
-"""Spark puts what it is told itself among the options of a sink."""
+SPARKS_OWN = frozenset({"queryname"})
+"""Options that Spark adds by itself: `queryName(...)` of a stream is one."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -355,9 +355,9 @@ def parse_options(given: Mapping[str, str], where: Where) -> OptionValues:
     """Read the options that were given for this use. Raises ConfigError naming the first that is wrong, with what is right."""
     found: dict[str, Any] = {}
     for key, text in given.items():
-        if key.lower() in _OF_SPARK:
-            continue
         option = _BY_KEY.get(key.lower())
+        if option is None and key.lower() in SPARKS_OWN:
+            continue
         if option is None:
             names = [option.name for option in OPTIONS if option.where & where]
             raise ConfigError(f"there is no option {key!r}", hint=nearest(key, names))
