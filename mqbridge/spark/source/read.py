@@ -1,7 +1,7 @@
 """What a task does: read its range, as record batches, and see to it that nothing is missing or comes twice."""
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Protocol
 
@@ -46,8 +46,8 @@ def range_row(settings: SourceSettings, task: RangeTask) -> RangeRow:
 
 async def _task_batches(settings: SourceSettings, task: RangeTask) -> AsyncGenerator[Batch, None]:
     reading = RangeReading(settings, task, lambda: portal().cluster(settings.cluster))
-    async with aclosing(reading.batches()) as batches:
-        async for batch in gathered(batches):
+    async with aclosing(reading.batches()) as batches, aclosing(gathered(batches)) as whole:
+        async for batch in whole:
             yield batch
 
 
@@ -134,7 +134,7 @@ class RangeReading:
         log.warning("going on at %s without what was lost: %s", format_position(self._at), gap)
 
 
-async def gathered(batches: AsyncIterable[Batch]) -> AsyncIterator[Batch]:
+async def gathered(batches: AsyncIterable[Batch]) -> AsyncGenerator[Batch, None]:
     """The batches of one partition, small ones put together: a record batch of few rows costs as much as one of many."""
     waiting: list[Batch] = []
     rows = held = 0
