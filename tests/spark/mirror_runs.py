@@ -29,6 +29,12 @@ def source_place(cluster: RocketMQ | TubeMQ, topic: str = "") -> Place:
     return Place("tubemq", found, topic or cluster.take_topic(PARTITIONS))
 
 
+def settle(cluster: RocketMQ | TubeMQ) -> None:
+    """Wait until readers see all that was stored."""
+    if isinstance(cluster, RocketMQ):
+        cluster.settle()
+
+
 def target_place(pulsar: Pulsar, name: str) -> Place:
     """A new topic in a namespace with deduplication, which keeps its messages until they are read back."""
     namespace = f"public/{NAMESPACE}"
@@ -56,7 +62,7 @@ class Mirror:
         self.folder.mkdir(parents=True, exist_ok=True)
         route = {
             "name": ROUTE,
-            "from": {"cluster": "from", "topic": self.source.topic, "start": "earliest"},
+            "from": {"cluster": "from", "topic": self.source.topic, "group": "mirrors", "start": "earliest"},
             "to": {"cluster": "to", "topic": self.target.topic},
         }
         clusters = {

@@ -22,7 +22,7 @@ from tests.kit.spark import SparkProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.tubemq import TubeMQ
 from tests.spark.load import fill, judge, shares
-from tests.spark.mirror_runs import PARTITIONS, Mirror, source_place, target_place
+from tests.spark.mirror_runs import PARTITIONS, Mirror, settle, source_place, target_place
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.thorough]
 
@@ -46,6 +46,7 @@ async def test_everything_is_killed_once(system: str, total: int, batch: int, tm
     with servers(system) as (cluster, pulsar, spark):
         source, target = source_place(cluster), target_place(pulsar, f"faults-{time.time_ns()}")
         sent = await told(total, "filled the source", fill(source, shares(total, PARTITIONS), SIZE))
+        settle(cluster)
         mirror = Mirror(source, target, tmp_path, batch=str(batch), master=spark.master_url)
         await told(
             total, "mirrored", asyncio.to_thread(mirror_through_faults, mirror, total * SIZE // batch, cluster, pulsar, spark)

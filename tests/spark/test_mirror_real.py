@@ -12,7 +12,7 @@ from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
 from tests.spark.load import fill, judge, shares
-from tests.spark.mirror_runs import PARTITIONS, Mirror, source_place, target_place
+from tests.spark.mirror_runs import PARTITIONS, Mirror, settle, source_place, target_place
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -26,6 +26,7 @@ async def test_a_mirror_whose_driver_is_killed(
     cluster: RocketMQ | TubeMQ = request.getfixturevalue(system)
     source, target = source_place(cluster), target_place(pulsar, f"killed-{time.time_ns()}")
     sent = await fill(source, shares(MESSAGES, PARTITIONS))
+    settle(cluster)
     mirror = Mirror(source, target, tmp_path, through)
     with mirror.start() as driver:
         await asyncio.to_thread(mirror.wait_in_batch, 2, driver)
