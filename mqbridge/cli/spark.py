@@ -19,6 +19,7 @@ from mqbridge.cli import exits, logs
 from mqbridge.cli.console import command, debug, err, print_json, say
 from mqbridge.cli.loop import QUIT_CODE
 from mqbridge.cli.places import Moment, parse_place
+from mqbridge.cli.spark_quickstart import quickstart
 from mqbridge.config.load import load, wants_json_log
 from mqbridge.config.units import parse_size, split_address
 from mqbridge.errors import ConfigError
@@ -38,6 +39,9 @@ spark = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode
 @spark.callback()
 def group() -> None:
     """Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17."""
+
+
+spark.command()(quickstart)
 
 
 @spark.command()
