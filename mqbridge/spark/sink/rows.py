@@ -13,7 +13,6 @@ from mqbridge.spark.arrow.messages import MessageReader
 from mqbridge.spark.transfer.placing import Placement, RowPlacements
 from mqbridge.spark.transfer.spec import Placing
 
-
 MESSAGE_BYTES = 400
 """What a message of a row holds beside its payload: its object, position, key, and values of properties."""
 
