@@ -146,7 +146,7 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
 def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """The writer of a streaming query: made anew for each batch, and again for its commit. Raises ConfigError."""
     if overwrite:
-        raise ConfigError("messages of a topic are never replaced", hint='Write with .outputMode("append") or "update"')
+        raise ConfigError("messages of a topic are never replaced", hint='Write with .outputMode("append"), or in foreachBatch')
     return StreamWriter(sink_settings(parse_options(options, Where.WRITE), schema))
 
 
