@@ -122,7 +122,7 @@ def test_spark_refuses_updates_for_sinks_in_python(spark: SparkSession, tmp_path
     feed.add(("a", 1, 0.0))
     counts = feed.stream(spark).groupBy("word").count().transform(encode)
     writer = counts.writeStream.format("mqbridge").options(**log.options(topic="counts")).outputMode("update")
-    with pytest.raises(PySparkException, match="(?i)update"):
+    with pytest.raises(PySparkException, match=r"(?i)update"):
         run_available(writer, tmp_path / "checkpoint")
 
 
