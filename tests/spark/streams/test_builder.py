@@ -26,18 +26,9 @@ from mqbridge.spark.streams import (
 from mqbridge.spark.streams.accumulators import restore_state, save_state
 from mqbridge.spark.streams.fluent import steps
 from mqbridge.spark.streams.fluent.aggregates import CodedAccumulator
-from mqbridge.spark.streams.fluent.carrier import (
-    JSON,
-    KeyedWriter,
-    Pass,
-    PayloadReader,
-    PayloadWriter,
-    Runner,
-    Step,
-    TextWriter,
-    ValueReader,
-    Writer,
-)
+from mqbridge.spark.streams.fluent.codecs import JSON
+from mqbridge.spark.streams.fluent.passes import Pass, Runner, Step
+from mqbridge.spark.streams.fluent.rows import KeyedWriter, PayloadReader, PayloadWriter, TextWriter, ValueReader, Writer
 
 
 def passed(
