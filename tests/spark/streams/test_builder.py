@@ -150,8 +150,11 @@ def test_foreach_is_an_end_only_where_nothing_follows() -> None:
     assert [output.kind for output in builder.build().outputs] == ["deadLetters", "print", "foreach"]
 
 
-def test_a_job_needs_a_checkpoint() -> None:
+def test_properties_that_mean_nothing_are_refused() -> None:
     builder = StreamBuilder("job")
     builder.source("a", json.loads).print()
     with pytest.raises(ValueError, match="checkpointLocation"):
         StreamJob(builder.build(), {StreamConfig.TRIGGER: "1 seconds"})
+    for name, value in ((StreamConfig.TIME_TYPE, "event"), (StreamConfig.CONSUME_FROM_WHERE, "earliest")):
+        with pytest.raises(ValueError, match=f"{name} is '{value}', and may be"):
+            StreamJob(builder.build(), {StreamConfig.CHECKPOINT_LOCATION: "c", name: value})
