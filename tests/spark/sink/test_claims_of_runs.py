@@ -1,4 +1,4 @@
-"""Only the last attempt at what a task does goes on, also when the next run of the batch divides it among tasks in another way."""
+"""Only the last attempt at what a task does goes on, also when the next run divides the batch among tasks in another way."""
 
 from __future__ import annotations
 
