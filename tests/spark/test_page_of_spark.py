@@ -14,6 +14,7 @@ SHOWN = [
     ['|{"item": "book", "price": 12} paid 12|'],
     ["3 messages"],
     ["3 messages, as before"],
+    ["3 messages, copied twice"],
     ["mqbridge.errors.ClusterError: there is no topic 'ordres' in cluster 'log'"],
 ]
 
