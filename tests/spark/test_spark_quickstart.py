@@ -18,7 +18,7 @@ def test_the_quickstart_counts_and_mirrors_what_it_wrote(tmp_path: Path) -> None
     arguments = ("-n", str(MESSAGES), "--partitions", "3", "--keep", str(folder), "--json")
     with SparkProgram(tmp_path, "-m", "mqbridge", "spark", "quickstart", *arguments) as program:
         log = program.wait()
-    found = json.loads(log[log.index("\n{") :] if "\n{" in log else log[log.index("{") :])
+    found, _ = json.JSONDecoder().raw_decode(log[log.index("{") :])
     assert found["holds"]
     assert sum(row["orders"] for row in found["minutes"]) == MESSAGES
     assert sum(row["amount"] for row in found["minutes"]) == sum(number % 97 for number in range(MESSAGES))
