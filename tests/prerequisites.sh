@@ -1,5 +1,5 @@
 #!/bin/sh
-# The real servers and the official clients need a JDK (17 or newer) and Maven; installs them where it may.
+# The real servers, the official clients and Spark need a JDK (17 or newer), the first two Maven too; installs them where it may.
 # With the argument `java` only what Spark needs: a Java to run, on the PATH or under JAVA_HOME.
 set -e
 missing=""
