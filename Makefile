@@ -2,12 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CLUSTER_TESTS := cluster or sdk
+CLUSTER_TESTS := cluster or sdk or spark
 # Tests wait more than they work: two runs side by side, each with servers of its own, take turns at the files.
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart setup check test test-fast test-thorough test-long fuzz chaos bench docs generate lock clean
+.PHONY: help quickstart quickstart-spark setup check test test-fast test-thorough test-long fuzz chaos bench docs generate lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -31,6 +31,11 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,spark]'
 	@touch $@
 
+$(VENV)/.spark: $(VENV)/.runtime
+	@echo "==> installing Spark into $(VENV) (about 450 MB of packages)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[spark]'
+	@touch $@
+
 setup: $(VENV)/.dev ## a .venv with the mqbridge command and everything for development
 	@echo "==> ready. Next: make quickstart, make check, make test; or: source $(VENV)/bin/activate && mqbridge --help"
 
@@ -38,6 +43,10 @@ setup: $(VENV)/.dev ## a .venv with the mqbridge command and everything for deve
 
 quickstart: $(VENV)/.runtime ## the gateway between embedded topics: live progress, then proof that nothing was lost
 	@$(BIN)/mqbridge quickstart
+
+quickstart-spark: $(VENV)/.spark ## a topic written, counted per minute and mirrored with Spark; needs Java 17, which it installs where it may
+	@sh tests/prerequisites.sh java
+	@$(BIN)/mqbridge spark quickstart
 
 # --- quality ----------------------------------------------------------------------------------------------------------
 
@@ -49,6 +58,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python -m mqbridge.config.reference --check
 	$(BIN)/python -m mqbridge.gateway.metrics.page --check
 	$(BIN)/python -m mqbridge.cli.mapping_page --check
+	$(BIN)/python -m mqbridge.spark.options_page --check
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	@echo "==> all checks passed"
@@ -70,9 +80,11 @@ test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, sec
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long"
 	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
 
-test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers
+MESSAGES := 5000000
+TESTS := tests
+test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers; TESTS=tests/spark MESSAGES=500000 for the mirrors on Spark
 	@sh tests/prerequisites.sh
-	@$(BIN)/python -m pytest -m long -s
+	@MQBRIDGE_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -m long -s $(TESTS)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.dev ## random bytes, led by coverage, against every reader of bytes; FUZZ_SECONDS=60 each, FUZZ_ARGS='--only rocketmq'
@@ -98,6 +110,7 @@ generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python -m mqbridge.config.reference --write
 	@$(BIN)/python -m mqbridge.gateway.metrics.page --write
 	@$(BIN)/python -m mqbridge.cli.mapping_page --write
+	@$(BIN)/python -m mqbridge.spark.options_page --write
 	@$(BIN)/python docs/architecture.py --write
 
 lock: $(VENV)/.dev ## renew requirements.lock

@@ -30,8 +30,15 @@ class OutboundSpec:
 
     Where the system can, a second one of the name is kept out until the first has gone, and messages are numbered by their
     positions in the source, so that what is sent twice is stored once. There `resume` comes before the first send and after every
-    failure, what it says is stored is left out of what is sent, and positions that do not ascend fail with ClusterError.
+    failure, what it says is stored is left out of what is sent, and positions that do not ascend fail with ClusterError. A system
+    that cannot drop what it is sent twice sends nothing again whose answer was lost: it reports the failure at once, and whoever
+    sends asks `resume` what is stored.
     """
+
+    @property
+    def resend_s(self) -> float | None:
+        """For how long a system that cannot drop what it is sent twice tries again what may be stored; None is for ever."""
+        return self.max_elapsed_s if self.sender is None else 0.0
 
     @property
     def origin_of(self) -> Callable[[Partition], str | None]:

@@ -201,7 +201,7 @@ class RocketMQ:
             options.producer_group,
             spec.topic,
             in_flight_per_queue=1 if spec.ordered else options.in_flight,
-            max_elapsed_s=spec.max_elapsed_s,
+            max_elapsed_s=spec.resend_s,
             max_message_bytes=most,
             fail_behind=spec.ordered,
         )

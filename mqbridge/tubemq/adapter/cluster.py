@@ -202,7 +202,7 @@ class TubeMQ:
         routes = self._view
         assert self._sessions is not None  # noqa: S101 - connected with the routes
         producer = Producer(routes, self._sessions)
-        sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.max_elapsed_s)
+        sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.resend_s)
         return TubeMQOutbound(sender, spec, self._zone, partial(last_stored, self))
 
     @property
