@@ -46,7 +46,7 @@ _BATCHES = """
 - With `trigger(availableNow=True)` what is there at the beginning is the target, however many batches it takes.
 - A task reads one partition's part of a batch, in order, and sees to it that positions ascend and nothing is missing. Where
   a server fails for a while, it goes on where it was. With `minPartitions` or `maxRecordsPerPartition` several tasks share a
-  partition: the column `source` says `part` then, and a sink takes such rows in any order.
+  partition: the column `source` says `part` then, and a sink takes such rows with `deduplicate=false`.
 """
 
 _LOSS = """

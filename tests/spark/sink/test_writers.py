@@ -189,3 +189,5 @@ def test_a_batch_write_is_stored_once_by_all_of_its_attempts(log: Log, monkeypat
         assert counts(write(pickled, range(10), 1)) == ((4, 6) if not job else (0, 10))
     pickled = pickle.dumps(make_writer(options, SCHEMA, overwrite=False))
     assert counts(write(pickled, range(6), 0)) == (6, 0), "another job without a name writes them again"
+    pickled = pickle.dumps(make_writer(options, SCHEMA, overwrite=False))
+    assert counts(write(pickled, range(6), 1)) == (6, 0), "also when its first attempt stored nothing"

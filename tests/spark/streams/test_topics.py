@@ -10,9 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from mqbridge.spark.streams import StreamBuilder, StreamConfig, StreamJob, Time, TimeType, Topology, WindowBuilder
-from tests.kit.spark import QUERY_DEADLINE_S
+from mqbridge.spark.streams import (
+    StreamBuilder,
+    StreamConfig,
+    StreamJob,
+    Time,
+    TimeType,
+    Topology,
+    Window,
+    WindowBuilder,
+    decode,
+    encode,
+    split,
+    window_aggregate,
+)
+from tests.kit.spark import QUERY_DEADLINE_S, run_available
+from tests.spark.streams.feed import Feed
 from tests.spark.test_source import Log
 
 if TYPE_CHECKING:
@@ -23,7 +38,7 @@ MINUTE = WindowBuilder.tumblingWindow(Time.minutes(1))
 TARGETS = ("counts", "windows", "latest", "joined")
 
 
-def encode(key: Any, data: Any) -> bytes:
+def as_json(key: Any, data: Any) -> bytes:
     return json.dumps([key, data]).encode()
 
 
@@ -31,17 +46,17 @@ def topology() -> Topology:
     builder = StreamBuilder("topics")
     lines = builder.source("lines", lambda payload: payload.decode())
     words = lines.flatMap(lambda line: re.findall(r"\w+", line.lower()))
-    words.keyBy(lambda word: word).count().sink("counts", encode)
-    words.keyBy(lambda word: word).window(MINUTE).count().sink("windows", encode)
+    words.keyBy(lambda word: word).count().sink("counts", as_json)
+    words.keyBy(lambda word: word).window(MINUTE).count().sink("windows", as_json)
     users, orders = builder.source("users", json.loads), builder.source("orders", json.loads)
 
     def pair(user: Any, order: Any) -> Any:
         return [user["age"], order and order["price"]]
 
-    users.join(orders).where(lambda user: user["name"]).equalTo(lambda order: order["name"]).apply(pair).sink("latest", encode)
+    users.join(orders).where(lambda user: user["name"]).equalTo(lambda order: order["name"]).apply(pair).sink("latest", as_json)
     (
         users.leftJoin(orders).where(lambda user: user["name"]).equalTo(lambda order: order["name"])
-        .window(MINUTE).apply(pair).sink("joined", encode)
+        .window(MINUTE).apply(pair).sink("joined", as_json)
     )  # fmt: skip
     return builder.build()
 
@@ -80,6 +95,35 @@ def test_jobs_run_from_topic_to_topic(spark: SparkSession, tmp_path: Path) -> No
     assert sorted(found["windows"]) == [["be", 3], ["not", 1], ["or", 1], ["to", 2]]
     assert sorted(found["latest"]) == [["ann", [3, 7]], ["ann", [5, 7]], ["bob", [4, 8]]]
     assert sorted(found["joined"], key=str) == [["ann", [3, 7]], ["bob", [4, None]]]
+
+
+def test_dataframes_go_the_way_that_the_page_shows(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    log = Log(tmp_path, spark)
+    for topic in ("orders", "sums"):
+        log.create(topic, 1)
+    start = 1_704_067_200_000
+    log.send("orders", 0, '{"customer":"ann","price":1.5}', "{", '{"customer":"ann","price":2}', event_time=start)
+    log.send("orders", 0, '{"customer":"bob","price":1}', event_time=start + 600_000)
+    source = log.options(subscribe="orders", startingOffsets="earliest")
+    orders = spark.readStream.format("mqbridge").options(**source).load()
+    good, _bad = split(orders.transform(decode, "json", "customer string, price double"))
+    sums = good.select("value.*", "event_time").transform(
+        window_aggregate, "customer", Window.tumbling(Time.minutes(1)), F.sum("price").alias("paid"), lateness="10 seconds"
+    )
+    rows = sums.select("customer", "paid").transform(encode, value=["customer", "paid"], key="customer")
+    run_available(rows.writeStream.format("mqbridge").options(**log.options(topic="sums")), tmp_path / "checkpoint")
+    assert log.payloads(subscribe="sums") == ['{"customer":"ann","paid":3.5}']
+
+
+def test_spark_refuses_updates_for_sinks_in_python(spark: SparkSession, tmp_path: Path) -> None:
+    log, feed = Log(tmp_path, spark), Feed(tmp_path / "in")
+    feed.add(("a", 1, 0.0))
+    counts = feed.stream(spark).groupBy("word").count().transform(encode)
+    writer = counts.writeStream.format("mqbridge").options(**log.options(topic="counts")).outputMode("update")
+    with pytest.raises(PySparkException, match=r"(?i)update"):
+        run_available(writer, tmp_path / "checkpoint")
 
 
 def test_an_example_runs_as_its_page_says(
