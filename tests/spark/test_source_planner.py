@@ -142,7 +142,7 @@ async def test_partitions_that_are_missing_for_a_while_are_waited_for(
         return await real(self, topic)
 
     monkeypatch.setattr(FakeCluster, "bounds", bounds)
-    planner = StreamPlanner(settings(metadataInterval="0ms"))
+    planner = StreamPlanner(settings(metadataInterval="1h"))
     await planner.freeze()
     assert await planner.end({A: (100,), B: (3,)}, ALL) == {A: (100,), B: (10,)}
 

@@ -21,7 +21,7 @@ from mqbridge.spark.sink.task import TaskResult, TaskWriter
 from mqbridge.spark.sink.writer import make_stream_writer, make_writer
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.placing import Placement, RowPlacements
-from mqbridge.spark.transfer.spec import Replay
+from mqbridge.spark.transfer.spec import Placing, Replay
 from tests.spark.transfer.flaky import BAD, SOURCE, FlakyCluster, batch, conversation, message
 
 SCHEMA = message_schema()
@@ -38,8 +38,8 @@ def with_column(rows: pa.RecordBatch, name: str, values: Sequence[Any]) -> pa.Re
     return rows.set_column(index, name, pa.array(values, rows.schema.field(name).type))
 
 
-def reader(rows: pa.RecordBatch, **options: Any) -> RowReader:
-    return RowReader(rows.schema, **({"by_topic": False, "placing": "auto", "deduplicate": True} | options))
+def reader(rows: pa.RecordBatch, *, by_topic: bool = False, placing: Placing = "auto", deduplicate: bool = True) -> RowReader:
+    return RowReader(rows.schema, by_topic=by_topic, placing=placing, deduplicate=deduplicate)
 
 
 def shown(found: Any) -> list[tuple[Stream, list[tuple[int, ...]]]]:
@@ -152,8 +152,8 @@ def test_only_so_many_transfers_are_open_at_once(monkeypatch: pytest.MonkeyPatch
         assert counts.stored == 30
         for stored in cluster.stored("copy"):
             origins = [(one.origin or "").rsplit("|", 1) for one in stored]
-            for source in {name for name, _ in origins}:
-                assert [position for name, position in origins if name == source] == ["0", "1", "2", "3", "4"]
+            for origin in {name for name, _ in origins}:
+                assert [position for name, position in origins if name == origin] == ["0", "1", "2", "3", "4"]
 
     conversation(run)
 
@@ -189,7 +189,7 @@ def test_a_failure_is_told_to_who_brings_more_rows_and_nothing_stays_open() -> N
         settings = settings_of(topic="copy", inFlightBytes="64KiB")
         cluster = await cluster_of(settings, "copy")
         writer = TaskWriter(settings, "job", cluster.find, None)
-        with pytest.raises(DeliveryError, match="it is bad"):
+        with pytest.raises(DeliveryError, match="it is bad"):  # noqa: PT012 - whichever hears of it first
             for n in range(100_000):
                 await writer.take([(Stream(SOURCE, None), batch([message(n, BAD if n == 50 else None)]))])
         await writer.abort()
@@ -227,7 +227,7 @@ def test_what_a_task_holds_is_bounded_while_nothing_can_be_stored() -> None:
         cluster.broker.faults.hold_receipts = True
         writer = TaskWriter(settings, "job", cluster.find, None)
         taken = 0
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError):  # noqa: PT012 - somewhere in there
             async with asyncio.timeout(5):
                 for taken in range(1000):
                     one = Batch(SOURCE, [message(taken)], count=1, size=10, first=(taken,), next=(taken + 1,), held_bytes=2000)

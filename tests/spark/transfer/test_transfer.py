@@ -276,6 +276,18 @@ def test_a_target_twice_cannot_tell_what_is_stored() -> None:
     conversation(run)
 
 
+def test_what_is_stored_once_is_stored_in_order_whatever_the_route_says() -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        spec = spec_of(delivery=Delivery(order="none", dead_letter=LETTERS.dead_letter))
+        await move(cluster, spec, [batch([message(1)])])
+        await move(cluster, spec_of(delivery=spec.delivery, deduplicate=False), [batch([message(1)])])
+        told = [(one.topic, one.ordered, one.sender is None) for one in cluster.specs]
+        assert told == [("dead", False, True), ("copy", True, False), ("dead", False, True), ("copy", False, True)]
+
+    conversation(run)
+
+
 def test_messages_without_a_source_have_no_sender_and_go_by_key_or_in_turn() -> None:
     async def run() -> None:
         cluster = await cluster_of(["store", "lose the answer"])
