@@ -126,10 +126,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         log.info("batch %d stored: %s", batchId, _words(counts))
         if (folder := _folder(settings)) is None:
             return
-        before = _load(folder)
-        topics = {*before.ends, *written_topics(settings.spec, counts)}
+        topics = written_topics(settings.spec, counts)
         ends = portal().run(find_topic_ends(settings.spec, topics, portal().cluster), DRIVER_S)
-        save_progress(folder, before.commit(batchId, ends, _totals(counts)))
+        save_progress(folder, _load(folder).commit(batchId, ends, _totals(counts)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What was sent is sent, and the batch comes again: nothing moves."""
