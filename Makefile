@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CLUSTER_TESTS := cluster or sdk
+CLUSTER_TESTS := cluster or sdk or spark
 # Tests wait more than they work: two runs side by side, each with servers of its own, take turns at the files.
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder

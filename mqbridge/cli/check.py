@@ -12,7 +12,8 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.cli import exits, loop
 from mqbridge.cli.console import command, debug, print_json, print_table, say
-from mqbridge.cli.reach import Chosen, JsonOption
+from mqbridge.cli.reach import JsonOption
+from mqbridge.config.chosen import Chosen
 from mqbridge.config.load import load
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route

@@ -20,8 +20,9 @@ from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
 from mqbridge.cli.group_reader import GroupReader, GroupReading, Show
 from mqbridge.cli.places import HELP, Place, find, parse_place, pick
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, SettingOption, UrlOption, choose, no_topic
+from mqbridge.cli.reach import ClusterOption, ConfigOption, SettingOption, UrlOption, no_topic, options_from
 from mqbridge.cli.reader import Range, read
+from mqbridge.config.chosen import Chosen, choose
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.message import Message, Partition, Position
 
@@ -83,7 +84,7 @@ def consume(
     write = _json_line if as_json else records.compile_format(fmt)
     place = _place(offset, group)
     chosen = choose(config, cluster, at)
-    options = chosen.inbound_options(setting or ())
+    options = options_from(chosen.adapter.inbound_options, setting or ())
     if setting and group is None:
         raise ConfigError("-X sets how a member of a group consumes", hint="Name the group with -G")
 

@@ -12,8 +12,9 @@ from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, out, print_json, print_table
 from mqbridge.cli.places import find, pick
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, choose, no_topic
+from mqbridge.cli.reach import ClusterOption, ConfigOption, JsonOption, no_topic
 from mqbridge.cli.reader import Range, read
+from mqbridge.config.chosen import Chosen, choose
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.mapping.field_table import Fate, FieldRule, FieldTable, map_fields

@@ -7,8 +7,9 @@ import typer
 from mqbridge.adapter.operations import Member
 from mqbridge.cli import loop
 from mqbridge.cli.console import command, print_json, print_table, say
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic, operations_of
+from mqbridge.cli.reach import ClusterOption, ConfigOption, JsonOption, UrlOption, no_topic, operations_of
 from mqbridge.cli.standing import Standing, lag_text, standing, text_of
+from mqbridge.config.chosen import Chosen, choose
 
 Group = tuple[str, list[Standing], list[Member]]
 

@@ -7,8 +7,9 @@ import typer
 from mqbridge.cli import loop, reset
 from mqbridge.cli.console import command, print_json, print_table, say
 from mqbridge.cli.places import HELP, parse_place, pick
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic, operations_of
+from mqbridge.cli.reach import ClusterOption, ConfigOption, JsonOption, UrlOption, no_topic, operations_of
 from mqbridge.cli.standing import Standing, lag_text, standing, text_of, total
+from mqbridge.config.chosen import Chosen, choose
 from mqbridge.errors import ConfigError
 
 

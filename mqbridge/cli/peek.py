@@ -17,8 +17,9 @@ from mqbridge.cli import loop, records
 from mqbridge.cli.console import command, say
 from mqbridge.cli.glance import Collected, Seen, show
 from mqbridge.cli.places import HELP, Place, find, parse_place, pick
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, UrlOption, choose, no_topic, operations_of
+from mqbridge.cli.reach import ClusterOption, ConfigOption, UrlOption, no_topic, operations_of
 from mqbridge.cli.reader import Chunk, Range, read
+from mqbridge.config.chosen import Chosen, choose
 from mqbridge.errors import ClusterError, ConfigError, Failure, RequestTimeout
 from mqbridge.message import Position
 

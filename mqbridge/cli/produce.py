@@ -15,8 +15,9 @@ from mqbridge.cli import exits, loop, pieces
 from mqbridge.cli.console import command, print_json, say
 from mqbridge.cli.forms import Form
 from mqbridge.cli.places import parse_moment, pick
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, SettingOption, UrlOption, choose, no_topic
+from mqbridge.cli.reach import ClusterOption, ConfigOption, SettingOption, UrlOption, no_topic, options_from
 from mqbridge.cli.sender import Sender
+from mqbridge.config.chosen import Chosen, choose
 from mqbridge.errors import ConfigError, MqbridgeError
 from mqbridge.message import Message, Pair, format_position
 
@@ -115,7 +116,7 @@ def produce(
     in_pieces = not files or lines or from_json
     source = pieces.divided(files or [], _delimiter(delimiter)) if in_pieces else pieces.whole(files or [])
     chosen = choose(config, cluster, at)
-    sending = Sending(topic, partition, not unordered, rate, chosen.outbound_options(setting or ()))
+    sending = Sending(topic, partition, not unordered, rate, options_from(chosen.adapter.outbound_options, setting or ()))
     report, reasons, interrupted = loop.run(_produce(chosen, sending, form, _messages(source, form, repeat)))
     if as_json:
         print_json(report)

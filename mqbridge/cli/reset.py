@@ -7,8 +7,9 @@ from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.topics import Bounds
 from mqbridge.cli.console import print_json, print_table, say
 from mqbridge.cli.places import Place, find, pick
-from mqbridge.cli.reach import Chosen, no_topic, operations_of
+from mqbridge.cli.reach import no_topic, operations_of
 from mqbridge.cli.standing import distance, text_of
+from mqbridge.config.chosen import Chosen
 from mqbridge.errors import ConfigError
 from mqbridge.message import Position
 

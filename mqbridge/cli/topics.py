@@ -7,8 +7,9 @@ import typer
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.cli import loop
 from mqbridge.cli.console import command, out, print_json, print_table
-from mqbridge.cli.reach import Chosen, ClusterOption, ConfigOption, JsonOption, UrlOption, choose, no_topic
+from mqbridge.cli.reach import ClusterOption, ConfigOption, JsonOption, UrlOption, no_topic
 from mqbridge.cli.standing import Standing
+from mqbridge.config.chosen import Chosen, choose
 from mqbridge.message import format_position
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.registry import load_adapters
-from mqbridge.cli import reach
+from mqbridge.config.chosen import choose
 from mqbridge.config.load import load
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.message import Batch, Message, Position, Share
@@ -308,7 +308,7 @@ def test_a_url_that_the_system_cannot_use(invoke: Invoke, monkeypatch: pytest.Mo
 def test_the_only_cluster_needs_no_name(config: Path, tmp_path: Path) -> None:
     file = tmp_path / "one.yaml"
     file.write_text(f"clusters: {{only: {{system: log, path: '{tmp_path}/x.db'}}}}")
-    assert reach.choose(file, None, None).name == "only"
+    assert choose(file, None, None).name == "only"
 
 
 # --- run ----------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from mqbridge.adapter.registry import load_adapters
-from mqbridge.cli.reach import choose
+from mqbridge.config.chosen import choose
 from mqbridge.errors import ConfigError
 from tests.cli.conftest import Invoke
 from tests.kit.process import free_ports

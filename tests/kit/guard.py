@@ -47,6 +47,10 @@ class Guard:
         """Kill this process (SIGKILL) when the owner ends."""
         self._write(f"pid {pid} {start_ticks(pid)}\n")
 
+    def session(self, pid: int) -> None:
+        """Kill every process of the session that this process leads when the owner ends, also when it ended before."""
+        self._write(f"sid {pid} {start_ticks(pid)}\n")
+
     def folder(self, path: Path) -> None:
         """Remove this folder when the owner ends."""
         self._write(f"dir {path.resolve()}\n")
@@ -100,6 +104,8 @@ def clean_up(lines: list[str]) -> None:
         word, _, rest = line.partition(" ")
         if word == "pid":
             _kill(*rest.split())
+        elif word == "sid":
+            _kill_session(*rest.split())
     for line in lines:
         word, _, rest = line.partition(" ")
         if word == "dir":
@@ -109,6 +115,26 @@ def clean_up(lines: list[str]) -> None:
 def _kill(pid: str, ticks: str) -> None:
     if start_ticks(int(pid)) == ticks:
         os.kill(int(pid), signal.SIGKILL)
+
+
+def members(session: int) -> list[int]:
+    """Processes of a session of the kernel, zombies left out (fields 3 and 6 of /proc/PID/stat)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(its_session) == session and state != "Z":
+                    found.append(int(entry.name))
+    return found
+
+
+def _kill_session(leader: str, ticks: str) -> None:
+    """The number of a session is not used again while a member lives, so those whose leader has ended are ours too."""
+    if start_ticks(int(leader)) in (None, ticks):
+        for pid in members(int(leader)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,252 @@
+"""Options of the data source: each is declared once, with its meaning, its default, and where it holds.
+
+Options are checked against the table, readers and writers take their values from it, and the page of options is generated from it.
+Names are Kafka's where the meaning is the same. Spark gives the names in lower case, and the values as text.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any
+
+from mqbridge.config.problems import nearest
+from mqbridge.errors import ConfigError
+from mqbridge.spark import option_values as values
+
+
+class Where(Flag):
+    """What an option holds for."""
+
+    BATCH = auto()
+    """`spark.read`"""
+    STREAM = auto()
+    """`spark.readStream`"""
+    WRITE = auto()
+    """`df.write` and `df.writeStream`"""
+    READ = BATCH | STREAM
+    EVERYWHERE = READ | WRITE
+
+
+_SPOKEN = {Where.BATCH: "batch reads", Where.STREAM: "streaming reads", Where.WRITE: "writes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    parse    makes its value of the text, raises ValueError with what is wrong
+    form     what the text looks like, for people
+    default  as a person would write it; None where there is none, then the value is None
+    """
+
+    name: str
+    meaning: str
+    where: Where
+    form: str
+    parse: Callable[[str], Any]
+    default: str | None = None
+
+    @property
+    def holds_for(self) -> str:
+        """In words."""
+        return ", ".join(word for flag, word in _SPOKEN.items() if flag in self.where)
+
+
+CLUSTER_OPTIONS = (
+    Option("config", "The gateway's configuration file, on the driver.", Where.EVERYWHERE, "path", values.text),
+    Option("cluster", "The cluster's name in it; not needed if there is one.", Where.EVERYWHERE, "name", values.text),
+    Option("url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Where.EVERYWHERE, "URL", values.text),
+)
+
+TOPIC_OPTIONS = (
+    Option("subscribe", "Topics to read.", Where.READ, "names, with commas between", values.names),
+    Option(
+        "subscribePattern",
+        "Topics to read whose whole name matches; those made later are found too.",
+        Where.READ,
+        "Python regular expression",
+        values.pattern,
+    ),
+    Option(
+        "assign",
+        "Partitions to read, by name or index.",
+        Where.READ,
+        '`{"orders": [0, 1]}`',
+        values.assignment,
+    ),
+)
+
+EDGE_OPTIONS = (
+    Option(
+        "startingOffsets",
+        "Where to begin: the first message, the next one, or a position per partition, where -2 is earliest, -1 is latest and a "
+        "partition that is left out is read from its first message. Streams ask it once: after that the checkpoint says it. "
+        "Default: earliest for batch reads, latest for streams.",
+        Where.READ,
+        '`earliest`, `latest` (streams), or `{"orders": {"0": 23, "1": "12:3:0", "2": -2}}`',
+        values.edge,
+    ),
+    Option(
+        "endingOffsets",
+        "Where to end (not included).",
+        Where.BATCH,
+        '`latest`, or `{"orders": {"0": 50, "1": -1}}`',
+        values.edge,
+        "latest",
+    ),
+    Option(
+        "startingTimestamp",
+        "Begin with the first message stored at this time or later. It goes before `startingOffsets`.",
+        Where.READ,
+        "ms since the epoch, or `2026-01-31T12:00:00Z`",
+        values.time_ms,
+    ),
+    Option(
+        "endingTimestamp",
+        "End before the first message stored at this time or later. It goes before `endingOffsets`.",
+        Where.BATCH,
+        "ms since the epoch, or `2026-01-31T12:00:00Z`",
+        values.time_ms,
+    ),
+)
+
+FLOW_OPTIONS = (
+    Option(
+        "maxOffsetsPerTrigger",
+        "About how many messages a batch may have: exact where each message has an offset of its own, estimated from samples "
+        "where messages are stored in packs. Partitions share it by their lag; each that lags gets something.",
+        Where.STREAM,
+        "number",
+        values.count,
+    ),
+    Option("maxBytesPerTrigger", "About how many bytes of messages a batch may have.", Where.STREAM, "size", values.size),
+    Option(
+        "minOffsetsPerTrigger",
+        "Wait until about so many messages are there. Not with `availableNow`.",
+        Where.STREAM,
+        "number",
+        values.count,
+    ),
+    Option(
+        "maxTriggerDelay",
+        "How long `minOffsetsPerTrigger` may hold a batch up.",
+        Where.STREAM,
+        "duration",
+        values.duration,
+        "15m",
+    ),
+    Option(
+        "minPartitions",
+        "Cut ranges so that there are about so many tasks. Rows of a partition are in no order then, and a sink takes them so.",
+        Where.READ,
+        "number",
+        values.count,
+    ),
+    Option(
+        "maxRecordsPerPartition",
+        "Cut ranges so that a task reads about so many messages at most. As with `minPartitions`, order is lost.",
+        Where.READ,
+        "number",
+        values.count,
+    ),
+    Option(
+        "metadataInterval",
+        "How often the cluster is asked what there is to read.",
+        Where.STREAM,
+        "duration",
+        values.duration,
+        "1s",
+    ),
+    Option(
+        "newTopicsInterval",
+        "How often `subscribePattern` looks for new topics.",
+        Where.STREAM,
+        "duration",
+        values.duration,
+        "30s",
+    ),
+)
+
+READ_OPTIONS = (
+    Option(
+        "failOnDataLoss",
+        "Fail when messages are gone that were never read: deleted by retention, or with their topic. Otherwise warn, and go on "
+        "with what there is.",
+        Where.READ,
+        "`true`, `false`",
+        values.truth,
+        "true",
+    ),
+    Option(
+        "retryTimeout",
+        "How long a cluster that does not answer is asked again, before the query or the task fails.",
+        Where.READ,
+        "duration",
+        values.duration,
+        "5m",
+    ),
+    Option(
+        "propertiesFormat",
+        "`map`, or `binary`: one value per message, which is faster, for sinks that pass it on.",
+        Where.READ,
+        "`map`, `binary`",
+        values.one_of("map", "binary"),
+        "map",
+    ),
+    Option(
+        "mode",
+        "`rows` of messages, or `ranges`: a row says only which part of a partition to move, for a pump.",
+        Where.READ,
+        "`rows`, `ranges`",
+        values.one_of("rows", "ranges"),
+        "rows",
+    ),
+)
+
+SINK_OPTIONS: tuple[Option, ...] = (
+    Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.text),
+    Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.text),
+)
+
+OPTIONS: tuple[Option, ...] = (*CLUSTER_OPTIONS, *TOPIC_OPTIONS, *EDGE_OPTIONS, *FLOW_OPTIONS, *READ_OPTIONS, *SINK_OPTIONS)
+_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+
+
+class OptionValues(Mapping[str, Any]):
+    """The values by the names of options, however they are cased; an option that was not given has its default, or None."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        option = _BY_KEY[name.lower()]
+        if option.name.lower() in self._given:
+            return self._given[option.name.lower()]
+        return None if option.default is None else option.parse(option.default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(option.name for option in OPTIONS)
+
+    def __len__(self) -> int:
+        return len(OPTIONS)
+
+    def is_given(self, name: str) -> bool:
+        """Whether somebody wrote it."""
+        return name.lower() in self._given
+
+
+def parse_options(given: Mapping[str, str], where: Where) -> OptionValues:
+    """Read the options that were given for this use. Raises ConfigError naming the first that is wrong, with what is right."""
+    found: dict[str, Any] = {}
+    for key, text in given.items():
+        option = _BY_KEY.get(key.lower())
+        if option is None:
+            names = [option.name for option in OPTIONS if option.where & where]
+            raise ConfigError(f"there is no option {key!r}", hint=nearest(key, names))
+        if not option.where & where:
+            raise ConfigError(f"the option {option.name} is for {option.holds_for}", hint="Leave it out here")
+        try:
+            found[option.name] = option.parse(text)
+        except ValueError as error:
+            raise ConfigError(f"option {option.name}: {error}") from error
+    return OptionValues(found)

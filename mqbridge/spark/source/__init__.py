@@ -1,0 +1,1 @@
+"""Reading: topics, offsets and ranges, in batches and as streams."""

@@ -1,0 +1,255 @@
+"""Spark of the pyspark package on this machine: settings for tests, the JVM of a session, and programs with one of their own.
+
+A pyspark driver is two processes, Python and a JVM, and an executor has Python workers besides. All that a program of
+`SparkProgram` starts is in one session of the kernel, by which the guard finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from tests.kit.guard import guard, members
+from tests.kit.maven import java
+from tests.kit.process import HOST
+
+if TYPE_CHECKING:
+    from py4j.clientserver import ClientServer
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MASTER = "local[2]"
+HEAP = "1g"
+QUERY_DEADLINE_S = 240.0
+END_S = 30.0
+POLL_S = 0.05
+LOG4J = """
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+"""
+
+
+class SparkError(Exception):
+    """A program or a query failed or did not end in time; says which, and the end of its log."""
+
+
+def environment() -> dict[str, str]:
+    """What Spark's scripts and Python workers need to find: Java, this interpreter, and the modules of this checkout."""
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "JAVA_HOME": str(java().resolve().parent.parent),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_NO_DAEMONIZE": "1",
+    }
+
+
+def settings(folder: Path, master: str = MASTER) -> dict[str, str]:
+    """Settings of a session for tests, small and on loopback, which writes into `folder` only."""
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(LOG4J)
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    flags = f"-Duser.timezone=UTC -Dlog4j2.configurationFile={log4j} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}"
+    state = "spark.sql.streaming.stateStore"
+    return {
+        "spark.master": master,
+        "spark.app.name": "mqbridge tests",
+        "spark.driver.memory": HEAP,
+        "spark.driver.host": HOST,
+        "spark.driver.bindAddress": HOST,
+        "spark.driver.extraJavaOptions": flags,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.executorEnv.TZ": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        f"{state}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        f"{state}.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+
+
+class SparkJvm:
+    """The driver's JVM of this process, and its session. As a context manager it ends with it; the guard sees to the rest."""
+
+    def __init__(self, folder: Path, extra: Mapping[str, str] | None = None) -> None:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        self.log = folder / "spark.log"
+        os.environ.update(environment())
+        conf = SparkConf(loadDefaults=False).setAll(list((settings(folder) | dict(extra or {})).items()))
+        with self.log.open("ab") as log:
+            self._gateway: ClientServer = launch_gateway(conf, {"stdout": log, "stderr": log})
+        self._process: subprocess.Popen[bytes] = self._gateway.proc
+        guard().process(self._process.pid)
+        self.session: SparkSession = SparkSession(SparkContext(conf=conf, gateway=self._gateway))
+
+    def close(self) -> None:
+        """End the session and its JVM, by force when it does not end by itself."""
+        from pyspark import SparkContext
+
+        self.session.stop()
+        self._gateway.shutdown()
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def run_available(writer: DataStreamWriter, checkpoint: Path, deadline_s: float = QUERY_DEADLINE_S) -> list[dict[str, Any]]:
+    """Run one query over all that is there, to its end; its progress reports.
+
+    The same checkpoint again is a restart: the query goes on where the last run got to.
+    """
+    return finish(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(), deadline_s)
+
+
+def finish(query: StreamingQuery, deadline_s: float = QUERY_DEADLINE_S) -> list[dict[str, Any]]:
+    """Wait for a query that ends by itself; its progress reports. Raises what ended it, SparkError when nothing does in time."""
+    try:
+        if not query.awaitTermination(deadline_s):
+            raise SparkError(f"the query {query.id} did not end within {deadline_s:g} s; it is {query.status}")
+    finally:
+        if query.isActive:
+            query.stop()
+    return [json.loads(report.json) for report in query.recentProgress]
+
+
+def collect_stream(frame: DataFrame, checkpoint: Path, name: str, output_mode: str = "append") -> list[Any]:
+    """Rows of a streaming DataFrame over all that is there, through the memory sink (which no restart knows of)."""
+    writer = frame.writeStream.format("memory").queryName(name).outputMode(output_mode)
+    run_available(writer, checkpoint)
+    return frame.sparkSession.table(name).collect()
+
+
+class SparkProgram:
+    """A Python program as a child process with a session of its own. As a context manager it is killed at the end.
+
+    `argv` is what comes behind the interpreter. It makes its session from the environment:
+    `session_from_environment(...)`, or whatever the program does as users run it.
+    """
+
+    def __init__(self, folder: Path, *argv: str, env: Mapping[str, str] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._log = folder / "program.log"
+        self._began = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                cwd=REPOSITORY, env={**os.environ, **environment(), SETTINGS: str(folder), **(env or {})},
+            )  # fmt: skip
+        guard().session(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the driver's Python."""
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What it, its JVM and its workers said since it was started."""
+        return self._log.read_bytes()[self._began :].decode(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        """Whether the driver's Python has not ended yet."""
+        return self._process.poll() is None
+
+    def wait(self, deadline_s: float = QUERY_DEADLINE_S) -> str:
+        """Wait until it ends; its log. Raises SparkError when it fails or, after killing it, when it takes too long."""
+        try:
+            status = self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise SparkError(f"the program did not end within {deadline_s:g} s:\n{self.log[-8000:]}") from None
+        if status != 0:
+            raise SparkError(f"the program ended with status {status}:\n{self.log[-8000:]}")
+        return self.log
+
+    def terminate(self) -> None:
+        """SIGTERM to the driver's Python."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to the driver: its Python and its JVM; returns when its workers have noticed and are gone too."""
+        for pid in _drivers(self._process.pid):
+            _kill(pid)
+        self._process.wait()
+        deadline = time.monotonic() + END_S
+        while left := members(self._process.pid):
+            if time.monotonic() > deadline:
+                for pid in left:
+                    _kill(pid)
+            time.sleep(POLL_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+
+SETTINGS = "MQBRIDGE_TEST_SPARK"
+"""Environment variable of a SparkProgram: the folder for what its session writes."""
+
+
+def session_from_environment(master: str = MASTER, **extra: str) -> SparkSession:
+    """Inside a SparkProgram: a session with the settings of tests."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for name, value in (settings(Path(os.environ[SETTINGS]), master) | extra).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _drivers(leader: int) -> list[int]:
+    """The Python that leads a session and the JVMs in it, its Python workers left out."""
+    return [pid for pid in members(leader) if pid == leader or _is_java(pid)]
+
+
+def _is_java(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    except OSError:
+        return False
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
