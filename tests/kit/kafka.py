@@ -1,7 +1,7 @@
-"""A real Kafka broker, controller and broker in one process without ZooKeeper, on loopback with temporary data.
+"""A real Kafka broker on loopback with temporary data, and Spark's own Kafka connector: what the Spark benchmark compares with.
 
-It is what the Spark benchmark compares with; nothing of mqbridge talks to it. Ready means that the broker lists itself among the
-brokers of the cluster: clients would find a leader for a topic. A topic is made when it is first asked for.
+Controller and broker are one process without ZooKeeper; nothing of mqbridge talks to it. Ready means that the broker lists itself
+among the brokers of the cluster: clients would find a leader for a topic. A topic is made when it is first asked for.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ POM = f"""<project>
   </dependencies>
 </project>
 """
+# The newest that Maven Central had for pyspark 4.3.0, which loads it. Of what it depends on, Spark brings all but these.
+CONNECTOR_VERSION = "4.2.0"
+CONNECTOR = ["spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"]
+CONNECTOR_CLIENTS = {"org.apache.kafka:kafka-clients": VERSION, "org.apache.commons:commons-pool2": "2.13.1"}
 CONF, LOG4J = "server.properties", "log4j.properties"
 LOG4J_PROPERTIES = """log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
@@ -44,6 +48,30 @@ PROBE_TIMEOUT_S = 5.0
 def server_jars() -> Path:
     """The folder with the broker's jars, fetched when absent (46 MB, about 5 s)."""
     return cached(f"kafka-server-{VERSION}", lambda into: copy_dependencies(POM, into))
+
+
+def connector_jars() -> list[Path]:
+    """The jars of Spark's Kafka source and sink, fetched when absent (10 MB, about 5 s): for `spark.jars`."""
+    return sorted(cached(f"spark-kafka-{CONNECTOR_VERSION}", _fetch_connector).glob("*.jar"))
+
+
+def _fetch_connector(into: Path) -> None:
+    jars = {f"org.apache.spark:{name}": CONNECTOR_VERSION for name in CONNECTOR} | CONNECTOR_CLIENTS
+    copy_dependencies(
+        f"""<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>mqbridge</groupId><artifactId>spark-kafka</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>{"".join(_alone(*name.split(":"), version) for name, version in jars.items())}</dependencies>
+</project>
+""",
+        into,
+    )
+
+
+def _alone(group: str, artifact: str, version: str) -> str:
+    names = f"<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+    none = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    return f"<dependency>{names}{none}</dependency>\n"
 
 
 class Kafka(Started):
@@ -87,7 +115,13 @@ class Kafka(Started):
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         argv = [*self._program, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={CONF}"]
         run = subprocess.run(
-            argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            argv,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         if run.returncode != 0:
             raise ClusterError(f"the storage of Kafka could not be formatted:\n{run.stdout}")
