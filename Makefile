@@ -70,9 +70,11 @@ test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, sec
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long"
 	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
 
-test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers
+MESSAGES := 5000000
+TESTS := tests
+test-long: $(VENV)/.dev ## the full-size acceptance runs against the real servers; TESTS=tests/spark MESSAGES=500000 for the mirrors on Spark
 	@sh tests/prerequisites.sh
-	@$(BIN)/python -m pytest -m long -s
+	@MQBRIDGE_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -m long -s $(TESTS)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.dev ## random bytes, led by coverage, against every reader of bytes; FUZZ_SECONDS=60 each, FUZZ_ARGS='--only rocketmq'

@@ -111,7 +111,14 @@ class GapError(MqbridgeError):
 
 
 class DeliveryError(MqbridgeError):
-    """A message could not be stored, and its route has no place for such messages."""
+    """A message could not be stored, and its route has no place for such messages.
+
+    `failure` is REFUSED where trying again does not help.
+    """
+
+    def __init__(self, problem: str, failure: Failure = Failure.RETRY) -> None:
+        super().__init__(problem)
+        self.failure = failure
 
 
 class MappingError(MqbridgeError):

@@ -4,7 +4,7 @@ Whoever divides a reading among processes is no asyncio program; the readers the
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -71,33 +71,94 @@ def _edge(edge: Edge, name: str, held: Bounds, otherwise: Position) -> Position:
     return edge.get(name, otherwise)
 
 
-async def last_stored(cluster: Cluster, topic: str, partitions: Mapping[int, str], source: Partition) -> dict[int, Position]:
+async def last_stored(
+    cluster: Cluster,
+    topic: str,
+    partitions: Mapping[int, str],
+    source: Partition,
+    since: Mapping[int, Position] | None = None,
+) -> dict[int, Position]:
     """The last position of the source that each target partition holds, by index; see `Outbound.resume`. Raises ClusterError.
 
-    A partition that holds nothing of the source is read to its beginning: only that proves it.
+    A partition that holds nothing of the source is read back to `since`, or to its beginning: only that proves it.
     """
-    bounds = await cluster.bounds(topic)
-    found = await asyncio.gather(*(_last_of(cluster, topic, name, bounds[name], source) for name in partitions.values()))
+    bounds, floors = await cluster.bounds(topic), since or {}
+    found = await asyncio.gather(
+        *(_last_of(cluster, topic, name, bounds[name], source, floors.get(index)) for index, name in partitions.items())
+    )
     return {index: position for index, position in zip(partitions, found, strict=True) if position is not None}
 
 
-async def _last_of(cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition) -> Position | None:
-    count, first, end = FIRST_WINDOW, bounds.first, bounds.next
+async def _last_of(
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, since: Position | None
+) -> Position | None:
+    async with aclosing(_windows_back(cluster, topic, name, bounds, since)) as windows:
+        async for begin, end in windows:
+            found = [position async for position in _positions(cluster, topic, name, begin, end, source)]
+            if found:
+                return found[-1]
+    return None
+
+
+async def stored_from(
+    cluster: Cluster,
+    topic: str,
+    partitions: Mapping[int, str],
+    source: Partition,
+    first: Position,
+    since: Mapping[int, Position] | None = None,
+) -> dict[int, list[Position]]:
+    """All positions of the source from `first` on that each of these target partitions holds, by index. Raises ClusterError.
+
+    Each is read back to a message of the source before `first`, for its messages are stored in order; or to `since`, or to its
+    beginning.
+    """
+    bounds, floors = await cluster.bounds(topic), since or {}
+    found = await asyncio.gather(
+        *(_stored_in(cluster, topic, name, bounds[name], source, first, floors.get(index)) for index, name in partitions.items())
+    )
+    return dict(zip(partitions, found, strict=True))
+
+
+async def _stored_in(
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, first: Position, since: Position | None
+) -> list[Position]:
+    found: list[Position] = []
+    async with aclosing(_windows_back(cluster, topic, name, bounds, since)) as windows:
+        async for begin, end in windows:
+            positions = [position async for position in _positions(cluster, topic, name, begin, end, source)]
+            found += [position for position in positions if position >= first]
+            if positions and positions[0] < first:
+                break
+    return found
+
+
+async def _positions(
+    cluster: Cluster, topic: str, name: str, begin: Position, end: Position, source: Partition
+) -> AsyncGenerator[Position, None]:
+    """The positions of the source that are stored between the two."""
+    async with aclosing(cluster.read(topic, name, begin, end)) as batches:
+        async for batch in batches:
+            for message in batch.messages:
+                if (position := position_of(message.origin, source)) is not None:
+                    yield position
+
+
+async def _windows_back(
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, since: Position | None
+) -> AsyncGenerator[tuple[Position, Position], None]:
+    """A partition in pieces from its end back to `since`, or to its beginning, each much longer than the one behind it."""
+    count, end = FIRST_WINDOW, bounds.next
+    first = bounds.first if since is None else max(bounds.first, since)
     counted: Position | None = None
     while end > first:
         before, counted = counted, await _counted_back(cluster, topic, name, bounds, count)
-        begin = min(end, counted)
+        begin = max(first, min(end, counted))
         if begin == end and counted == before:  # it does not count further back, or what is before that is gone by now
-            begin = first = (await cluster.bounds(topic))[name].first
-        found: Position | None = None
-        async with aclosing(cluster.read(topic, name, begin, end)) as batches:
-            async for batch in batches:
-                for message in batch.messages:
-                    found = position_of(message.origin, source) or found
-        if found is not None or begin <= first:
-            return found
+            held = (await cluster.bounds(topic))[name].first
+            begin = first = held if since is None else max(held, since)
+        yield begin, end
         count, end = count * GROWTH, begin
-    return None
 
 
 async def _counted_back(cluster: Cluster, topic: str, name: str, bounds: Bounds, count: int) -> Position:

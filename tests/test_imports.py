@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "delivery": CONTRACT | {"net", "routing"},
     "config": CONTRACT,
     "gateway": CORE | {"config"},
-    "spark": CORE | {"config", "gateway", "ranges"},
+    "spark": CORE | {"config", "gateway", "mapping", "ranges", "wire"},
     "cli": CORE | {"config", "gateway", "mapping", "spark"},
     "__main__": {"cli"},
     "__init__": set(),

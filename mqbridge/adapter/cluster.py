@@ -1,13 +1,13 @@
 """A cluster: what it is capable of, and everything that is asked of it."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.topics import Bounds, Topic
+from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.message import Batch, Position
 
 
@@ -74,6 +74,13 @@ class Cluster(Protocol):
         each batch's `next` is exact. Without an `end` it goes on as messages come. Ends early, without a word, when the partition
         held less. Close it (`aclose`) when it is not read to its end. Raises ClusterError, and GapError when data between the
         two was lost.
+        """
+
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+        """What lies from `begin` up to, not including, `end`, in units that may be counted and cut at; none for an empty range.
+
+        Ranges that are cut at the beginnings of units hold together, read by `read`, exactly the messages of the whole. The first
+        stretch begins at `begin`, or behind it where nothing lies between, and nothing was lost. Raises ClusterError.
         """
 
     async def inbound(self, spec: InboundSpec) -> Inbound:

@@ -77,6 +77,17 @@ class GroupMaker(Protocol):
         """Raise what `create_group` would raise for any topic, as the cluster is configured. Raises ClusterError (FATAL)."""
 
 
+@runtime_checkable
+class Deduplicating(Protocol):
+    """Operations of a system that can drop what one `OutboundSpec.sender` sends twice, where a topic is set up so."""
+
+    async def deduplicates(self, topic: str) -> bool:
+        """Whether the existing topic is set up so. Raises ClusterError."""
+
+    async def deduplicate(self, topic: str) -> None:
+        """Set the existing topic up so. Raises ClusterError."""
+
+
 def dense_backlog(committed: Mapping[str, Position], bounds: Mapping[str, Bounds]) -> dict[str, int]:
     """`Operations.backlog` of a system whose positions are offsets that count messages.
 

@@ -25,6 +25,19 @@ class OutboundSpec:
     """How long transient failures are retried before they are reported; None is for ever."""
     options: BaseModel | None = None
     """The system's own settings (`Adapter.outbound_options`)."""
+    sender: str | None = None
+    """A name under which nobody else sends into this topic from the same source at the same time.
+
+    Where the system can, a second one is kept out until the first has gone, and messages are numbered by their positions in the
+    source, so that what is sent twice is stored once. There `resume` of a source comes before its first send, and the positions
+    that are sent must ascend. A system that cannot drop what it is sent twice sends nothing again whose answer was lost: it
+    reports the failure at once, and whoever sends asks `resume` what is stored.
+    """
+
+    @property
+    def resend_s(self) -> float | None:
+        """For how long a system that cannot drop what it is sent twice tries again what may be stored; None is for ever."""
+        return self.max_elapsed_s if self.sender is None else 0.0
 
     @property
     def origin_of(self) -> Callable[[Partition], str | None]:
@@ -76,11 +89,13 @@ class Outbound(Protocol):
     def partition_of(self, key: bytes) -> int:
         """The partition that the system's own producers would choose for this key."""
 
-    async def resume(self, source: Partition) -> Mapping[int, Position]:
+    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """The last position of this source partition that each target partition holds; those that hold none are left out.
 
-        Read from the origins that are stamped on what is stored, so it is true after any crash. Where the system can, producers
-        of others are fenced off until this outbound is closed. Raises ClusterError.
+        Read from the origins that are stamped on what is stored, so it is true after any crash; or, with a `sender`, from what
+        the system knows of it. `since` is a position of each target partition before which nothing of the source is looked for.
+        Where the system can, producers of others are fenced off until this outbound is closed: all of them, or with a `sender`
+        only who sends under that name. Raises ClusterError, RETRY while such a one is there.
         """
 
     async def close(self, deadline: float | None = None) -> None:

@@ -13,8 +13,21 @@ from typer.main import get_command
 from mqbridge import __version__
 from mqbridge.cli import exits
 
-COMMANDS = ("quickstart", "run", "check", "schema", "topics", "groups", "offsets", "peek", "produce", "consume", "explain")
-"""In the order of the help: the names of the modules, and of the function in each."""
+COMMANDS = (
+    "quickstart",
+    "run",
+    "check",
+    "schema",
+    "topics",
+    "groups",
+    "offsets",
+    "peek",
+    "produce",
+    "consume",
+    "explain",
+    "spark",
+)
+"""In the order of the help: the names of the modules, and in each of the function, or of a group of commands."""
 
 SETTINGS: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": "markdown"}
 
@@ -30,8 +43,11 @@ class LazyGroup(TyperGroup):
         """The command of this name."""
         if cmd_name not in COMMANDS:
             return None
+        found = getattr(import_module(f"mqbridge.cli.{cmd_name}"), cmd_name)
+        if isinstance(found, typer.Typer):
+            return get_command(found)
         single = typer.Typer(add_completion=False, **SETTINGS)
-        single.command(cmd_name)(getattr(import_module(f"mqbridge.cli.{cmd_name}"), cmd_name))
+        single.command(cmd_name)(found)
         return get_command(single)
 
 

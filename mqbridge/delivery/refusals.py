@@ -48,7 +48,7 @@ class Refusals:
             first = receipt.failures[0]
             message = _name(ticket, share, first.index)
             advice = "Configure `dead_letter` for the route, or make the target accept it"
-            error = DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}")
+            error = DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}", Failure.REFUSED)
             self._leg_failed(ticket, share, error, receipt.failures)
         else:
             self._send_letters(self._settings.dead_letters, ticket, target, share, receipt)
@@ -105,7 +105,8 @@ class Refusals:
         verb = "" if second.kind is Failure.REFUSED else "not stored "
         return DeliveryError(
             f"{message} was refused by {target.label} ({first.reason}) and {verb}by its dead-letter topic {letters.label} "
-            f"({second.reason})"
+            f"({second.reason})",
+            second.kind,
         )
 
 

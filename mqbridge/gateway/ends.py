@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.adapter.topics import Topic
+from mqbridge.config.options.delivery import Delivery
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.patterns import is_pattern
@@ -34,6 +35,15 @@ log = logging.getLogger(__name__)
 Looped = Callable[[int], None]
 Place = tuple[str, str, BaseModel | None]
 """Cluster, topic and options: what has one outbound."""
+
+
+async def loop_guard(cluster: Cluster, topic: str, delivery: Delivery, looped: Looped) -> LoopGuard | None:
+    """What keeps messages from being written back to this topic; None where that is off. Raises ClusterError."""
+    if not delivery.loops_prevented:
+        return None
+    described = await cluster.describe(topic)
+    spellings = [topic] if described is None else [topic, described.name, *described.aliases]
+    return LoopGuard(cluster.name, spellings, delivery.max_hops, looped)
 
 
 class Opened:
@@ -156,18 +166,10 @@ class Ends:
             label,
             outbound,
             Partitioner(rule, outbound),
-            guard=await self._guard(config.cluster, name),
+            guard=await loop_guard(self._clusters[config.cluster], name, self._config.delivery, self._looped),
             edit=None if config.edit is None else Edit(config.edit, selected.words),
         )
         return Opened(config, name, target)
-
-    async def _guard(self, cluster: str, topic: str) -> LoopGuard | None:
-        delivery = self._config.delivery
-        if not delivery.loops_prevented:
-            return None
-        described = await self._clusters[cluster].describe(topic)
-        spellings = [topic] if described is None else [topic, described.name, *described.aliases]
-        return LoopGuard(cluster, spellings, delivery.max_hops, self._looped)
 
     async def _create(self, cluster: str, topic: str, partitions: int) -> None:
         if self._clusters[cluster].capabilities.create_topics:
@@ -185,7 +187,7 @@ class Ends:
         for known, outbound in self._outbounds:
             if known == place:
                 return outbound
-        spec = outbound_spec(self._config, topic, options)
+        spec = outbound_spec(self._config.delivery, topic, options)
         outbound = await self._clusters[cluster].outbound(spec)
         self._outbounds.append((place, outbound))
         return outbound

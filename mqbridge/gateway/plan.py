@@ -13,6 +13,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.topics import Topic
+from mqbridge.config.options.delivery import Delivery
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target
@@ -108,9 +109,8 @@ def helps_to_retry(error: Exception) -> bool:
     return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}
 
 
-def outbound_spec(route: Route, topic: str, options: BaseModel | None) -> OutboundSpec:
-    """How a route writes into a topic."""
-    delivery = route.delivery
+def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> OutboundSpec:
+    """How a route that promises this writes into a topic."""
     return OutboundSpec(
         topic=topic,
         ordered=delivery.order == "partition",
@@ -235,7 +235,7 @@ class Planner:
             elif not planned.count:
                 raise ClusterError("`create` is off", Failure.FATAL)
             if planned.have:
-                outbound = await cluster.outbound(outbound_spec(plan.route, wanted.topic, options))
+                outbound = await cluster.outbound(outbound_spec(plan.route.delivery, wanted.topic, options))
                 await outbound.close()
         except MqbridgeError as error:
             plan.problems.append(_unwritable(plan.route, planned, error))

@@ -13,11 +13,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mqbridge.spark.chosen import chosen_cluster
+from mqbridge.errors import ConfigError
+from mqbridge.spark.chosen import ChosenRoute, chosen_cluster, chosen_route
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.options import OptionValues, Where, parse_options
 from mqbridge.spark.pump.ranges import RANGES, range_schema
 from mqbridge.spark.schema import message_schema
+from mqbridge.spark.sink.writer import make_stream_writer, make_writer
+from mqbridge.spark.source.batch_reader import MessageReader
+from mqbridge.spark.source.settings import SourceSettings, source_settings
+from mqbridge.spark.source.stream_reader import MessageStreamReader
 
 
 class MqbridgeDataSource(DataSource):
@@ -27,6 +32,7 @@ class MqbridgeDataSource(DataSource):
     """
 
     _cluster: ClusterRef | None = None
+    _route: ChosenRoute | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -36,32 +42,35 @@ class MqbridgeDataSource(DataSource):
     def schema(self) -> StructType:
         """Columns of messages, or of ranges. Raises ConfigError."""
         values = parse_options(self.options, Where.EVERYWHERE)
-        self._reached(values)
+        self._reference(values)
         if values["mode"] == RANGES:
             return range_schema()
         return message_schema(binary_properties=values["propertiesFormat"] == "binary")
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`. Raises ConfigError."""
-        raise NotImplementedError
+        return MessageReader(self._settings(Where.BATCH, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises ConfigError."""
-        raise NotImplementedError
+        return MessageStreamReader(self._settings(Where.STREAM, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`. Raises ConfigError."""
-        from mqbridge.spark.sink.writer import make_writer  # noqa: PLC0415
-
-        return make_writer(parse_options(self.options, Where.WRITE), schema, overwrite)
+        return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For `df.writeStream`. Raises ConfigError."""
-        from mqbridge.spark.sink.writer import make_stream_writer  # noqa: PLC0415
+        return make_stream_writer(self.options, schema, overwrite)
 
-        return make_stream_writer(parse_options(self.options, Where.WRITE), schema, overwrite)
+    def _settings(self, where: Where, schema: StructType) -> SourceSettings:
+        if [(one.name, one.dataType) for one in schema] != [(one.name, one.dataType) for one in self.schema()]:
+            raise ConfigError("the columns of messages are given", hint="Leave the schema out, and select what is needed")
+        values = parse_options(self.options, where)
+        return source_settings(values, self._reference(values), where, self._route)
 
-    def _reached(self, values: OptionValues) -> ClusterRef:
+    def _reference(self, values: OptionValues) -> ClusterRef:
         if self._cluster is None:
-            self._cluster = chosen_cluster(values)
+            self._route = chosen_route(values)
+            self._cluster = chosen_cluster(values) if self._route is None else self._route.source
         return self._cluster

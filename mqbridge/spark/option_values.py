@@ -35,7 +35,7 @@ Edge = Start | Exact | AtTime
 """Where a reading begins or ends."""
 
 
-def text(value: str) -> str:
+def nonempty(value: str) -> str:
     """Anything but nothing."""
     if not value.strip():
         raise ValueError("it is empty")
@@ -53,7 +53,7 @@ def names(value: str) -> tuple[str, ...]:
 def pattern(value: str) -> re.Pattern[str]:
     """A regular expression."""
     try:
-        return re.compile(text(value))
+        return re.compile(nonempty(value))
     except re.error as error:
         raise ValueError(f"{value!r} is no Python regular expression: {error}") from error
 
@@ -145,20 +145,16 @@ def _positions(topic: str, positions: Any) -> dict[str, Any]:
 
 
 def _position(topic: str, name: str, value: Any) -> Start | Position:
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value in _KAFKA:
-            return _KAFKA[value]
-        value = str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value in _KAFKA:
+        return _KAFKA[value]
+    text = str(value) if isinstance(value, int) and value >= 0 else value
     try:
-        found = parse_position(value)
-    except (ValueError, AttributeError):
-        found = (-1,)
-    if min(found) < 0:
+        return parse_position(text)
+    except (ValueError, AttributeError) as error:
         raise ValueError(
             f'{value!r} is no position of partition {name!r} of topic {topic!r}: write a number, a text such as "12:3:0", '
             "-2 for earliest or -1 for latest"
-        )
-    return found
+        ) from error
 
 
 def _object(value: str) -> dict[str, Any]:

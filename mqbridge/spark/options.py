@@ -1,7 +1,7 @@
 """Options of the data source: each is declared once, with its meaning, its default, and where it holds.
 
-Options are checked against the table, readers and writers take their values from it, and the page of options is generated from it.
-Names are Kafka's where the meaning is the same. Spark gives the names in lower case, and the values as text.
+Options are checked against the table, readers and writers take their values from it, and the page of options is made
+of it. Names are Kafka's where the meaning is the same. Spark gives the names in lower case, and the values as text.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -53,12 +53,21 @@ class Option:
 
 
 CLUSTER_OPTIONS = (
-    Option("config", "The gateway's configuration file, on the driver.", Where.EVERYWHERE, "path", values.text),
-    Option("cluster", "The cluster's name in it; not needed if there is one.", Where.EVERYWHERE, "name", values.text),
-    Option("url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Where.EVERYWHERE, "URL", values.text),
+    Option("config", "The gateway's configuration file, on the driver.", Where.EVERYWHERE, "path", values.nonempty),
+    Option("cluster", "The cluster's name in it; not needed if there is one.", Where.EVERYWHERE, "name", values.nonempty),
+    Option(
+        "url", "Instead of both: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.", Where.EVERYWHERE, "URL", values.nonempty
+    ),
 )
 
 TOPIC_OPTIONS = (
+    Option(
+        "route",
+        "A route of `config`: its source says the cluster and the topics to read, its targets where to write.",
+        Where.EVERYWHERE,
+        "name",
+        values.nonempty,
+    ),
     Option("subscribe", "Topics to read.", Where.READ, "names, with commas between", values.names),
     Option(
         "subscribePattern",
@@ -203,12 +212,45 @@ READ_OPTIONS = (
     ),
 )
 
-SINK_OPTIONS: tuple[Option, ...] = (
-    Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.text),
-    Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.text),
+MIRROR_OPTIONS = (
+    Option(
+        "rangeTasks",
+        "With `mode=ranges`: at most so many tasks have the ranges of a batch between them. Without it each has one.",
+        Where.STREAM,
+        "number",
+        values.count,
+    ),
+    Option(
+        "makeTargets",
+        "With `route`: topics and partitions that come later are read once the targets of the route are made for them.",
+        Where.STREAM,
+        "`true`, `false`",
+        values.truth,
+        "false",
+    ),
+    Option(
+        "stopFile",
+        "While there is such a file on the driver, no batch begins; it is answered by one with `.obeyed` behind its name.",
+        Where.STREAM,
+        "path",
+        values.nonempty,
+    ),
 )
 
-OPTIONS: tuple[Option, ...] = (*CLUSTER_OPTIONS, *TOPIC_OPTIONS, *EDGE_OPTIONS, *FLOW_OPTIONS, *READ_OPTIONS, *SINK_OPTIONS)
+SINK_OPTIONS: tuple[Option, ...] = (
+    Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.nonempty),
+    Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.nonempty),
+)
+
+OPTIONS: tuple[Option, ...] = (
+    *CLUSTER_OPTIONS,
+    *TOPIC_OPTIONS,
+    *EDGE_OPTIONS,
+    *FLOW_OPTIONS,
+    *READ_OPTIONS,
+    *MIRROR_OPTIONS,
+    *SINK_OPTIONS,
+)
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 

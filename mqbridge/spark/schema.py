@@ -64,8 +64,8 @@ def format_source(partition: Partition, *, is_part: bool = False) -> str:
 
 def parse_source(source: str) -> tuple[Partition, bool]:
     """The partition, and whether its rows are of a part of a range. Raises ValueError when the text is no source."""
-    cluster, topic, name, index, *mark = source.split("|")
-    if mark not in ([], [PART_MARK]):
+    names, mark = source.split("|")[:4], source.split("|")[4:]
+    if len(names) < 4 or mark not in ([], [PART_MARK]):
         raise ValueError(f"{source!r} is not the source of a row")
-    cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in (cluster, topic, name))
-    return Partition(cluster, topic, name, int(index)), bool(mark)
+    cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in names[:3])
+    return Partition(cluster, topic, name, int(names[3])), bool(mark)

@@ -64,8 +64,8 @@ class Arena:
         self._closers.append(inbound.close)
         return inbound
 
-    async def outbound(self, cluster: Cluster, topic: str, *, stamp_origin: bool = True) -> Outbound:
-        outbound = await self.within(cluster.outbound(OutboundSpec(topic, stamp_origin=stamp_origin)))
+    async def outbound(self, cluster: Cluster, topic: str, *, stamp_origin: bool = True, sender: str | None = None) -> Outbound:
+        outbound = await self.within(cluster.outbound(OutboundSpec(topic, stamp_origin=stamp_origin, sender=sender)))
         self._closers.append(outbound.close)
         return outbound
 

@@ -152,3 +152,36 @@ async def test_an_outbound_tells_what_it_has_stored_last_of_a_source(arena: Aren
     await arena.within(outbound.close())
     again = await arena.outbound(await arena.cluster(), topic)
     assert await arena.within(again.resume(SOURCE)) == {0: (50,), 1: (29,)}
+
+
+async def test_nothing_of_a_source_is_looked_for_before_a_position_that_is_given(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster, 2)
+    outbound = await arena.outbound(cluster, topic)
+    await arena.send(outbound, 0, numbered(0, 5))
+    bounds, described = await arena.within(cluster.bounds(topic)), await arena.within(cluster.describe(topic))
+    assert described is not None
+    since = {index: bounds[name].next for index, name in enumerate(described.partitions)}
+    assert await arena.within(outbound.resume(SOURCE, since)) == {}
+    await arena.send(outbound, 0, numbered(5, 9))
+    await arena.send(outbound, 1, numbered(9, 11))
+    assert await arena.within(outbound.resume(SOURCE, since)) == {0: (8,), 1: (10,)}
+
+
+async def test_a_sender_goes_on_where_it_was(arena: Arena, cluster: Cluster) -> None:
+    topic = await arena.topic(cluster, 2)
+    first = await arena.outbound(cluster, topic, sender="job")
+    assert await arena.within(first.resume(SOURCE)) == {}
+    await arena.send(first, 0, numbered(0, 7))
+    await arena.send(first, 1, numbered(7, 9))
+    await arena.within(first.close())
+    second = await arena.outbound(await arena.cluster(), topic, sender="job")
+    assert await arena.within(second.resume(SOURCE)) == {0: (6,), 1: (8,)}
+    await arena.send(second, 0, numbered(9, 12))
+    assert await arena.within(second.resume(SOURCE)) == {0: (11,), 1: (8,)}
+    inbound = await arena.inbound(cluster, topic, fresh_group())
+    received = {}
+    for _ in range(2):
+        lane = await arena.lane(inbound)
+        messages, _ = await arena.take(lane, 10 if lane.partition.index == 0 else 2)
+        received[lane.partition.index] = numbers(messages)
+    assert received == {0: [*range(7), *range(9, 12)], 1: [7, 8]}

@@ -30,9 +30,26 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
     forget("readback")
 
 
-async def found(cluster: MemoryCluster) -> dict[int, Position]:
+async def found(cluster: MemoryCluster, since: Mapping[int, Position] | None = None) -> dict[int, Position]:
     async with asyncio.timeout(PATIENCE_S):
-        return await last_stored(cluster, "t", {0: "0"}, SOURCE)
+        return await last_stored(cluster, "t", {0: "0"}, SOURCE, since)
+
+
+@pytest.mark.parametrize(("since", "expected"), [(0, {0: (3,)}), (7, {0: (3,)}), (8, {}), (COUNT, {}), (COUNT + 5, {})])
+async def test_nothing_is_read_before_a_position_that_is_given(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, since: int, expected: dict[int, Position]
+) -> None:
+    begins: list[Position] = []
+    real = MemoryCluster.read
+
+    def read(self: MemoryCluster, topic: str, partition: str, begin: Position, end: Position | None = None) -> Any:
+        begins.append(begin)
+        return real(self, topic, partition, begin, end)
+
+    monkeypatch.setattr(MemoryCluster, "read", read)
+    assert await found(cluster, {0: (since,)}) == expected
+    assert all(begin >= (since,) for begin in begins)
+    assert await found(cluster, {1: (COUNT,)}) == {0: (3,)}  # of another partition
 
 
 async def test_where_a_system_does_not_count_further_back(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:

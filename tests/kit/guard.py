@@ -18,10 +18,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 # A stuck disk must not hang the owner's exit for ever; the guard goes on by itself.
 CLEAN_UP_TIMEOUT_S = 20.0
+POLL_S = 0.02
 
 
 def start_ticks(pid: int) -> str | None:
@@ -105,7 +107,10 @@ def clean_up(lines: list[str]) -> None:
         if word == "pid":
             _kill(*rest.split())
         elif word == "sid":
-            _kill_session(*rest.split())
+            leader, ticks = rest.split()
+            # The number of a session is not used again while a member lives, so those whose leader has ended are ours too.
+            if start_ticks(int(leader)) in {None, ticks}:
+                kill_session(int(leader))
     for line in lines:
         word, _, rest = line.partition(" ")
         if word == "dir":
@@ -129,12 +134,13 @@ def members(session: int) -> list[int]:
     return found
 
 
-def _kill_session(leader: str, ticks: str) -> None:
-    """The number of a session is not used again while a member lives, so those whose leader has ended are ours too."""
-    if start_ticks(int(leader)) in (None, ticks):
-        for pid in members(int(leader)):
+def kill_session(leader: int) -> None:
+    """SIGKILL to every process of a session, until none is left."""
+    while left := members(leader):
+        for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.kit.guard import guard, members
+from tests.kit.guard import guard, kill_session, members
 from tests.kit.maven import java
 from tests.kit.process import HOST
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+OUTSIDE = REPOSITORY / "tests" / "spark" / "outside"
+"""A package that is installed for Spark's Python processes: an adapter that is not ours."""
 MASTER = "local[2]"
 HEAP = "1g"
 QUERY_DEADLINE_S = 240.0
@@ -51,7 +53,7 @@ class SparkError(Exception):
 
 def environment() -> dict[str, str]:
     """What Spark's scripts and Python workers need to find: Java, this interpreter, and the modules of this checkout."""
-    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(REPOSITORY), str(OUTSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "JAVA_HOME": str(java().resolve().parent.parent),
         "PYSPARK_PYTHON": sys.executable,
@@ -208,14 +210,13 @@ class SparkProgram:
     def kill(self) -> None:
         """SIGKILL to the driver: its Python and its JVM; returns when its workers have noticed and are gone too."""
         for pid in _drivers(self._process.pid):
-            _kill(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
         deadline = time.monotonic() + END_S
-        while left := members(self._process.pid):
-            if time.monotonic() > deadline:
-                for pid in left:
-                    _kill(pid)
+        while members(self._process.pid) and time.monotonic() < deadline:
             time.sleep(POLL_S)
+        kill_session(self._process.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -248,8 +249,3 @@ def _is_java(pid: int) -> bool:
         return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
     except OSError:
         return False
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)

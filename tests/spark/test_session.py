@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from tests.kit.guard import members
 from tests.kit.spark import REPOSITORY, SparkProgram, collect_stream, environment, run_available
+from tests.spark.patience import wait_for
 
 LIMIT_S = 60.0
 PROGRAM = """
@@ -95,10 +95,3 @@ time.sleep(600)
         process.kill()
         process.wait(LIMIT_S)
         wait_for(lambda: not members(program) and not Path(f"/proc/{jvm}").exists())
-
-
-def wait_for(holds) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -15,7 +15,8 @@ from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.registry import Adapter, ClusterModel
-from mqbridge.adapter.topics import Bounds, Topic
+from mqbridge.adapter.stretches import dense_stretches
+from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, MappingError
 from mqbridge.message import Batch, Partition, Position, Share
 from mqbridge.net.budget import Budget
@@ -128,6 +129,10 @@ class FilesCluster:
                 await asyncio.sleep(POLL_S)
             else:
                 return
+
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+        """A unit is a line."""
+        return dense_stretches(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> "FilesInbound":
         """Join a group."""
@@ -337,9 +342,9 @@ class FilesOutbound:
         """CRC32 of the key modulo the partitions."""
         return crc32(key) % self.partitions
 
-    async def resume(self, source: Partition) -> Mapping[int, Position]:
+    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Read back what is stored: its origins tell."""
-        return await last_stored(self._cluster, self._spec.topic, {n: str(n) for n in range(self.partitions)}, source)
+        return await last_stored(self._cluster, self._spec.topic, {n: str(n) for n in range(self.partitions)}, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
         """Nothing is in flight."""

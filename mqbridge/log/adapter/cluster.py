@@ -8,7 +8,8 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.topics import Bounds, Topic
+from mqbridge.adapter.stretches import dense_stretches
+from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.log.adapter.config import LogInboundOptions, LogOutboundOptions
 from mqbridge.log.adapter.inbound import LogInbound
@@ -105,6 +106,10 @@ class LogCluster:
                     await wake.wait()
         finally:
             self.store.unwatch(row.id, wake)
+
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+        """By offsets: a unit is a message."""
+        return dense_stretches(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""

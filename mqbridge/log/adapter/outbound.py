@@ -111,10 +111,10 @@ class LogOutbound:
         """CRC32C of the key modulo the partitions: the log has no producers but us."""
         return crc32c(key) % self.partitions
 
-    async def resume(self, source: Partition) -> Mapping[int, Position]:
+    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Read back from the end. Whoever has the file open may append to it: nobody is fenced off."""
         partitions = {index: str(index) for index in range(self.partitions)}
-        return await last_stored(self._cluster, self._spec.topic, partitions, source)
+        return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait until what is in flight is stored."""

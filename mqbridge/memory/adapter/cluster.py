@@ -1,14 +1,15 @@
 """The memory as the gateway sees it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.topics import Bounds, Topic
+from mqbridge.adapter.stretches import dense_stretches
+from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreachable
 from mqbridge.memory.adapter.config import MemoryConfig, MemoryOptions
 from mqbridge.memory.adapter.inbound import MemoryInbound, make_batch
@@ -115,6 +116,10 @@ class MemoryCluster:
                     await wake.wait()
         finally:
             stored.readers.discard(wake)
+
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+        """By offsets: a unit is a message."""
+        return dense_stretches(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""

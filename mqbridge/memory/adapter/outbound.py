@@ -102,11 +102,13 @@ class MemoryOutbound:
         """CRC32 of the key modulo the partitions."""
         return crc32(key) % self.partitions
 
-    async def resume(self, source: Partition) -> Mapping[int, Position]:
+    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """From the origins of all that is stored."""
         found: dict[int, Position] = {}
         for number, stored in enumerate(self._stored):
-            positions = [position for m in stored.messages if (position := position_of(m.origin, source)) is not None]
+            (begin,) = (since or {}).get(number, (stored.first,))
+            messages = stored.messages[max(0, begin - stored.first) :]
+            positions = [position for m in messages if (position := position_of(m.origin, source)) is not None]
             if positions:
                 found[number] = positions[-1]
         return found

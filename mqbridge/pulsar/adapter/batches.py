@@ -3,8 +3,10 @@
 An entry may be delivered in part: the mask of its messages that are to be delivered is `Entry.ack_set`.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, overload
 
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.pulsar.client.credit import ENTRY_BYTES, PROPERTY_BYTES
@@ -26,6 +28,34 @@ def size_of(entry: Entry) -> int:
 def held_bytes(entry: Entry) -> int:
     """What it takes in memory."""
     return len(entry.payload) + ENTRY_BYTES + PROPERTY_BYTES * len(entry.metadata.properties)
+
+
+class EntryPositions(Sequence[Position]):
+    """Of the messages of entries that are to be delivered, by their index in the batch; made without decoding."""
+
+    __slots__ = ("_ends", "_entries")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self._ends = list(accumulate(mask_of(entry).bit_count() for entry in entries))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Position]: ...
+
+    def __getitem__(self, index: int | slice) -> Position | Sequence[Position]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        number = bisect_right(self._ends, index)
+        entry = self._entries[number]
+        mask = mask_of(entry)
+        before = self._ends[number - 1] if number else 0
+        return (entry.ledger, entry.entry, _bit(mask, index - before).bit_length() - 1)
 
 
 def mask_of(entry: Entry) -> int:

@@ -1,7 +1,7 @@
 """Pulsar as the gateway sees it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
 from mqbridge.adapter.cluster import Capabilities
@@ -10,16 +10,17 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.topics import Bounds, Topic
+from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import speaking
 from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
+from mqbridge.pulsar.adapter.measuring import stretches_between
 from mqbridge.pulsar.adapter.operations import PulsarOperations
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
-from mqbridge.pulsar.adapter.reading import RangeReader, bounds_of
+from mqbridge.pulsar.adapter.reading import RangeReader, bounds_of, whole_position
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.client import PulsarClient, Timing
@@ -170,6 +171,13 @@ class Pulsar:
             async for batch in batches:
                 yield batch
 
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+        """By entries; without `admin_url`, what begins in a ledger that is closed is one unit up to the ledger of the end."""
+        begin, end = whole_position(begin), whole_position(end)
+        is_one_ledger = begin[0] == end[0]
+        entries = None if is_one_ledger else await self._operations.entries_of_ledgers(topic, partition)
+        return stretches_between(begin, end, entries)
+
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Subscribe."""
         inbound = PulsarInbound(self._client, self._topics, spec, self._config.refresh)
@@ -186,7 +194,15 @@ class Pulsar:
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
         targets = await self._topics.partitions(spec.topic)
-        return PulsarOutbound(self, self._client, self._topics, spec, targets, await self._client.max_message_size())
+        return PulsarOutbound(
+            self,
+            self._client,
+            self._topics,
+            spec,
+            targets,
+            await self._client.max_message_size(),
+            self._operations.warn_undeduplicated,
+        )
 
 
 ADAPTER = Adapter(

@@ -4,6 +4,7 @@ All of it is the administrators' REST interface, each partition a topic of its o
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from mqbridge.adapter.operations import Member
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Position
+from mqbridge.pulsar.adapter.deduplication import POLICY, DeduplicationWarnings, is_deduplicated
 from mqbridge.pulsar.adapter.keeping import group_warnings, keeping_subscriptions, policies_of, target_warnings
 from mqbridge.pulsar.adapter.topics import WHOLE, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
@@ -18,6 +20,8 @@ from mqbridge.pulsar.client.admin_http import EXISTS
 from mqbridge.pulsar.client.subscription import READER_PREFIX
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,6 +46,7 @@ class PulsarOperations:
         self, cluster: str, topics: Topics, admin: Admin | None, bounds: Callable[[str], Awaitable[Mapping[str, Bounds]]]
     ) -> None:
         self._cluster, self._topics, self._admin, self._bounds = cluster, topics, admin, bounds
+        self._deduplication = DeduplicationWarnings(admin)
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
@@ -125,6 +130,19 @@ class PulsarOperations:
         found = await self._each(topic, admin.internal_stats)
         return {name: _counted_back(stats["ledgers"], ends[name], count) for name, stats in found.items()}
 
+    async def entries_of_ledgers(self, topic: str, partition: str) -> dict[int, int] | None:
+        """How many entries the closed ledgers of a partition have by their ids; None where nobody can be asked."""
+        if self._admin is None:
+            return None
+        try:
+            stats = await self._admin.internal_stats(self._concrete(topic, partition))
+        except ClusterError as error:
+            if not self._admin.is_guess:
+                raise
+            log.info("the ledgers of %s are not counted: %s", topic, error)
+            return None
+        return {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in stats["ledgers"]}
+
     async def settings(self, topic: str) -> Mapping[str, str]:
         """The policies of the topic's namespace that decide what becomes of messages, where they are set and can be read."""
         if self._admin is None:
@@ -173,6 +191,22 @@ class PulsarOperations:
         stats = await self._admin.stats_by_partition(full, len(names) if names != (WHOLE,) else 0)
         kept_for = {name: keeping_subscriptions(stats.get(str(self._concrete(topic, name)))) for name in names}
         return target_warnings(full, policies, kept_for)
+
+    # --- what is sent twice -----------------------------------------------------------------------------------------
+
+    async def deduplicates(self, topic: str) -> bool:
+        """By the policy that is in force."""
+        await self._topics.existing(topic)
+        return await is_deduplicated(self._need_admin("reading policies"), self._topics.parse(topic))
+
+    async def deduplicate(self, topic: str) -> None:
+        """By the topic's own policy; returns when it is in force, brokers heed it a moment later."""
+        await self._topics.existing(topic)
+        await self._need_admin("setting policies").set_topic_policy(self._topics.parse(topic), POLICY, value=True)
+
+    async def warn_undeduplicated(self, topic: str) -> None:
+        """Log it once where the topic is not set up so."""
+        await self._deduplication.check(self._topics.parse(topic))
 
     # --- for all of these -------------------------------------------------------------------------------------------
 

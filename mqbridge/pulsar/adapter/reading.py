@@ -46,7 +46,9 @@ class RangeReader:
         self, client: PulsarClient, partition: Partition, topic: str, begin: Position, end: Position | None, timeout_s: float
     ) -> None:
         self._client, self._partition, self._topic, self._timeout_s = client, partition, topic, timeout_s
-        self._begin, self._end = _whole(begin), None if end is None else _whole(end)
+        self._begin, self._end = whole_position(begin), None if end is None else whole_position(end)
+        self._cut_off: Entry | None = None
+        """A message in chunks that comes next, and of which the first lie before the range."""
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """The batches."""
@@ -58,7 +60,7 @@ class RangeReader:
                 self._end = min(self._end, (last[0], last[1] + 1, 0))
             position = self._begin
             while self._end is None or position < self._end:
-                entry_ = consumer.take()
+                entry_, self._cut_off = self._cut_off or consumer.take(), None
                 if entry_ is None:
                     if self._end is not None and not await consumer.has_more() and not consumer.waiting:
                         return
@@ -68,6 +70,8 @@ class RangeReader:
                     continue
                 if position is self._begin:
                     await self._check_gap(entry_)
+                if entry_.chunks_before:
+                    entry_ = await self._joined(entry_)
                 batch, position = self._gather(consumer, entry_, position)
                 if batch is not None:
                     yield batch
@@ -93,6 +97,9 @@ class RangeReader:
             if is_last or size >= BATCH_BYTES or len(entries) >= MAX_ENTRIES:
                 break
             entry = consumer.take()
+            if entry is not None and entry.chunks_before:
+                self._cut_off = entry
+                break
         return (make_batch(self._partition, entries, following=following) if entries else None), following
 
     def _cut(self, entry: Entry) -> tuple[bool, bool]:
@@ -113,6 +120,34 @@ class RangeReader:
                 is_last = (entry.ledger, entry.entry + 1, 0) >= self._end
         return leave_out(entry, begin, end), is_last
 
+    async def _joined(self, entry: Entry) -> Entry:
+        """A message in chunks of which the first lie before the range, to which its last one belongs: read from further back.
+
+        Chunks of others may lie between its own, so it may begin before the nearest place; and in the ledger before.
+        """
+        ledger, first = entry.first_chunk or entry.place
+        nearest = (ledger, first - entry.chunks_before)
+        for start in dict.fromkeys((nearest, (ledger, 0), EARLIEST)):
+            if start[1] < 0 and start != EARLIEST:
+                continue
+            consumer = await self._client.consumer(self._topic, reader(start))
+            try:
+                found = await self._receive(consumer)
+                while found.place < entry.place:
+                    found = await self._receive(consumer)
+            finally:
+                await consumer.close()
+            if found.place == entry.place and not found.chunks_before:
+                return found
+        return entry
+
+    async def _receive(self, consumer: Consumer) -> Entry:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await consumer.receive()
+        except TimeoutError as error:
+            raise ClusterError(f"an entry of {self._topic} did not come") from error
+
     async def _check_gap(self, entry: Entry) -> None:
         """A ledger loses nothing of itself: only one that is gone, with the beginning in it, is a gap."""
         if 0 <= self._begin[0] < (entry.first_chunk or entry.place)[0]:
@@ -123,7 +158,7 @@ class RangeReader:
                 )
 
 
-def _whole(position: Position) -> Position:
+def whole_position(position: Position) -> Position:
     """With its index in the batch, which may be left out."""
     ledger, entry, *index = position
     return (ledger, entry, index[0] if index else 0)

@@ -33,6 +33,8 @@ class Admin(AdminSubscriptions):
     """
 
     def __init__(self, url: str, timeout_s: float, *, is_guess: bool = False) -> None:
+        self.is_guess = is_guess
+        """Nobody gave the address."""
         self._http = AdminHttp(url, timeout_s, is_guess=is_guess)
         super().__init__(self._http)
 
@@ -90,6 +92,10 @@ class Admin(AdminSubscriptions):
         """Set one by the name of its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
         method = "PUT" if policy in _PUT_POLICIES else "POST"
         await self.call(method, f"/namespaces/{namespace}/{policy}", value, repeats=True)
+
+    async def set_deduplication(self, namespace: str, is_on: bool) -> None:
+        """Whether brokers drop what a named producer sends twice into the namespace's topics; those in use heed it soon."""
+        await self.set_policy(namespace, "deduplication", is_on)
 
     async def set_retention(self, namespace: str, minutes: int, megabytes: int) -> None:
         """How long and how much is kept beyond acknowledgement; -1 is without limit."""

@@ -34,6 +34,8 @@ class Outbox:
         self.name = publication.name or ""
         self.schema_version = b""
         self.next_sequence = 0
+        self.answered = -1
+        """The highest sequence id that the broker has answered for."""
         self.duplicates = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -44,6 +46,8 @@ class Outbox:
         self._abandoned: deque[Sending] = deque()
         self._flight_bytes = 0
         """Of both."""
+        self._unknown: set[int] = set()
+        """The highest sequence ids of what was given up on the wire of a session that is over."""
         self._session: Connection | None = None
 
     def __len__(self) -> int:
@@ -68,8 +72,10 @@ class Outbox:
         session, self._session = self._session, None
         if session is not None:
             sends, size = len(self._flight) + len(self._abandoned), self._flight_bytes
+            self._unknown.update(sending.highest for sending in self._abandoned)
             for sending in self._flight:
                 if sending.withdrawn:
+                    self._unknown.add(sending.highest)
                     sending.fail(_withdrawn())
             self._queue.extendleft(sending for sending in reversed(self._flight) if not sending.withdrawn)
             self._flight.clear()
@@ -124,7 +130,8 @@ class Outbox:
         """Give it its sequence ids, and what else the metadata says about its producer."""
         if sending.sequence < 0:
             sending.sequence = self.next_sequence
-        sending.highest = sending.sequence + sending.count - 1
+        if sending.highest < 0:
+            sending.highest = sending.sequence + sending.count - 1
         if sending.highest > MAX_SEQUENCE:
             raise ClusterError(
                 f"{self.name!r} has used up its sequence ids on {self._topic}: take another producer name", Failure.FATAL
@@ -156,9 +163,17 @@ class Outbox:
         if ledger == entry == UNSIGNED_NONE:
             self.duplicates += 1
             ledger = entry = -1
-        self._land().stored(ledger, entry)
+        landed = self._land()
+        self.answered = landed.highest
+        landed.stored(ledger, entry)
         self._settle()
         return True
+
+    def may_end_at(self, sequence: int) -> bool:
+        """Whether the broker may have this as the last one if nobody but us has sent; asked between two sessions."""
+        if sequence <= self.answered or sequence in self._unknown:
+            return True
+        return any(sending.highest == sequence for sending in self._queue)
 
     def _answered_up_to(self, sequence: int) -> None:
         """The broker answers in order: it is done with what was abandoned before this."""

@@ -62,6 +62,8 @@ class Producer:
         self._epoch = -1
         self._in_queue: tuple[Connection, int] | None = None
         """Where and by which request it waits for exclusive access."""
+        self._replaced_at: int | None = None
+        """The last sequence id of somebody else who used the name, see `Publication.alone`."""
         self._ended: ClusterError | None = None
         self._failing: ClusterError | None = None
         """Why nothing is taken until all have heard of a failure, see `Publication.fails_in_order`."""
@@ -108,24 +110,27 @@ class Producer:
         count: int = 1,
         sequence_id: int | None = None,
         *,
+        highest_sequence_id: int | None = None,
         owner: object = None,
     ) -> "asyncio.Future[SendReceipt]":
         """Send an entry of `count` messages after all before it; the receipt comes when it is stored.
 
         Fills producer name, sequence ids, compression, schema version, and the publish time when it is unset. A `sequence_id` of
-        the caller's must be above all that were used. The future fails with ClusterError: REFUSED for what the broker does not
-        take, RETRY after `max_elapsed_s` or when its `owner` withdraws it, FATAL when the producer cannot go on.
+        the caller's must be above all that were used; its last message has the `highest_sequence_id`, or one that counts on. The
+        future fails with ClusterError: REFUSED for what the broker does not take, RETRY after `max_elapsed_s` or when its `owner`
+        withdraws it, FATAL when the producer cannot go on.
         """
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
         error = self._ended or self._failing
-        if sequence_id is not None and not 0 <= sequence_id <= MAX_SEQUENCE + 1 - count:
+        highest = highest_sequence_id
+        if sequence_id is not None and not 0 <= sequence_id <= (MAX_SEQUENCE + 1 - count if highest is None else highest):
             error = ClusterError(f"the sequence id {sequence_id} is not within 0 to {MAX_SEQUENCE}", Failure.REFUSED)
         if error is not None:
             future.set_exception(error)
             return future
         if not metadata.publish_time:
             metadata.publish_time = time.time_ns() // 1_000_000
-        sending = Sending(metadata, payload, count, sequence_id, future, owner)
+        sending = Sending(metadata, payload, count, sequence_id, future, owner, highest)
         if self.publication.max_elapsed_s is not None:
             sending.since = self._loop.time()
             if self._expiry is None:
@@ -221,7 +226,9 @@ class Producer:
         self._outbox.schema_version = answer.schema_version
         if not self._opened.done():
             self.name = self._outbox.name = answer.producer_name
-            self.last_sequence_id = answer.last_sequence_id
+            self.last_sequence_id = self._outbox.answered = answer.last_sequence_id
+        elif self.publication.alone and not self._outbox.may_end_at(answer.last_sequence_id):
+            self._replaced_at = answer.last_sequence_id
         # Somebody else may have used the name meanwhile: what is at or below this is a repetition to a broker that deduplicates.
         self._outbox.next_sequence = max(self._outbox.next_sequence, answer.last_sequence_id + 1)
 
@@ -237,6 +244,11 @@ class Producer:
     def begin(self, connection: Connection) -> None:
         """Send what waits."""
         self.sessions += 1
+        if self._replaced_at is not None:
+            self._attachment.close_first()
+            problem = f"somebody else has sent as {self.name!r} into {self.topic}, up to sequence id {self._replaced_at}"
+            self.end(ClusterError(problem, Failure.FATAL))
+            return
         if not self._opened.done():
             self._opened.set_result(None)
         self._outbox.attach(connection)

@@ -30,6 +30,9 @@ class Publication:
     """How long an entry may wait for its receipt; None is for ever."""
     opens_patiently: bool = False
     """The first opening, too, may take as long as it wants: a broker that recovers its ledgers refuses for minutes."""
+    alone: bool = False
+    """Nobody else may send under the name: when it was used while the connection was away, the producer ends. What waits for its
+    receipt could be dropped for what the other one has stored."""
     fails_in_order: bool = False
     """An entry that waited too long takes all behind it along, so that nothing overtakes it when it is sent again."""
 

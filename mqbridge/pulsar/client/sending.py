@@ -57,10 +57,11 @@ class Sending:
         sequence: int | None,
         future: "asyncio.Future[SendReceipt]",
         owner: object = None,
+        highest: int | None = None,
     ) -> None:
         self.metadata, self.payload, self.count = metadata, payload, count
         self.sequence = -1 if sequence is None else sequence
-        self.highest = -1
+        self.highest = -1 if highest is None else highest
         self.head = b""
         self.size = len(payload)
         self.since = 0.0

@@ -103,6 +103,7 @@ class _Open:
             redelivery_count=self.first.redelivery_count,
             defect=self.defect,
         )
+        entry.chunks_before = self.first.metadata.chunk_id
         return Joined(entry, tuple(self.places), given_up)
 
 

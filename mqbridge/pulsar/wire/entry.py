@@ -35,12 +35,14 @@ class Entry:
 
     `payload` is decompressed, with the batch's framing still in it where the metadata has `num_messages_in_batch`. With a
     `defect` it holds the bytes as they came. `ack_set` is empty when all messages of a batch are to be delivered.
-    `first_chunk` is where a message in chunks begins, whose id is that of its last chunk.
+    `first_chunk` is where a message in chunks begins, whose id is that of its last chunk; `chunks_before` counts those that came
+    before who reads it began to.
     """
 
     __slots__ = (
         "_packed",
         "ack_set",
+        "chunks_before",
         "defect",
         "entry",
         "first_chunk",
@@ -67,6 +69,7 @@ class Entry:
         self.ledger, self.entry, self.partition = ledger, entry, partition
         self.redelivery_count, self.ack_set = redelivery_count, ack_set
         self.first_chunk: tuple[int, int] | None = None
+        self.chunks_before = 0
         self._packed = defect is None and bool(
             metadata.compression
             or metadata.encryption_keys

@@ -13,7 +13,8 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.topics import Bounds, Topic
+from mqbridge.adapter.stretches import dense_stretches
+from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import speaking
@@ -150,6 +151,10 @@ class RocketMQ:
             async for batch in batches:
                 yield batch
 
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+        """By offsets: a unit is a message, or nothing where a Broker has compacted its topic."""
+        return dense_stretches(begin, end)
+
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
         options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
@@ -196,7 +201,7 @@ class RocketMQ:
             options.producer_group,
             spec.topic,
             in_flight_per_queue=1 if spec.ordered else options.in_flight,
-            max_elapsed_s=spec.max_elapsed_s,
+            max_elapsed_s=spec.resend_s,
             max_message_bytes=most,
             fail_behind=spec.ordered,
         )

@@ -130,10 +130,10 @@ class RocketMQOutbound:
         """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""
         return _select(key) % len(self._queues)
 
-    async def resume(self, source: Partition) -> Mapping[int, Position]:
+    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Read back from the ends. Producers of others cannot be fenced off: Brokers know no sequence numbers."""
         partitions = {index: name_of(queue) for index, queue in enumerate(self._queues)}
-        return await last_stored(self._cluster, self._spec.topic, partitions, source)
+        return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for what is in flight, then let go; what has no receipt by then fails."""

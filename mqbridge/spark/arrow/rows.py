@@ -1,14 +1,22 @@
-"""From batches of messages to record batches."""
+"""From batches of messages to record batches.
 
-from collections.abc import Iterator
+Column by column, each by one call of Arrow on a list, which takes half the time of buffers put together in Python. What is the
+same for all rows of a source partition is made once and sliced.
+"""
+
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from mqbridge.message import Batch
+from mqbridge.message import Batch, Message, Partition
+from mqbridge.spark.arrow.arrays import bytes_array, int_array, map_array, text_array, text_lists_array, time_array
+from mqbridge.spark.property_blob import encode_properties
+from mqbridge.spark.schema import COLUMNS, format_source, message_schema
 
 MAX_ROWS = 8192
 MAX_BYTES = 8 << 20
-"""What one record batch holds at most, a larger single message aside: Spark copies each as a whole."""
+"""About what one record batch holds at most, unless a single message is larger: Spark copies each as a whole."""
 
 
 class RowBuilder:
@@ -18,13 +26,62 @@ class RowBuilder:
     """
 
     def __init__(self, *, binary_properties: bool = False, is_part: bool = False) -> None:
-        self.schema: pa.Schema = pa.schema([])
-        raise NotImplementedError
+        spark_schema = message_schema(binary_properties=binary_properties)
+        self.schema: pa.Schema = to_arrow_schema(spark_schema, timezone="UTC")
+        self._binary_properties, self._is_part = binary_properties, is_part
+        self._partition: Partition | None = None
+        self._constants: dict[str, pa.Array] = {}
 
     def build(self, batch: Batch) -> pa.RecordBatch:
         """All messages of a batch as one record batch."""
-        raise NotImplementedError
+        return self._build(batch.partition, batch.messages)
 
     def pieces(self, batch: Batch) -> Iterator[pa.RecordBatch]:
-        """The messages of a batch as record batches of at most MAX_ROWS and about MAX_BYTES."""
-        raise NotImplementedError
+        """The messages of a batch as record batches of at most MAX_ROWS and about MAX_BYTES, which share their memory."""
+        rows = self.build(batch)
+        step = max(1, min(MAX_ROWS, MAX_BYTES * len(rows) // max(rows.nbytes, 1)))
+        for begin in range(0, len(rows), step):
+            yield rows.slice(begin, step)
+
+    def _build(self, partition: Partition, messages: Sequence[Message]) -> pa.RecordBatch:
+        keys = [message.key for message in messages]
+        constants = self._constants_of(partition, len(messages))
+        columns = {
+            "payload": bytes_array([message.payload for message in messages]),
+            "key": bytes_array(keys),
+            "key_is_text": pa.array([None if key is None else isinstance(key, str) for key in keys], pa.bool_()),
+            "ordering_key": bytes_array([message.ordering_key for message in messages]),
+            "keys": text_lists_array([message.keys for message in messages], self._type_of("keys")),
+            "msg_type": text_array([message.msg_type for message in messages]),
+            "attributes": bytes_array([message.attributes for message in messages]),
+            "properties": self._properties(messages),
+            "event_time": time_array([message.event_time for message in messages]),
+            "publish_time": time_array([message.publish_time for message in messages]),
+            "deliver_at": time_array([message.deliver_at for message in messages]),
+            "delivery_count": int_array([message.delivery_count for message in messages]),
+            "position": pa.array([message.position for message in messages], self._type_of("position")),
+            "origin": text_array([message.origin for message in messages]),
+            "hops": int_array([message.hops for message in messages]),
+            "defect": text_array([message.defect for message in messages]),
+            **constants,
+        }
+        return pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], schema=self.schema)
+
+    def _properties(self, messages: Sequence[Message]) -> pa.Array:
+        return bytes_array(encode_properties(messages)) if self._binary_properties else map_array(messages)
+
+    def _type_of(self, column: str) -> pa.DataType:
+        return self.schema.field(column).type
+
+    def _constants_of(self, partition: Partition, count: int) -> dict[str, pa.Array]:
+        """The columns that are the same for all rows of a partition, sliced from longer ones."""
+        if partition != self._partition or count > len(self._constants["source"]):
+            self._partition = partition
+            values = {
+                "topic": partition.topic,
+                "partition": partition.index,
+                "source": format_source(partition, is_part=self._is_part),
+            }
+            rows = max(count, MAX_ROWS)
+            self._constants = {name: pa.repeat(pa.scalar(value, self._type_of(name)), rows) for name, value in values.items()}
+        return {name: array.slice(0, count) for name, array in self._constants.items()}

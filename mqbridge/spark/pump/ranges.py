@@ -7,7 +7,7 @@ equal shares; nothing depends on them being right.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import pyarrow
+import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -15,7 +15,7 @@ from mqbridge.message import Partition, Position
 from mqbridge.spark.schema import format_source, parse_source
 
 RANGES = "ranges"
-"""The value of the source's option `mode` with which it yields ranges; `messages` is the other."""
+"""The value of the source's option `mode` with which it yields ranges; `rows` is the other."""
 
 _TYPES: dict[str, DataType] = {
     "source": StringType(),
@@ -51,9 +51,9 @@ def is_range_schema(schema: StructType) -> bool:
     return {"source", "begin", "end"} <= set(schema.fieldNames()) and "payload" not in schema.fieldNames()
 
 
-def build_ranges(rows: Iterable[RangeRow]) -> pyarrow.RecordBatch:
+def build_ranges(rows: Iterable[RangeRow]) -> pa.RecordBatch:
     """The ranges of one task as Spark takes them."""
-    return pyarrow.RecordBatch.from_pylist(
+    return pa.RecordBatch.from_pylist(
         [
             {
                 "source": format_source(row.partition, is_part=row.is_part),
@@ -70,7 +70,7 @@ def build_ranges(rows: Iterable[RangeRow]) -> pyarrow.RecordBatch:
     )
 
 
-def parse_ranges(batch: pyarrow.RecordBatch) -> list[RangeRow]:
+def parse_ranges(batch: pa.RecordBatch) -> list[RangeRow]:
     """The ranges of a record batch, whatever order its columns have. Raises ValueError for what is no range."""
     found: list[RangeRow] = []
     for row in batch.to_pylist():
@@ -89,7 +89,7 @@ def divide(rows: Sequence[RangeRow], tasks: int) -> list[list[RangeRow]]:
     """
     shares: list[list[RangeRow]] = [[] for _ in range(max(1, min(tasks, len(rows))))]
     weights = [0] * len(shares)
-    for row in sorted(rows, key=lambda one: (-_weight(one), format_source(one.partition), one.begin)):
+    for row in sorted(rows, key=lambda one: (-_weight(one), format_source(one.partition), one[1:])):
         least = weights.index(min(weights))
         shares[least].append(row)
         weights[least] += _weight(row)

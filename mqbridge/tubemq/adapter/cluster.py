@@ -7,7 +7,7 @@ offsets) goes through the administrators' web API, when `admin_url` is set.
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -18,7 +18,7 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
-from mqbridge.adapter.topics import Bounds, Topic
+from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
@@ -33,6 +33,7 @@ from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.held_partitions import From
 from mqbridge.tubemq.client.master import DEFAULT_PORT, MAX_TOPICS, Masters
 from mqbridge.tubemq.client.producer import Producer
+from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.client.read_budget import ReadBudget
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.sessions import Sessions
@@ -150,6 +151,25 @@ class TubeMQ:
             async for batch in batches:
                 yield batch
 
+    async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[Stretch]:
+        """By entries of the index, one per message, which all partitions of a store share: some units hold nothing.
+
+        A position with an index counts messages behind its offset, and only reading tells where these lie: up to there it is one
+        unit.
+        """
+        if end <= begin:
+            return []
+        if not begin[1]:
+            return entries_between(begin, end)
+        behind = end
+        if begin[0] < end[0]:
+            async with aclosing(self.read(topic, partition, begin, end)) as batches:
+                async for batch in batches:
+                    behind = batch.next
+                    if not behind[1]:
+                        break
+        return [Stretch(begin, 1), *entries_between(behind, end)]
+
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
         await self.check_inbound(spec)
@@ -182,7 +202,7 @@ class TubeMQ:
         routes = self._view
         assert self._sessions is not None  # noqa: S101 - connected with the routes
         producer = Producer(routes, self._sessions)
-        sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.max_elapsed_s)
+        sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.resend_s)
         return TubeMQOutbound(sender, spec, self._zone, partial(last_stored, self))
 
     @property
@@ -215,6 +235,12 @@ class TubeMQ:
         if (ref := route.readable.get(name)) is None:
             raise ClusterError(f"topic {topic!r} has no partition {name}", Failure.FATAL)
         return ref
+
+
+def entries_between(begin: Position, end: Position) -> list[Stretch]:
+    """The index entries from an offset on; messages that the end counts behind its own offset are one unit more."""
+    count = -(-(end[0] - begin[0]) // INDEX_ENTRY_BYTES) + (end[1] > 0)
+    return [Stretch(begin, count, INDEX_ENTRY_BYTES)] if begin < end else []
 
 
 def _check_topic(topic: str, partitions: int) -> None:

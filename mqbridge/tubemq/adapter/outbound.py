@@ -15,8 +15,8 @@ from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.mapping.request import encode
 
-LastStored = Callable[[str, Mapping[int, str], Partition], Awaitable[Mapping[int, Position]]]
-"""What a topic's partitions, by index and name, hold of a source."""
+LastStored = Callable[[str, Mapping[int, str], Partition, Mapping[int, Position] | None], Awaitable[Mapping[int, Position]]]
+"""What a topic's partitions, by index and name, hold of a source, since a position of each."""
 
 
 class _Delivery:
@@ -117,9 +117,9 @@ class TubeMQOutbound:
         """TubeMQ's producers know no keys and take turns; this keeps a key to a partition by its CRC-32."""
         return crc32(key) % self.partitions
 
-    async def resume(self, source: Partition) -> Mapping[int, Position]:
+    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """From the origins that are stamped on what is stored; TubeMQ has nothing that would fence other producers."""
-        return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source)
+        return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source, since)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for the receipts; what is not decided by then fails, but for what was taken back and is still on its way."""

@@ -1,0 +1,12 @@
+"""`mqbridge spark mirror` as a job file: what stands behind its name is what the command takes.
+
+spark-submit --master spark://master:7077 examples/spark/mirror_job.py CONFIG --checkpoint hdfs://nn/mirror
+"""
+
+import sys
+
+from mqbridge.cli.main import main
+
+if __name__ == "__main__":
+    sys.argv[1:1] = ["spark", "mirror"]
+    main()

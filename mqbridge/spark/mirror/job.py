@@ -1,0 +1,151 @@
+"""A mirror: routes of a configuration as queries of one Spark application, from the plan to the last batch."""
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from mqbridge.config.load import load
+from mqbridge.config.options.route import Route
+from mqbridge.errors import MqbridgeError
+from mqbridge.spark.cluster_ref import ClusterRef
+from mqbridge.spark.data_source import MqbridgeDataSource
+from mqbridge.spark.mirror import metrics
+from mqbridge.spark.mirror.backlog import Marks, count_backlog, marks_of, unit_of
+from mqbridge.spark.mirror.checkpoint import CheckpointFolder
+from mqbridge.spark.mirror.progress import Backlog, RouteProgress
+from mqbridge.spark.mirror.route_query import RouteQuery
+from mqbridge.spark.mirror.session import make_session
+from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
+from mqbridge.spark.mirror.stop import StopFile
+from mqbridge.spark.mirror.targets import lent, prepare
+from mqbridge.spark.portal import portal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.2
+BACKLOG_EVERY_S, BACKLOG_PATIENCE_S = 5.0, 30.0
+PREPARE_PATIENCE_S = 300.0
+"""For the plans of all routes and the topics that they make."""
+
+Show = Callable[[Sequence[RouteProgress]], None]
+
+
+class Mirror:
+    """One run. `run` works in the main thread; `stop` may be called from a signal handler meanwhile."""
+
+    def __init__(
+        self, settings: MirrorSettings, show: Show = lambda _: None, on_started: Callable[[], None] = lambda: None
+    ) -> None:
+        self._settings, self._show, self._on_started = settings, show, on_started
+        self._queries: list[RouteQuery] = []
+        self._stopping = False
+        self._marks: dict[str, Marks] = {}
+
+    @property
+    def routes(self) -> list[RouteProgress]:
+        """How far each route is."""
+        return [query.progress for query in self._queries]
+
+    def stop(self) -> None:
+        """Let the batches that run be the last."""
+        self._stopping = True
+        for query in self._queries:
+            query.stop()
+
+    def run(self) -> list[RouteProgress]:
+        """Mirror until all routes are caught up, failed, or were stopped. Raises MqbridgeError when it cannot begin."""
+        settings = self._settings
+        config = load(settings.file)
+        routes = chosen_routes(config, settings.routes)
+        refs = {name: ClusterRef(name, one.system, one.settings) for name, one in config.clusters.items()}
+        folder = CheckpointFolder(settings.checkpoint)
+        with ExitStack() as stack:
+            folder.claim(config, routes)
+            stack.callback(folder.release)
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
+            self._queries = [RouteQuery(one, folder.of_route(one.name), _stop_file(scratch, one), settings) for one in routes]
+            if settings.metrics is not None:
+                stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
+            portal().run(self._prepare(routes, refs), PREPARE_PATIENCE_S)
+            session = make_session(settings.master, settings.conf, quiet=settings.quiet)
+            stack.callback(session.stop)
+            self._on_started()
+            self._start(session, _copied(settings.file, scratch))
+            self._watch(refs)
+        return self.routes
+
+    async def _prepare(self, routes: list[Route], refs: Mapping[str, ClusterRef]) -> None:
+        """Refuse what the gateway would refuse, and make the topics that are missing."""
+        used = {name: refs[name] for route in routes for name in route.clusters}
+        async with lent(used) as clusters:
+            plans = await prepare(routes, clusters)
+            for plan in plans if not self._settings.follow else ():
+                topics = [one.selected.topic for one in plan.sources]
+                self._marks[plan.route.name] = await marks_of(clusters[plan.route.source.cluster], topics)
+        for plan in plans:
+            log.info("route %s: %d topics of %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
+
+    def _start(self, session: "SparkSession", config: Path) -> None:
+        session.dataSource.register(MqbridgeDataSource)
+        tasks = session.sparkContext.defaultParallelism
+        for query in self._queries:
+            if self._stopping:
+                query.progress.done = True
+                continue
+            session.sparkContext.setLocalProperty("spark.scheduler.pool", query.route.name)
+            query.start(session, config, tasks)
+
+    def _watch(self, refs: Mapping[str, ClusterRef]) -> None:
+        counting: Future[None] | None = None
+        counted_at = float("-inf")
+        with ThreadPoolExecutor(1, thread_name_prefix="mqbridge-backlog") as counter:
+            while True:
+                for query in self._queries:
+                    query.look()
+                self._show(self.routes)
+                if all(one.done for one in self.routes):
+                    return
+                now = time.monotonic()
+                if (counting is None or counting.done()) and now - counted_at >= BACKLOG_EVERY_S:
+                    counted_at, counting = now, counter.submit(self._count, refs)
+                time.sleep(LOOK_S)
+
+    def _count(self, refs: Mapping[str, ClusterRef]) -> None:
+        """Ask what lies before each route; a cluster that does not tell is asked again later."""
+        for query in self._queries:
+            if query.ends and not query.progress.done:
+                try:
+                    portal().run(self._measure(query, refs[query.route.source.cluster]), BACKLOG_PATIENCE_S)
+                except MqbridgeError as error:
+                    log.debug("the backlog of route %s is not known: %s", query.route.name, error)
+                except Exception:  # a bug of an adapter is no reason to end the mirror
+                    log.exception("the backlog of route %s cannot be counted", query.route.name)
+
+    async def _measure(self, query: RouteQuery, ref: ClusterRef) -> None:
+        async with portal().cluster(ref) as cluster:
+            units = await count_backlog(cluster, query.ends, self._marks.get(query.route.name))
+            query.progress.measured(Backlog(units, unit_of(cluster), time.monotonic()))
+
+
+def _stop_file(scratch: Path, route: Route) -> StopFile:
+    return StopFile(scratch / f"{quote(route.name, safe='')}.stop")
+
+
+def _copied(file: Path, scratch: Path) -> Path:
+    """What Spark's processes read again and again: the configuration as it was at the start, for this user's eyes only."""
+    copy = scratch / file.name
+    shutil.copyfile(file, copy)
+    copy.chmod(0o600)
+    os.utime(copy)
+    return copy

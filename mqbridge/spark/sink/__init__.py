@@ -1,0 +1,1 @@
+"""The part of the data source that writes: rows into topics, effectively once."""

@@ -1,0 +1,134 @@
+"""Finds where the batches of a stream end: asks the cluster, and puts what it says into the state.
+
+Messages are never held here: what is measured are positions, and a sample is let go at once.
+"""
+
+import logging
+import time
+from collections import Counter
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.stretches import position_behind
+from mqbridge.errors import GapError
+from mqbridge.message import Position
+from mqbridge.spark.mirror.targets import TargetKeeper
+from mqbridge.spark.option_values import Edge, Exact
+from mqbridge.spark.source.admission import admit
+from mqbridge.spark.source.cluster_view import ClusterView
+from mqbridge.spark.source.densities import Densities
+from mqbridge.spark.source.losses import WHAT_TO_DO, Kind, Loss
+from mqbridge.spark.source.offsets import Key, Offsets
+from mqbridge.spark.source.settings import SourceSettings
+from mqbridge.spark.source.state import SourceState
+
+log = logging.getLogger(__name__)
+
+
+class StreamPlanner:
+    """Finds where batches end. Its coroutines run on the portal's loop, one at a time."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self.view = ClusterView(settings)
+        self.state = SourceState(settings.topics.has, settings.metadata_s, settings.new_topics_s)
+        self.lost: Counter[Kind] = Counter()
+        """What was gone before it was read, where the options let it go."""
+        self._densities = Densities(self.view)
+        made = settings.makes_targets_of
+        self._targets = None if made is None else TargetKeeper(made.route, made.clusters)
+        self._answer: tuple[object, Offsets] | None = None
+        """The last one, and what it was made of."""
+        self._harmless: set[tuple[Key, Position]] = set()
+        self._said: set[tuple[Key, Kind, Position]] = set()
+        self._served_at = time.monotonic()
+
+    async def freeze(self) -> None:
+        """See `prepareForTriggerAvailableNow`."""
+        await self._look({})
+        self.state.froze()
+
+    async def initial(self) -> Offsets:
+        """See `initialOffset`."""
+        if self.state.initial is None:
+            await self._look({})
+            edge = self._settings.starting
+            await self.view.described([topic for topic in self.state.topics if all(topic != one for one, _ in self.state.held)])
+            offsets = await self.view.positions(edge, self.state.may_begin(), Start.EARLIEST)
+            self.state.began(offsets, holds=_is_latest(edge))
+        assert self.state.initial is not None  # noqa: S101 - it began
+        return self.state.initial
+
+    async def end(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """See `latestOffset`."""
+        await self._look(start)
+        if self.state.holds(start):
+            return start
+        is_due = time.monotonic() - self._served_at >= self._settings.max_delay_s
+        question = (start, self.state.looks, limit, is_due)
+        if self._answer is None or self._answer[0] != question:
+            await self._face_losses(start)
+            taken = await self._take(start, limit, is_due=is_due)
+            self._answer = (question, self.state.end(start, taken))
+        if self._answer[1] != start:
+            self._served_at = time.monotonic()
+        return self._answer[1]
+
+    async def _look(self, start: Offsets) -> None:
+        """Ask the cluster, unless it was asked a moment ago: Spark calls every 10 ms while there is nothing."""
+        now = time.monotonic()
+        if self.state.wants_topics(now):
+            self.state.topics_found(await self.view.topics(), now, await self.view.assigned())
+        if self.state.wants_bounds(now):
+            self.state.looked(await self.view.bounds(sorted(self.state.topics_to_ask(start))), now)
+            if self._targets is not None:
+                self.state.waiting = await self._targets.waiting(self.state.read_now().keys() - start.keys())
+
+    async def _face_losses(self, start: Offsets) -> None:
+        """Fail, or say once what is lost. Raises GapError."""
+        for loss in self.state.losses(start):
+            mark = (loss.key, loss.kind, loss.position)
+            if mark in self._said or await self._is_harmless(loss):
+                continue
+            if self._settings.fail_on_data_loss:
+                raise GapError(f"{loss}. {WHAT_TO_DO}")
+            self._said.add(mark)
+            self.lost[loss.kind] += 1
+            log.warning("going on with what there is: %s (%d such so far)", loss, self.lost[loss.kind])
+
+    async def _is_harmless(self, loss: Loss) -> bool:
+        """Whether nothing lay between the position and what is held first: the cluster is asked once for each."""
+        if loss.kind is not Kind.OVERTAKEN or loss.held is None:
+            return False
+        mark = (loss.key, loss.position)
+        if mark not in self._harmless and not await self.view.has_gap(loss.key, loss.position, loss.held.first):
+            self._harmless.add(mark)
+        return mark in self._harmless
+
+    async def _take(self, start: Offsets, limit: ReadLimit, *, is_due: bool) -> dict[Key, Position]:
+        """What of the backlog the next batch takes, by where it ends."""
+        backlog = self.state.backlog(start)
+        rows, size = self._limits(limit)
+        least = None if is_due or self.state.target is not None else self._settings.min_rows
+        if not backlog or (rows is None and size is None and least is None):
+            return {key: end for key, (_, end) in backlog.items()}
+        stretches = await self.view.measure(backlog)
+        lags = await self._densities.lags(backlog, stretches)
+        if least is not None and sum(lag.rows for lag in lags.values()) < least:
+            return {}
+        units = admit(lags, rows, size)
+        return {key: position_behind(stretches[key], units.get(key, 0), end) for key, (_, end) in backlog.items()}
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        if isinstance(limit, ReadAllAvailable):
+            return None, None
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.max_rows
+        return rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._settings.max_bytes
+
+
+def _is_latest(edge: Edge) -> bool:
+    """Whether where it is depends on when one asks."""
+    if isinstance(edge, Exact):
+        return any(one is Start.LATEST for positions in edge.topics.values() for one in positions.values())
+    return edge is Start.LATEST

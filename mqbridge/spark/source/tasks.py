@@ -1,0 +1,86 @@
+"""From ranges to tasks: one for each partition, or parts of it where the options ask for more or smaller ones."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from mqbridge.adapter.stretches import cut_evenly, units_of
+from mqbridge.adapter.topics import Stretch
+from mqbridge.message import Position
+from mqbridge.spark.pump.ranges import RangeRow
+from mqbridge.spark.source.admission import Lag
+from mqbridge.spark.source.cluster_view import ClusterView
+from mqbridge.spark.source.densities import Densities
+from mqbridge.spark.source.offsets import Key
+from mqbridge.spark.source.settings import SourceSettings
+
+Ranges = Mapping[Key, tuple[Position, Position]]
+
+
+@dataclass(frozen=True)
+class RangeTask(InputPartition):
+    """What one task reads: a range of one partition, or with `is_part` one of several of it.
+
+    `index` of the partition and the estimates are known with `mode=ranges` only.
+    """
+
+    key: Key
+    begin: Position
+    end: Position
+    is_part: bool = False
+    index: int = 0
+    rows: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class RangesTask(InputPartition):
+    """The ranges that one task of a pump moves."""
+
+    rows: tuple[RangeRow, ...]
+
+
+async def tasks_of(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
+    """The tasks of a batch, always the same for the same ranges. Asks the cluster only where the options need it."""
+    if not settings.may_cut and not settings.is_ranges:
+        return [RangeTask(key, begin, end) for key, (begin, end) in sorted(ranges.items())]
+    stretches = await view.measure(ranges)
+    densities = Densities(view)
+    lags = await densities.lags(ranges, stretches) if settings.max_task_rows or settings.is_ranges else _counted(stretches)
+    pieces = pieces_of(lags, settings.min_partitions, settings.max_task_rows)
+    indexes = await _indexes(view, ranges) if settings.is_ranges else {}
+    tasks: list[RangeTask] = []
+    for key, (begin, end) in sorted(ranges.items()):
+        cuts = cut_evenly(stretches[key], begin, end, pieces[key]) or [(begin, end)]
+        rows, size = round(lags[key].rows / len(cuts)), round(lags[key].size / len(cuts))
+        tasks += [RangeTask(key, *cut, len(cuts) > 1, indexes.get(key, 0), rows, size) for cut in cuts]
+    return tasks
+
+
+def pieces_of(lags: Mapping[Key, Lag], least: int | None, most_rows: int | None) -> dict[Key, int]:
+    """In how many pieces each range is cut: none has more than `most_rows`, and together there are at least `least`.
+
+    The largest pieces are cut first. A unit is not cut, so there may be fewer.
+    """
+    pieces = {key: 1 if most_rows is None else max(1, min(lag.units, -int(-lag.rows // most_rows))) for key, lag in lags.items()}
+    missing = (least or 0) - sum(pieces.values())
+    largest = [(-lag.rows / pieces[key], key) for key, lag in lags.items() if lag.units > pieces[key]]
+    heapq.heapify(largest)
+    while missing > 0 and largest:
+        _, key = heapq.heappop(largest)
+        pieces[key] += 1
+        missing -= 1
+        if lags[key].units > pieces[key]:
+            heapq.heappush(largest, (-lags[key].rows / pieces[key], key))
+    return pieces
+
+
+def _counted(stretches: Mapping[Key, Sequence[Stretch]]) -> dict[Key, Lag]:
+    return {key: Lag(units_of(one)) for key, one in stretches.items()}
+
+
+async def _indexes(view: ClusterView, ranges: Ranges) -> dict[Key, int]:
+    described = await view.described({topic for topic, _ in ranges})
+    return {(topic, name): index for topic, one in described.items() for index, name in enumerate(one.partitions)}

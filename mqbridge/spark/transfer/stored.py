@@ -1,0 +1,143 @@
+"""What a target holds of what is going to be sent: left out, or refused where it should be there and is not.
+
+Messages of a source are stored in order, so what follows the last one that is stored is not. Before it everything is stored,
+except what was refused: the messages behind it were on their way already, and nobody knows whether a crash came before its dead
+letter. So positions before the last one are looked up, in the target and among the dead letters. One that is in neither is given
+to MISSED: it is refused again, as a dead letter or as an error, and never lost without a word.
+
+A target that has deleted messages of the range since then cannot tell: what lies before all that it still holds counts as stored.
+
+A target that grew between two attempts may place a message in another partition than before; so one that is held by any
+partition is left out.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import Outbound
+from mqbridge.delivery.target import Target
+from mqbridge.errors import ClusterError
+from mqbridge.message import Partition, Position, Share, position_of
+from mqbridge.ranges import stored_from
+from mqbridge.routing.edits import Edit
+from mqbridge.routing.loops import LoopGuard
+from mqbridge.spark.transfer.placing import MISSED, RowPartitioner
+from mqbridge.spark.transfer.tally import Tally
+
+DEAD_TARGET = "mqbridge.dead.target"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBefore:
+    """What a target holds of a source, from the first message on that is going to be sent.
+
+    last   by partition the last position
+    held   all positions
+    known  by partition the position behind which a message that is not held was never stored
+    """
+
+    last: Mapping[int, Position]
+    held: frozenset[Position] = frozenset()
+    known: Mapping[int, Position] = field(default_factory=dict)
+
+    def without(self, dead: Collection[Position]) -> "StoredBefore":
+        """The same where these are done with, as dead letters."""
+        return replace(self, held=self.held.union(dead)) if dead else self
+
+    @property
+    def highest(self) -> Position:
+        """Behind it nothing is stored."""
+        return max((*self.last.values(), *self.held), default=())
+
+
+async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
+    """Where the partitions of a topic end now, by index. Raises ClusterError."""
+    bounds, described = await cluster.bounds(topic), await cluster.describe(topic)
+    return {index: bounds[name].next for index, name in enumerate(described.partitions if described else ()) if name in bounds}
+
+
+async def find_stored(
+    cluster: Cluster, topic: str, outbound: Outbound, source: Partition, first: Position, since: Mapping[int, Position] | None
+) -> StoredBefore:
+    """Ask a target what it holds of a source from the position `first` on. Raises ClusterError."""
+    last = await outbound.resume(source, since)
+    concerned = [index for index, position in last.items() if position >= first]
+    if not concerned:
+        return StoredBefore(last)
+    described = await cluster.describe(topic)
+    if described is None:
+        raise ClusterError(f"the topic {topic!r} of cluster {cluster.name!r} is gone")
+    names = {index: described.partitions[index] for index in concerned}
+    held = await stored_from(cluster, topic, names, source, first, since)
+    bounds, floors = await cluster.bounds(topic), since or {}
+    known: dict[int, Position] = {}
+    for index, name in names.items():
+        begin = floors.get(index)
+        if not held[index] if begin is None else bounds[name].first > begin:
+            known[index] = min(held[index], default=last[index])
+    return StoredBefore(last, frozenset(position for positions in held.values() for position in positions), known)
+
+
+async def find_dead(
+    cluster: Cluster, topic: str, source: Partition, first: Position, since: Mapping[int, Position] | None
+) -> dict[str, set[Position]]:
+    """The positions of a source from `first` on of which a dead-letter topic has letters, by the target that refused them.
+
+    They are in no order there, so all is read from `since`, or from the beginning. Raises ClusterError.
+    """
+    described, bounds = await cluster.describe(topic), await cluster.bounds(topic)
+    found: dict[str, set[Position]] = {}
+    for index, name in enumerate(described.partitions if described else ()):
+        begin = max(bounds[name].first, (since or {}).get(index, ()))
+        async for batch in cluster.read(topic, name, begin, bounds[name].next):
+            for message in batch.messages:
+                position = position_of(message.origin, source)
+                if position is not None and position >= first:
+                    found.setdefault(message.property(DEAD_TARGET) or "", set()).add(position)
+    return found
+
+
+class ResumedTarget(Target):
+    """A target of which some may be stored already; `before` is None where nothing can be."""
+
+    def __init__(
+        self,
+        label: str,
+        outbound: Outbound,
+        partitioner: RowPartitioner,
+        tally: Tally,
+        *,
+        guard: LoopGuard | None = None,
+        edit: Edit | None = None,
+        before: StoredBefore | None = None,
+    ) -> None:
+        super().__init__(label, outbound, partitioner, guard=guard, edit=edit)
+        self._tally, self._before = tally, before
+        self._highest = before.highest if before is not None else ()
+
+    def shares(self, share: Share) -> Sequence[tuple[int, Share]]:
+        """What is not stored. A batch of which nothing can be stays as it came, also in its native form."""
+        placed = super().shares(share)
+        before = self._before
+        if before is None or share.batch.first > self._highest:
+            self._tally.placed(self.label, sum(one.count for _, one in placed), 0)
+            return placed
+        left = [part for partition, one in placed for part in _divide(before, partition, one)]
+        count = sum(one.count for _, one in placed)
+        self._tally.placed(self.label, count, count - sum(one.count for _, one in left))
+        return left
+
+
+def _divide(before: StoredBefore, partition: int, share: Share) -> list[tuple[int, Share]]:
+    """What of a share is to be sent, and what was missed."""
+    last, held, known = before.last.get(partition, ()), before.held, before.known.get(partition, ())
+    new: list[int] = []
+    missed: list[int] = []
+    for index, message in enumerate(share.originals):
+        position = message.position
+        if position > last and position not in held:
+            new.append(index)
+        elif position > known and position not in held:
+            missed.append(index)
+    return [(to, share.part(places)) for to, places in ((MISSED, missed), (partition, new)) if places]

@@ -1,0 +1,57 @@
+"""Measuring a range: its units can be counted and cut at, and the pieces hold together exactly what the whole holds."""
+
+import itertools
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.stretches import cut_evenly, position_behind, units_of
+from mqbridge.message import Position
+from tests.conformance.arena import Arena, numbers
+from tests.conformance.test_reading import messages_of, read, topic_of
+
+SIZE = 30
+
+
+async def pieces_of(arena: Arena, cluster: Cluster, topic: str, name: str, edges: list[Position]) -> list[int]:
+    """What the ranges between these positions hold, in order."""
+    found: list[int] = []
+    for begin, end in itertools.pairwise(edges):
+        found += numbers(messages_of(await read(arena, cluster, topic, name, begin, end)))
+    return found
+
+
+async def test_a_range_may_be_cut_at_every_unit(arena: Arena, cluster: Cluster) -> None:
+    topic, [name] = await topic_of(arena, cluster, SIZE)
+    bounds = (await arena.within(cluster.bounds(topic)))[name]
+    stretches = await arena.within(cluster.measure(topic, name, bounds.first, bounds.next))
+    assert bounds.first <= stretches[0].first < bounds.next
+    edges = [bounds.first, *(position_behind(stretches, unit, bounds.next) for unit in range(1, units_of(stretches) + 1))]
+    assert edges == sorted(set(edges))
+    assert await pieces_of(arena, cluster, topic, name, edges) == list(range(SIZE))
+
+
+async def test_ranges_that_begin_and_end_inside_of_what_is_stored_together(arena: Arena, cluster: Cluster) -> None:
+    topic, [name, _] = await topic_of(arena, cluster, SIZE, SIZE)
+    bounds = (await arena.within(cluster.bounds(topic)))[name]
+    whole = messages_of(await read(arena, cluster, topic, name, bounds.first, bounds.next))
+    edges = [*(message.position for message in whole), bounds.next]
+    for first, last in ((0, 1), (3, 5), (2, 17), (8, SIZE), (11, 12)):
+        begin, end = edges[first], edges[last]
+        stretches = await arena.within(cluster.measure(topic, name, begin, end))
+        for pieces in (2, 5):
+            cut = cut_evenly(stretches, begin, end, pieces)
+            assert (cut[0][0], cut[-1][1]) == (begin, end)
+            inner = [piece[1] for piece in cut]
+            assert await pieces_of(arena, cluster, topic, name, [begin, *inner]) == list(range(first, last)), (
+                first,
+                last,
+                pieces,
+            )
+
+
+async def test_an_empty_range_has_no_units(arena: Arena, cluster: Cluster) -> None:
+    topic, names = await topic_of(arena, cluster, 5, 0)
+    bounds = await arena.within(cluster.bounds(topic))
+    for name in names:
+        held = bounds[name]
+        assert await arena.within(cluster.measure(topic, name, held.next, held.next)) == []
+        assert await arena.within(cluster.measure(topic, name, held.next, held.first)) == []

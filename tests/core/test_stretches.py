@@ -1,0 +1,57 @@
+"""Arithmetic on stretches: whatever they are, the pieces of a range hold together what the range holds."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.adapter.stretches import cut_evenly, dense_stretches, position_behind, units_of
+from mqbridge.adapter.topics import Stretch
+from mqbridge.message import Position
+
+counts = st.lists(st.integers(1, 50), max_size=8)
+
+
+def ledgers(sizes: list[int], begin: int = 0, index: int = 0) -> tuple[list[Stretch], Position]:
+    """Stretches as of ledgers 10, 20 and so on, the first of which begins in the middle; and where the last one ends."""
+    starts = [(10 * number + 10, begin if not number else 0, index if not number else 0) for number in range(len(sizes))]
+    stretches = [Stretch(start, size, part=1) for start, size in zip(starts, sizes, strict=True)]
+    return stretches, (10 * len(sizes), (begin if len(sizes) == 1 else 0) + sizes[-1], 0) if sizes else (10, begin, index)
+
+
+def test_units_begin_a_step_apart_and_only_the_first_in_the_middle() -> None:
+    assert [Stretch((7, 3, 2), 3, part=1).position(unit) for unit in range(4)] == [(7, 3, 2), (7, 4, 0), (7, 5, 0), (7, 6, 0)]
+    assert [Stretch((280, 0), 2, step=28).position(unit) for unit in range(3)] == [(280, 0), (308, 0), (336, 0)]
+    assert Stretch((5,), 10).position(4) == (9,)
+
+
+def test_a_dense_range_is_one_stretch() -> None:
+    assert dense_stretches((5,), (9,)) == [Stretch((5,), 4)]
+    assert dense_stretches((5,), (5,)) == dense_stretches((6,), (5,)) == []
+
+
+@given(counts, st.integers(0, 5), st.integers(0, 5))
+def test_positions_ascend_unit_by_unit_up_to_the_end(sizes: list[int], begin: int, index: int) -> None:
+    stretches, end = ledgers(sizes, begin, index)
+    total = units_of(stretches)
+    positions = [position_behind(stretches, unit, end) for unit in range(total + 3)]
+    assert positions[: total + 1] == sorted(set(positions[: total + 1]))
+    assert positions[0] == (stretches[0].first if stretches else end)
+    assert positions[total:] == [end] * 3
+
+
+@given(counts, st.integers(1, 20), st.integers(0, 5), st.integers(0, 5))
+def test_pieces_are_whole_even_and_never_empty(sizes: list[int], pieces: int, begin: int, index: int) -> None:
+    stretches, end = ledgers(sizes, begin, index)
+    first: Position = stretches[0].first if stretches else end
+    cut = cut_evenly(stretches, first, end, pieces)
+    assert len(cut) == min(pieces, units_of(stretches))
+    if not cut:
+        return
+    assert (cut[0][0], cut[-1][1]) == (first, end)
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(cut))
+    assert all(one < other for one, other in cut)
+    units = [position_behind(stretches, unit, end) for unit in range(units_of(stretches))]
+    held = [sum(one <= unit < other for unit in units) for one, other in cut]
+    assert sum(held) == len(units)
+    assert max(held) - min(held) <= 1

@@ -1,0 +1,115 @@
+"""`mqbridge spark mirror` as people run it, on real clusters, and what its checkpoint says of it meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.spark import MASTER, SparkProgram, settings
+from tests.kit.tubemq import TubeMQ
+from tests.spark.load import Place
+from tests.spark.patience import PATIENCE_S, wait_for
+
+PARTITIONS = 4
+ROUTE = "mirrored"
+NAMESPACE = "mirrors"
+
+
+def source_place(cluster: RocketMQ | TubeMQ, topic: str = "") -> Place:
+    """A topic of this cluster as a source, a fresh one unless it is named."""
+    if isinstance(cluster, RocketMQ):
+        return Place("rocketmq", {"name_servers": cluster.name_server}, topic or cluster.take_topic(PARTITIONS))
+    found = {"masters": cluster.masters, "admin_url": cluster.admin_url, "heartbeat": "2s"}
+    return Place("tubemq", found, topic or cluster.take_topic(PARTITIONS))
+
+
+def settle(cluster: RocketMQ | TubeMQ) -> None:
+    """Wait until readers see all that was stored."""
+    if isinstance(cluster, RocketMQ):
+        cluster.settle()
+
+
+def target_place(pulsar: Pulsar, name: str) -> Place:
+    """A new topic in a namespace with deduplication, which keeps its messages until they are read back."""
+    namespace = f"public/{NAMESPACE}"
+    if namespace not in pulsar.admin("GET", "namespaces/public"):
+        pulsar.create_namespace("public", NAMESPACE)
+        pulsar.admin("POST", f"namespaces/{namespace}/deduplication", body=True)
+    topic = pulsar.keep(pulsar.create_topic(name, PARTITIONS, namespace=namespace))
+    return Place("pulsar", {"service_url": pulsar.service_url, "admin_url": pulsar.admin_url}, topic)
+
+
+@dataclass
+class Mirror:
+    """One mirror: where it reads and writes, and its folder with configuration, checkpoint and logs."""
+
+    source: Place
+    target: Place
+    folder: Path
+    through: str = "pump"
+    batch: str = "2MB"
+    master: str = MASTER
+    route: Mapping[str, Any] | None = None
+    """Further settings of the route."""
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        route = {
+            "name": ROUTE,
+            "from": {"cluster": "from", "topic": self.source.topic, "start": "earliest"},
+            "to": {"cluster": "to", "topic": self.target.topic},
+        }
+        clusters = {
+            "from": {"system": self.source.system, **self.source.settings},
+            "to": {"system": self.target.system, **self.target.settings},
+        }
+        self._config = self.folder / "mirror.yaml"
+        self._config.write_text(yaml.safe_dump({"clusters": clusters, "routes": [route | dict(self.route or {})]}))
+
+    @property
+    def checkpoint(self) -> Path:
+        """Of its query."""
+        return self.folder / "checkpoint" / ROUTE
+
+    def start(self, *options: str) -> SparkProgram:
+        """Start it, or go on from the checkpoint; it ends by itself where the source ended."""
+        conf = settings(self.folder, self.master)
+        del conf["spark.master"]
+        chosen = [word for name, value in conf.items() for word in ("--set", f"{name}={value}")]
+        return SparkProgram(
+            self.folder, "-m", "mqbridge", "spark", "mirror", str(self._config), "--checkpoint", str(self.folder / "checkpoint"),
+            "--master", self.master, "--through", self.through, "--max-bytes-per-batch", self.batch, "--until-caught-up",
+            *chosen, *options,
+        )  # fmt: skip
+
+    def batches(self) -> tuple[int, int]:
+        """The newest batch that was begun, and the newest that was finished; -1 for none."""
+        return _newest(self.checkpoint / "offsets"), _newest(self.checkpoint / "commits")
+
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether the newest batch was begun and not finished."""
+        begun, finished = self.batches()
+        return begun > finished
+
+    def wait_in_batch(self, number: int, program: SparkProgram, patience_s: float = PATIENCE_S) -> None:
+        """Wait until this batch, or a later one, is being moved."""
+
+        def moved() -> bool:
+            assert program.running, f"the mirror ended at batches {self.batches()}:\n{program.log[-8000:]}"
+            return self.batches()[0] >= number and self.is_in_batch
+
+        wait_for(moved, f"batch {number}", patience_s)
+
+
+def _newest(folder: Path) -> int:
+    try:
+        return max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=-1)
+    except FileNotFoundError:
+        return -1

@@ -1,0 +1,263 @@
+"""From record batches back to messages: nothing is lost, columns may be missing, wrong ones are named."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from mqbridge.errors import ConfigError
+from mqbridge.message import NOWHERE, Batch, Message, Partition
+from mqbridge.pulsar.mapping import request as pulsar
+from mqbridge.rocketmq.mapping import request as rocketmq
+from mqbridge.rocketmq.mapping.limits import Limits
+from mqbridge.spark.arrow.columns import check_columns
+from mqbridge.spark.arrow.messages import MessageReader, RowMessage, batches_of
+from mqbridge.spark.arrow.rows import RowBuilder
+from mqbridge.spark.property_blob import encode_pairs
+from mqbridge.tubemq.mapping import request as tubemq
+from tests import strategies
+
+SOURCE = Partition("c|1", "orders", "broker-a:3", 7)
+LARGEST_MS = ((1 << 63) - 1) // 1000
+
+text = st.text(max_size=8)
+"""Lone surrogates included."""
+times = st.one_of(st.none(), st.integers(-LARGEST_MS, LARGEST_MS))
+positions = st.lists(st.integers(0, (1 << 63) - 2), min_size=1, max_size=3).map(tuple)
+int32 = st.integers(0, (1 << 31) - 1)
+rows_of_messages = st.lists(
+    st.builds(
+        Message,
+        st.one_of(st.none(), st.binary(max_size=20)),
+        st.one_of(strategies.properties, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
+        st.one_of(st.none(), text, st.binary(max_size=8)),
+        st.one_of(st.none(), st.binary(max_size=8)),
+        st.lists(text, max_size=3).map(tuple),
+        st.one_of(st.none(), text),
+        st.one_of(st.none(), st.binary(max_size=8)),
+        times,
+        times,
+        times,
+        int32,
+        positions,
+        st.one_of(st.none(), text),
+        int32,
+        st.one_of(st.none(), text),
+    ),
+    min_size=1,
+    max_size=5,
+)
+ordinary_messages = st.lists(
+    st.builds(
+        Message,
+        st.binary(max_size=20),
+        strategies.properties,
+        st.one_of(st.none(), strategies.text),
+        keys=st.lists(strategies.text, max_size=3).map(tuple),
+        msg_type=st.one_of(st.none(), strategies.text),
+        attributes=st.one_of(st.none(), st.just(b"a=1")),
+        event_time=times,
+        position=positions,
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def fields(message: Message) -> dict[str, Any]:
+    return message.as_dict()
+
+
+def built(messages: list[Message], partition: Partition = SOURCE, **options: bool) -> pa.RecordBatch:
+    return RowBuilder(**options).build(Batch.of(messages, partition))
+
+
+def one(rows: pa.RecordBatch) -> Batch:
+    (batch,) = batches_of(rows)
+    return batch
+
+
+@given(rows_of_messages, st.booleans())
+def test_any_message_comes_back_exactly(messages: list[Message], binary: bool) -> None:
+    batch = one(built(messages, binary_properties=binary))
+    assert list(map(fields, batch.messages)) == list(map(fields, messages))
+    assert batch.partition == SOURCE
+    assert batch.first == messages[0].position
+    assert batch.next > messages[-1].position
+
+
+@given(ordinary_messages, st.booleans())
+def test_ordinary_messages_come_back_lazy_and_are_encoded_as_the_plain_ones(messages: list[Message], binary: bool) -> None:
+    found = one(built(messages, binary_properties=binary)).messages
+    assert all(type(message) is RowMessage for message in found)
+    assert list(map(fields, found)) == list(map(fields, messages))
+    assert encoded(found) == encoded(messages)
+
+
+def encoded(messages: Sequence[Message]) -> list[object]:
+    """The bytes of these messages for every system."""
+    tubemq_data = [tubemq.encode(message, "o|t|p|1") for message in messages]
+    entries, _ = pulsar.encode(messages, "o|t|p|", pulsar.Limits())
+    sends, _ = rocketmq.encode(messages, "o|t|p|", Limits(), 5)
+    return [
+        *((each.data, each.flag, each.msg_type) for each in tubemq_data),
+        *((each.metadata.SerializePartialToString(), bytes(each.payload)) for each in entries),
+        *((send.body, send.indexes, send.properties) for send in sends),
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(None, position=(1,)),
+        Message(b"", key=b"k", position=(1,)),
+        Message(b"", ordering_key=b"", position=(1,)),
+        Message(b"", deliver_at=5, position=(1,)),
+        Message(b"", defect="", position=(1,)),
+        Message(b"", attributes=b"\xff", position=(1,)),
+        Message(b"", (("\ud800", ""),), position=(1,)),
+        Message(b"", (("", "\ud800"),), position=(1,)),
+        Message(b"", (("", "x" * 200 + "\ud800"),), position=(1,)),
+        Message(b""),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("binary", [False, True])
+def test_what_lazy_messages_cannot_say_makes_plain_ones(message: Message, binary: bool) -> None:
+    (found,) = one(built([message], binary_properties=binary)).messages
+    assert type(found) is Message
+    assert fields(found) == fields(message)
+
+
+def test_one_batch_per_run_of_a_source() -> None:
+    other = Partition("d", "payments", "1", 1)
+    parts = [
+        built([Message(b"1", position=(5,)), Message(b"22", position=(9,))]),
+        built([Message(b"3", position=(0, 1))], other),
+        built([Message(b"4", position=(7,))], is_part=True),
+    ]
+    rows = pa.concat_batches(parts)
+    runs = MessageReader(rows.schema).runs(rows)
+    assert [(run.batch.partition, run.batch.count, run.batch.size, run.batch.first, run.batch.next) for run in runs] == [
+        (SOURCE, 2, 3, (5,), (10,)),
+        (other, 1, 1, (0, 1), (0, 2)),
+        (SOURCE, 1, 1, (7,), (8,)),
+    ]
+    assert [(run.first_row, run.is_part) for run in runs] == [(0, False), (2, False), (3, True)]
+
+
+def test_rows_that_are_a_slice_of_others() -> None:
+    messages = [Message(bytes([number]), (("n", str(number)),), f"k{number}", position=(number,)) for number in range(9)]
+    for binary in (False, True):
+        batch = one(built(messages, binary_properties=binary).slice(2, 5))
+        assert list(map(fields, batch.messages)) == list(map(fields, messages[2:7]))
+        assert (batch.count, batch.size, batch.first) == (5, 5, (2,))
+
+
+def test_no_rows_are_no_batch() -> None:
+    assert batches_of(built([])) == []
+
+
+def test_rows_without_a_position_come_from_nowhere() -> None:
+    rows = built([Message(b"1", position=(5,)), Message(b"2", position=(6,))])
+    without = rows.set_column(rows.schema.get_field_index("position"), "position", pa.array([None, [6]], pa.list_(pa.int64())))
+    assert [(batch.partition, batch.first) for batch in batches_of(without)] == [(NOWHERE, ()), (SOURCE, (6,))]
+    dropped = rows.drop_columns(["position"])
+    assert [(batch.partition, batch.count) for batch in batches_of(dropped)] == [(NOWHERE, 2)]
+
+
+def test_kafka_users_write_value_and_key() -> None:
+    rows = pa.record_batch({"key": ["k", None], "value": ["v", None], "timestamp": [1, 2]})
+    assert list(map(fields, one(rows).messages)) == [fields(Message(b"v", key="k")), fields(Message(None))]
+    binary = pa.record_batch({"key": [b"k"], "value": [b"v"]})
+    assert [message.key for message in one(binary).messages] == [b"k"]
+
+
+@pytest.mark.parametrize(
+    ("key", "flags", "found"),
+    [
+        (["a", "b"], [True, None], ["a", "b"]),
+        (["a", "b"], [False, None], [b"a", "b"]),
+        ([b"a", b"b", None], [True, None, None], ["a", b"b", None]),
+        ([b"a", None], [True, False], ["a", None]),
+        ([b"a", None], [None, True], [b"a", None]),
+    ],
+)
+def test_keys_are_texts_where_they_say_so_and_else_by_their_type(key: Any, flags: Any, found: Any) -> None:
+    rows = pa.record_batch({"payload": [b""] * len(key), "key": key, "key_is_text": flags})
+    assert [message.key for message in one(rows).messages] == found
+
+
+def test_nulls_are_what_a_message_has_by_default() -> None:
+    names = RowBuilder().schema
+    rows = pa.record_batch([pa.nulls(2, field.type) for field in names], schema=names)
+    assert list(map(fields, one(rows).messages)) == [fields(Message(None))] * 2
+    mixed = pa.concat_batches([built([Message(b"1", (("a", "b"),), "k", position=(1,))]), rows])
+    assert [fields(message) for batch in batches_of(mixed) for message in batch.messages][1:] == [fields(Message(None))] * 2
+
+
+def test_nulls_inside_maps_and_lists_are_left_out() -> None:
+    rows = pa.record_batch(
+        {
+            "payload": [b""],
+            "properties": pa.array([[("a", None), ("b", "1")]], pa.map_(pa.string(), pa.string())),
+            "keys": [["x", None]],
+        }
+    )
+    (message,) = one(rows).messages
+    assert (message.properties, message.keys) == ((("b", "1"),), ("x",))
+
+
+def test_other_types_of_the_same_meaning_are_taken() -> None:
+    rows = pa.record_batch(
+        {
+            "payload": pa.array([b"p"], pa.large_binary()),
+            "hops": pa.array([2], pa.int64()),
+            "event_time": pa.array([1_500_999], pa.timestamp("us")),
+            "position": pa.array([[1]], pa.list_(pa.int32())),
+            "properties": pa.array([encode_pairs((("a", "1"),))], pa.large_binary()),
+            "defect": pa.nulls(1),
+        }
+    )
+    (message,) = one(rows).messages
+    assert (message.payload, message.hops, message.event_time, message.position) == (b"p", 2, 1500, (1,))
+    assert message.properties == (("a", "1"),)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"body": [b""], "key": [b""]}, "there is no column 'payload' to write, only body, key"),
+        ({"payload": [b""], "value": [b""]}, "both 'payload' and 'value' are columns"),
+        ({"payload": [1]}, "column 'payload' is BIGINT, but BINARY or STRING is needed"),
+        ({"value": [1.5]}, "column 'value' is DOUBLE, but BINARY or STRING is needed"),
+        ({"payload": pa.nulls(1)}, "column 'payload' has no type"),
+        ({"payload": [b""], "keys": ["a"]}, "column 'keys' is STRING, but ARRAY<STRING> is needed"),
+        (
+            {"payload": [b""], "properties": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
+            "column 'properties' is MAP<STRING,BIGINT>, but MAP<STRING, STRING> or BINARY is needed",
+        ),
+        ({"payload": [b""], "event_time": [1]}, "column 'event_time' is BIGINT, but TIMESTAMP is needed"),
+        ({"payload": [b""], "position": [1]}, "column 'position' is BIGINT, but ARRAY<BIGINT> is needed"),
+        ({"payload": [b""], "partition": ["1"]}, "column 'partition' is STRING, but INT is needed"),
+        (
+            {"payload": [b""], "properties": [b"\x07"]},
+            "rows cannot be written: this is no value of a column of binary properties",
+        ),
+        ({"payload": [b""], "source": ["x"], "position": [[1]]}, "rows cannot be written: 'x' is not the source of a row"),
+    ],
+)
+def test_a_column_that_cannot_be_read_is_named(columns: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        batches_of(pa.record_batch(columns))
+    assert problem in str(raised.value)
+
+
+def test_a_schema_is_checked_before_any_row() -> None:
+    check_columns(StructType([StructField("value", StringType()), StructField("count", IntegerType())]))
+    with pytest.raises(ConfigError, match="column 'key' is INT, but BINARY or STRING is needed"):
+        check_columns(StructType([StructField("value", StringType()), StructField("key", IntegerType())]))

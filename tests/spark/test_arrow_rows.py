@@ -1,0 +1,157 @@
+"""From batches to record batches: the schema to the letter, and one row per message."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from mqbridge.message import Batch, Message, Partition
+from mqbridge.rocketmq.mapping import stored
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.record import Record
+from mqbridge.spark.arrow import rows
+from mqbridge.spark.arrow.rows import RowBuilder
+from mqbridge.spark.property_blob import encode_pairs
+from mqbridge.spark.schema import message_schema
+
+SOURCE = Partition("c|1", "orders", "broker-a:3", 7)
+
+
+def batch(messages: Sequence[Message], partition: Partition = SOURCE) -> Batch:
+    return Batch.of(messages, partition)
+
+
+def numbered(count: int, size: int = 10) -> list[Message]:
+    return [Message(b"x" * size, position=(number,)) for number in range(count)]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("messages", [[], [Message(None)], [Message(b"", (("a", "b"),), position=(1, 2))]])
+def test_the_schema_is_the_one_that_spark_demands(binary: bool, messages: list[Message]) -> None:
+    made = RowBuilder(binary_properties=binary).build(batch(messages))
+    assert made.schema.equals(to_arrow_schema(message_schema(binary_properties=binary), timezone="UTC"))
+    made.validate(full=True)
+
+
+def test_every_field_has_its_column() -> None:
+    message = Message(
+        b"body",
+        (("a", "1"), ("a", "2")),
+        "key",
+        b"order",
+        ("k1", "k2"),
+        "tag",
+        b"x=\xff",
+        1_795_219_034_805,
+        0,
+        -1,
+        3,
+        (4, 5, 6),
+        "c|t|p|1",
+        2,
+        "damaged",
+    )
+    made = RowBuilder(is_part=True).build(batch([message]))
+    assert made.to_pylist() == [
+        {
+            "payload": b"body",
+            "key": b"key",
+            "key_is_text": True,
+            "ordering_key": b"order",
+            "keys": ["k1", "k2"],
+            "msg_type": "tag",
+            "attributes": b"x=\xff",
+            "properties": [("a", "1"), ("a", "2")],
+            "event_time": datetime(2026, 11, 20, 23, 57, 14, 805000, tzinfo=UTC),
+            "publish_time": datetime(1970, 1, 1, tzinfo=UTC),
+            "deliver_at": datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC),
+            "delivery_count": 3,
+            "topic": "orders",
+            "partition": 7,
+            "position": [4, 5, 6],
+            "source": "c%7C1|orders|broker-a:3|7|part",
+            "origin": "c|t|p|1",
+            "hops": 2,
+            "defect": "damaged",
+        }
+    ]
+
+
+def test_text_that_is_not_decoded_yet_makes_the_same_rows() -> None:
+    def record(number: int, pairs: list[tuple[str, str]]) -> Record:
+        return Record("orders", b"body", properties.encode(pairs), queue_offset=number, store_timestamp=5)
+
+    records = [
+        record(0, [("a", "1"), ("ü", "grün")]),
+        record(1, [("TAGS", "t"), ("KEYS", "k l"), ("b", "2")]),
+        record(2, []),
+    ]
+    lazy = stored.decode(records)
+    plain = [message.replace() for message in lazy] if type(lazy[0]) is Message else [as_plain(message) for message in lazy]
+    for binary in (False, True):
+        builder = RowBuilder(binary_properties=binary)
+        assert builder.build(batch(lazy)).equals(builder.build(batch(plain)))
+        assert builder.build(batch([lazy[0], plain[1], lazy[2]])).equals(builder.build(batch(plain)))
+
+
+def as_plain(message: Message) -> Message:
+    return Message(**message.as_dict())
+
+
+def test_binary_properties_are_blobs() -> None:
+    made = RowBuilder(binary_properties=True).build(batch([Message(b"", (("a", "1"),)), Message(b"")]))
+    assert made.column("properties").to_pylist() == [encode_pairs((("a", "1"),)), b""]
+
+
+def test_what_arrow_refuses_is_written_as_well_as_it_can_be() -> None:
+    odd = "\ud800"
+    strange = Message(
+        b"",
+        ((odd, odd),),
+        odd,
+        keys=(odd,),
+        msg_type=odd,
+        event_time=1 << 62,
+        deliver_at=-(1 << 70),
+        delivery_count=1 << 40,
+        hops=1 << 40,
+    )
+    made = RowBuilder().build(batch([strange, Message(b"")]))
+    assert made.column("event_time").cast(pa.int64()).to_pylist() == [9223372036854775000, None]
+    assert made.column("delivery_count").to_pylist() == [(1 << 31) - 1, 0]
+    assert made.column("msg_type").cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80", None]
+    assert made.column("properties").keys.cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80"]
+
+
+def test_a_builder_follows_its_batches_from_partition_to_partition() -> None:
+    builder = RowBuilder()
+    other = Partition("d", "payments", "1", 1)
+    found = [
+        builder.build(batch(numbered(count), where)) for count, where in [(3, SOURCE), (2, other), (9000, other), (1, SOURCE)]
+    ]
+    assert [(len(made), set(made.column("topic").to_pylist())) for made in found] == [
+        (3, {"orders"}),
+        (2, {"payments"}),
+        (9000, {"payments"}),
+        (1, {"orders"}),
+    ]
+
+
+def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_ROWS", 25)
+    made = list(RowBuilder().pieces(batch(numbered(60))))
+    assert [len(each) for each in made] == [25, 25, 10]
+    assert [position for each in made for (position,) in each.column("position").to_pylist()] == list(range(60))
+
+
+def test_many_bytes_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_BYTES", 10_000)
+    made = list(RowBuilder().pieces(batch(numbered(100, 1000))))
+    assert sum(map(len, made)) == 100
+    assert max(each.nbytes for each in made) <= 10_000
+
+
+def test_no_messages_are_no_pieces() -> None:
+    assert list(RowBuilder().pieces(batch([]))) == []

@@ -1,0 +1,74 @@
+"""The checkpoint folder of a mirror: one mirror at a time, and only routes that its positions belong to."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.config.load import from_dict
+from mqbridge.config.options.config import Config
+from mqbridge.errors import ConfigError
+from mqbridge.spark.mirror.checkpoint import CheckpointFolder
+
+ORDERS: dict[str, Any] = {
+    "name": "orders",
+    "from": {"cluster": "a", "topics": ["orders", "~eu_.+"], "group": "g"},
+    "to": {"cluster": "b", "topic": "copy_{topic}"},
+}
+
+
+def config_of(*routes: dict[str, Any]) -> Config:
+    return from_dict({"clusters": {name: {"system": "memory"} for name in "abc"}, "routes": list(routes)})
+
+
+def claim(place: str, *routes: dict[str, Any]) -> CheckpointFolder:
+    config = config_of(*routes)
+    folder = CheckpointFolder(place)
+    folder.claim(config, list(config.routes))
+    return folder
+
+
+def test_a_second_mirror_is_kept_out_until_the_first_has_gone(tmp_path: Path) -> None:
+    first = claim(str(tmp_path / "m"), ORDERS)
+    with pytest.raises(ConfigError, match="in use by another mirror .process"):
+        claim(str(tmp_path / "m"), ORDERS)
+    first.release()
+    claim((tmp_path / "m").as_uri(), ORDERS).release()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"name": "invoices"}, "positions of a route 'orders', which the configuration does not have"),
+        ({"from": ORDERS["from"] | {"cluster": "c"}}, "read from a (memory), not from c"),
+        ({"from": ORDERS["from"] | {"topics": ["orders"]}}, "read '~eu_.+' too"),
+        ({"to": {"cluster": "c", "topic": "copy_{topic}"}}, "wrote to b/copy_{topic}"),
+        ({"to": {"cluster": "b", "topic": "other"}}, "wrote to b/copy_{topic}"),
+        ({"to": ORDERS["to"] | {"partitions": {"by": "key"}}}, "(partitions by modulo), not to b/copy_{topic} (partitions by key)"),
+    ],
+)
+def test_a_checkpoint_of_another_route_is_refused(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    claim(str(tmp_path), ORDERS).release()
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        claim(str(tmp_path), ORDERS | change)
+
+
+def test_topics_and_routes_may_be_added_and_filters_changed(tmp_path: Path) -> None:
+    claim(str(tmp_path), ORDERS).release()
+    wider = ORDERS | {"from": ORDERS["from"] | {"topics": ["orders", "~eu_.+", "us"]}, "filter": {"include": [{"msg_type": {"equals": "a"}}]}}
+    claim(str(tmp_path), wider, ORDERS | {"name": "second"}).release()
+    with pytest.raises(ConfigError, match="'us' too"):
+        claim(str(tmp_path), ORDERS, ORDERS | {"name": "second"})
+
+
+def test_each_route_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    folder = CheckpointFolder(str(tmp_path))
+    assert folder.of_route("eu/orders") == f"{tmp_path}/eu%2Forders"
+    assert CheckpointFolder(tmp_path.as_uri()).of_route("orders") == f"{tmp_path}/orders"
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mirror.json").write_text('{"version": 99}')
+    with pytest.raises(ConfigError, match="not of this version"):
+        claim(str(tmp_path), ORDERS)

@@ -1,0 +1,37 @@
+"""The mirror on real clusters: its driver is killed in a batch, and what arrives is what was sent, once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.tubemq import TubeMQ
+from tests.spark.load import fill, judge, shares
+from tests.spark.mirror_runs import PARTITIONS, Mirror, settle, source_place, target_place
+
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(600)]
+
+MESSAGES = 16_000
+
+
+@pytest.mark.parametrize(("system", "through"), [("rocketmq", "rows"), ("tubemq", "pump")])
+async def test_a_mirror_whose_driver_is_killed(
+    system: str, through: str, pulsar: Pulsar, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    cluster: RocketMQ | TubeMQ = request.getfixturevalue(system)
+    source, target = source_place(cluster), target_place(pulsar, f"killed-{time.time_ns()}")
+    sent = await fill(source, shares(MESSAGES, PARTITIONS))
+    settle(cluster)
+    mirror = Mirror(source, target, tmp_path, through)
+    with mirror.start() as driver:
+        await asyncio.to_thread(mirror.wait_in_batch, 2, driver)
+        driver.kill()
+    assert mirror.is_in_batch
+    with mirror.start() as driver:
+        await asyncio.to_thread(driver.wait)
+    await judge(target, sent)
