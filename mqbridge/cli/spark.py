@@ -102,7 +102,7 @@ def mirror(
         if wants_json_log(file):
             logs.configure("debug" if debug.get() else "warning", "json")
         raise
-    from mqbridge.spark.mirror.session import check_prerequisites
+    from mqbridge.spark.prerequisites import check_prerequisites
 
     check_prerequisites()
     logs.configure("debug" if debug.get() else config.log.level, config.log.format)
