@@ -1,0 +1,108 @@
+"""Options are declared once, read strictly, and named when they are wrong."""
+
+import re
+
+import pytest
+
+from mqbridge.adapter.inbound import Start
+from mqbridge.errors import ConfigError
+from mqbridge.log.store.settings import LogSettings
+from mqbridge.spark.cluster_ref import ClusterRef
+from mqbridge.spark.option_values import AtTime, Exact
+from mqbridge.spark.options import OPTIONS, Where, parse_options
+from mqbridge.spark.source.settings import source_settings
+
+REF = ClusterRef("log", "log", LogSettings(path="unused.db"))
+
+
+def test_names_are_found_however_they_are_cased() -> None:
+    """Spark hands them over in lower case."""
+    values = parse_options({"subscribe": "a, b,,a", "startingoffsets": "Earliest", "MAXBYTESPERTRIGGER": "64MiB"}, Where.STREAM)
+    assert values["subscribe"] == ("a", "b")
+    assert values["startingOffsets"] is Start.EARLIEST
+    assert values["maxBytesPerTrigger"] == 64 << 20
+    assert values["failOnDataLoss"] is True
+    assert values["minPartitions"] is None
+
+
+def test_every_default_can_be_read() -> None:
+    for option in OPTIONS:
+        if option.default is not None:
+            option.parse(option.default)
+        assert option.meaning.endswith(".")
+        assert option.holds_for
+    assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("subscibe", "a", "no option 'subscibe'. Did you mean 'subscribe'?"),
+        ("endingoffsets", "latest", "endingOffsets is for batch reads"),
+        ("topic", "a", "topic is for writes"),
+        ("subscribe", " , ", "subscribe: it names nothing"),
+        ("subscribepattern", "a(", "subscribePattern: 'a(' is no Python regular expression"),
+        ("maxoffsetspertrigger", "0", "maxOffsetsPerTrigger: '0' is no whole number above 0"),
+        ("maxbytespertrigger", "5 apples", "maxBytesPerTrigger: '5 apples' is not a size"),
+        ("metadatainterval", "5", "metadataInterval: '5' is not a duration"),
+        ("failondataloss", "maybe", "failOnDataLoss: 'maybe' is none of true, false"),
+        ("mode", "row", "mode: 'row' is none of rows, ranges. Did you mean 'rows'?"),
+        ("startingtimestamp", "yesterday", "startingTimestamp: 'yesterday' is no time"),
+        ("startingoffsets", "first", "startingOffsets: 'first' is none of earliest, latest"),
+        ("startingoffsets", '{"a": 5}', "startingOffsets: topic 'a' needs positions by partition"),
+        ("startingoffsets", '{"a": {"0": -3}}', "startingOffsets: -3 is no position of partition '0' of topic 'a'"),
+        ("startingoffsets", '{"a": {"0": true}}', "startingOffsets: True is no position"),
+        ("startingoffsets", '{"a"', "startingOffsets: it is no JSON"),
+        ("assign", '{"a": []}', "assign: topic 'a' needs a list"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        parse_options({name: text}, Where.STREAM)
+
+
+def test_offsets_of_kafka_users_and_of_a_checkpoint() -> None:
+    def read(text: str) -> object:
+        return parse_options({"startingOffsets": text}, Where.STREAM)["startingOffsets"]
+
+    assert read('{"a": {"0": 23, "b:1": "12:3", "2": -2, "3": -1}}') == Exact(
+        {"a": {"0": (23,), "b:1": (12, 3), "2": Start.EARLIEST, "3": Start.LATEST}}
+    )
+    assert read('{"topics": {"a": {"0": "-1:-1:0"}}, "version": 1}') == Exact({"a": {"0": (-1, -1, 0)}})
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [("1700000000123", 1700000000123), ("2026-01-31T12:00:00Z", 1769860800000), ("2026-01-31T13:00:00+01:00", 1769860800000),
+     ("2026-01-31", 1769817600000)],
+)  # fmt: skip
+def test_times_are_numbers_or_iso_texts_in_utc(text: str, time_ms: int) -> None:
+    assert parse_options({"startingTimestamp": text}, Where.BATCH)["startingTimestamp"] == time_ms
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "no topics are named"),
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "named by subscribe and assign"),
+        ({"subscribe": "a", "startingOffsets": "latest"}, "cannot begin with the latest"),
+        ({"subscribe": "a", "endingOffsets": "earliest"}, "nothing is before the earliest"),
+    ],
+)
+def test_options_that_do_not_go_together(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        source_settings(parse_options(given, Where.BATCH), REF, Where.BATCH)
+
+
+def test_where_a_reading_begins_by_itself() -> None:
+    batch = source_settings(parse_options({"subscribe": "a"}, Where.BATCH), REF, Where.BATCH)
+    stream = source_settings(parse_options({"subscribe": "a"}, Where.STREAM), REF, Where.STREAM)
+    assert (batch.starting, batch.ending, stream.starting) == (Start.EARLIEST, Start.LATEST, Start.LATEST)
+    times = {"subscribe": "a", "startingTimestamp": "5", "startingOffsets": "earliest"}
+    assert source_settings(parse_options(times, Where.STREAM), REF, Where.STREAM).starting == AtTime(5)
+
+
+def test_patterns_match_whole_names() -> None:
+    settings = source_settings(parse_options({"subscribePattern": "orders_.*"}, Where.STREAM), REF, Where.STREAM)
+    assert settings.topics.has("orders_eu")
+    assert not settings.topics.has("my_orders_eu")

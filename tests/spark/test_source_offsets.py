@@ -1,0 +1,47 @@
+"""Offsets as the checkpoint has them."""
+
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.errors import ConfigError
+from mqbridge.spark.source.offsets import dump_offsets, load_offsets
+
+POSITIONS = st.lists(st.integers(-1, 2**62), min_size=1, max_size=3).map(tuple)
+OFFSETS = st.dictionaries(st.tuples(st.text(), st.text()), POSITIONS, max_size=20)
+
+
+@given(OFFSETS, st.randoms(use_true_random=False))
+def test_they_come_back_and_are_the_same_text_in_any_order(offsets: dict[Any, Any], order: random.Random) -> None:
+    """Spark compares texts: the same offsets in another order would be a batch of nothing, again and again."""
+    shuffled = list(offsets.items())
+    order.shuffle(shuffled)
+    text = json.dumps(dump_offsets(offsets))
+    assert json.dumps(dump_offsets(dict(shuffled))) == text
+    assert load_offsets(json.loads(text)) == offsets
+
+
+def test_the_form_is_that_of_every_checkpoint() -> None:
+    written = {"topics": {"a": {"0": "5", "broker:1": "12:3:0"}}, "version": 1}
+    assert dump_offsets({("a", "broker:1"): (12, 3, 0), ("a", "0"): (5,)}) == written
+    assert list(written) == list(dump_offsets({}))
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ({"topics": {}, "version": 2}, "offsets of version 2, this mqbridge reads version 1"),
+        ({"orders": {"0": 5}}, "none of this source: {'orders'"),
+        ({"topics": {"a": {"0": "x"}}, "version": 1}, "none of this source"),
+        ({"topics": ["a"], "version": 1}, "none of this source"),
+        (7, "none of this source: 7"),
+    ],
+)
+def test_foreign_and_newer_ones_are_refused(written: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        load_offsets(written)
