@@ -239,6 +239,72 @@ MIRROR_OPTIONS = (
 
 SINK_OPTIONS: tuple[Option, ...] = (
     Option("topic", "The topic to write to; without it, the column `topic` says it.", Where.WRITE, "name", values.nonempty),
+    Option(
+        "partitions",
+        "Which target partition a row goes to. `auto`: its column `partition`, where that is not what the source said, else the "
+        "number of its source partition modulo theirs, else by its key, else in turn. `column`: the column, always. `modulo`, "
+        "`identity`, `key`: as a route's `partitions.by`.",
+        Where.WRITE,
+        "`auto`, `column`, `modulo`, `identity`, `key`",
+        values.one_of("auto", "column", "modulo", "identity", "key"),
+        "auto",
+    ),
+    Option("createTopics", "Make missing topics, with so many partitions.", Where.WRITE, "number", values.count),
+    Option(
+        "deadLetterTopic",
+        "The topic of the same cluster for messages that the target refuses; without it the first one fails the query.",
+        Where.WRITE,
+        "name",
+        values.nonempty,
+    ),
+    Option(
+        "maxDeadLetters",
+        "A task fails that has more messages of one source partition for the dead-letter topic.",
+        Where.WRITE,
+        "number",
+        values.count,
+    ),
+    Option(
+        "deduplicate",
+        "Store each row once, whatever fails or is repeated. Rows of a source partition come in one task, in the order of their "
+        "positions; rows without the columns `source` and `position` are stored at least once.",
+        Where.WRITE,
+        "`true`, `false`",
+        values.truth,
+        "true",
+    ),
+    Option(
+        "jobId",
+        "The name of the job, for batch writes: one that is repeated under the same name goes on where it stopped. For streams, "
+        "instead of the id of the query.",
+        Where.WRITE,
+        "name",
+        values.nonempty,
+    ),
+    Option(
+        "stampOrigin",
+        "Write where a row came from (`mqbridge.origin`); `deduplicate` needs it.",
+        Where.WRITE,
+        "`true`, `false`",
+        values.truth,
+        "true",
+    ),
+    Option(
+        "writeTimeout",
+        "How long failures that may pass are tried again while nothing can be stored, before the task fails.",
+        Where.WRITE,
+        "duration",
+        values.duration,
+        "2m",
+    ),
+    Option(
+        "inFlightBytes",
+        "How much a task holds that is not stored yet. With `route`: as the route says.",
+        Where.WRITE,
+        "size",
+        values.size,
+        "32MiB",
+    ),
     Option("checkpointLocation", "Where a streaming write keeps its progress.", Where.WRITE, "path", values.nonempty),
 )
 

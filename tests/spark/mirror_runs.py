@@ -62,7 +62,7 @@ class Mirror:
         self.folder.mkdir(parents=True, exist_ok=True)
         route = {
             "name": ROUTE,
-            "from": {"cluster": "from", "topic": self.source.topic, "start": "earliest"},
+            "from": {"cluster": "from", "topic": self.source.topic, "group": "mirrors", "start": "earliest"},
             "to": {"cluster": "to", "topic": self.target.topic},
         }
         clusters = {

@@ -1,6 +1,6 @@
 """Which target partition a row goes to: its column `partition` where somebody set it, else the rule.
 
-The sink groups rows by that column, so a batch has one `Placement` as its handle, or none.
+A batch whose rows say something has a `Placement` or `RowPlacements` as its handle.
 
 auto     the placement where there is one; else as by modulo; rows without a source by their key, or in turn
 column   the placement, always
@@ -37,6 +37,12 @@ class Placement(NamedTuple):
     partition: int | None
 
 
+class RowPlacements(NamedTuple):
+    """The handle of a batch whose rows go to several partitions: one for each row."""
+
+    partitions: Sequence[int | None]
+
+
 class RowPartitioner(Partitioner):
     """Divides batches of rows, by their placement or by a rule."""
 
@@ -47,12 +53,28 @@ class RowPartitioner(Partitioner):
         self.divide = self._place
 
     def _place(self, share: Share) -> list[Placed]:
+        handle = share.batch.handle
+        if self._placing == "rule":
+            return self._by_itself(share)
+        if isinstance(handle, RowPlacements):
+            return self._row_by_row(share, handle.partitions)
+        if isinstance(handle, Placement) and handle.partition is not None:
+            return [(handle.partition, share)]
+        return self._unsaid(share)
+
+    def _row_by_row(self, share: Share, wanted: Sequence[int | None]) -> list[Placed]:
+        parts: dict[int | None, list[int]] = {}
+        for index, place in enumerate(share.places):
+            parts.setdefault(wanted[place], []).append(index)
+        unsaid = parts.pop(None, None)
+        placed = [(partition, share.part(indexes)) for partition, indexes in parts.items() if partition is not None]
+        return placed if unsaid is None else [*placed, *self._unsaid(share.part(unsaid))]
+
+    def _unsaid(self, share: Share) -> list[Placed]:
+        return [(NOWHERE_TO_GO, share)] if self._placing == "column" else self._by_itself(share)
+
+    def _by_itself(self, share: Share) -> list[Placed]:
         batch = share.batch
-        if self._placing != "rule":
-            if isinstance(batch.handle, Placement) and batch.handle.partition is not None:
-                return [(batch.handle.partition, share)]
-            if self._placing == "column":
-                return [(NOWHERE_TO_GO, share)]
         if batch.partition is NOWHERE and self.rule.by in ("modulo", "key"):
             return self._key_or_turn(share)
         if batch.partition is NOWHERE and self.rule.by != "round_robin":

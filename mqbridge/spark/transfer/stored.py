@@ -53,8 +53,11 @@ class StoredBefore:
 
 async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
     """Where the partitions of a topic end now, by index. Raises ClusterError."""
-    bounds, described = await cluster.bounds(topic), await cluster.describe(topic)
-    return {index: bounds[name].next for index, name in enumerate(described.partitions if described else ()) if name in bounds}
+    described = await cluster.describe(topic)
+    if described is None:
+        return {}
+    bounds = await cluster.bounds(topic)
+    return {index: bounds[name].next for index, name in enumerate(described.partitions) if name in bounds}
 
 
 async def find_stored(

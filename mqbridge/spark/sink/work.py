@@ -1,0 +1,58 @@
+"""Writes what Spark hands to a task, whose rows are messages, or ranges to be moved."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from mqbridge.errors import ConfigError
+from mqbridge.spark.portal import portal
+from mqbridge.spark.pump.pump import Pump
+from mqbridge.spark.pump.ranges import parse_ranges
+from mqbridge.spark.schema import format_source
+from mqbridge.spark.sink.attempt import while_last
+from mqbridge.spark.sink.claims import Claims
+from mqbridge.spark.sink.rows import RowReader
+from mqbridge.spark.sink.settings import SinkSettings
+from mqbridge.spark.sink.task import TaskResult, TaskWriter
+from mqbridge.spark.transfer.spec import Replay
+
+
+def write_rows(
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+) -> TaskResult:
+    """Store all of it. Raises what `Transfer.run` and `RowReader` raise; nothing is open afterwards."""
+    move = _move_ranges if settings.are_ranges else _write_messages
+    return move(settings, job, iterator, replay, claims)
+
+
+def _write_messages(
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+) -> TaskResult:
+    portal_ = portal()
+    writer = TaskWriter(settings, job, portal_.cluster, replay, None if claims is None else claims.check)
+    reader: RowReader | None = None
+    try:
+        for rows in iterator:
+            if reader is None:
+                spec = settings.spec
+                by_topic = settings.topic_from == "column"
+                reader = RowReader(rows.schema, by_topic=by_topic, placing=spec.placing, deduplicate=spec.deduplicate)
+            portal_.run(writer.take(list(reader.streams(rows))))
+        return portal_.run(while_last(claims, writer.finish()))
+    finally:
+        portal_.run(writer.abort())
+
+
+def _move_ranges(
+    settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
+) -> TaskResult:
+    spec = settings.spec
+    ranges = [row for rows in iterator for row in parse_ranges(rows)]
+    if spec.deduplicate and any(row.is_part for row in ranges):
+        raise ConfigError(
+            "ranges are parts of what is to be read of a partition, of which other tasks have the rest",
+            hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
+        )
+    pump = Pump(spec, spec.clusters, job)
+    counts = portal().run(while_last(claims, pump.move(ranges, portal().cluster, replay)))
+    return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})
