@@ -49,6 +49,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python -m mqbridge.config.reference --check
 	$(BIN)/python -m mqbridge.gateway.metrics.page --check
 	$(BIN)/python -m mqbridge.cli.mapping_page --check
+	$(BIN)/python -m mqbridge.spark.options_page --check
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	@echo "==> all checks passed"
@@ -100,6 +101,7 @@ generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python -m mqbridge.config.reference --write
 	@$(BIN)/python -m mqbridge.gateway.metrics.page --write
 	@$(BIN)/python -m mqbridge.cli.mapping_page --write
+	@$(BIN)/python -m mqbridge.spark.options_page --write
 	@$(BIN)/python docs/architecture.py --write
 
 lock: $(VENV)/.dev ## renew requirements.lock

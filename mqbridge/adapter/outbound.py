@@ -26,12 +26,13 @@ class OutboundSpec:
     options: BaseModel | None = None
     """The system's own settings (`Adapter.outbound_options`)."""
     sender: str | None = None
-    """A name under which nobody else sends into this topic from the same source at the same time.
+    """A name under which nobody else sends into this topic at the same time; all that it sends comes from one source partition.
 
-    Where the system can, a second one is kept out until the first has gone, and messages are numbered by their positions in the
-    source, so that what is sent twice is stored once. There `resume` of a source comes before its first send, and the positions
-    that are sent must ascend. A system that cannot drop what it is sent twice sends nothing again whose answer was lost: it
-    reports the failure at once, and whoever sends asks `resume` what is stored.
+    Where the system can, a second one of the name is kept out until the first has gone, and messages are numbered by their
+    positions in the source, so that what is sent twice is stored once. There `resume` comes before the first send and after every
+    failure, what it says is stored is left out of what is sent, and positions that do not ascend fail with ClusterError. A system
+    that cannot drop what it is sent twice sends nothing again whose answer was lost: it reports the failure at once, and whoever
+    sends asks `resume` what is stored.
     """
 
     @property

@@ -27,7 +27,13 @@ class Where(Flag):
     EVERYWHERE = READ | WRITE
 
 
-_SPOKEN = {Where.BATCH: "batch reads", Where.STREAM: "streaming reads", Where.WRITE: "writes"}
+_SPOKEN = {
+    Where.BATCH: "batch reads",
+    Where.STREAM: "streaming reads",
+    Where.READ: "reads",
+    Where.WRITE: "writes",
+    Where.EVERYWHERE: "reads and writes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Option:
     @property
     def holds_for(self) -> str:
         """In words."""
-        return ", ".join(word for flag, word in _SPOKEN.items() if flag in self.where)
+        return _SPOKEN[self.where]
 
 
 CLUSTER_OPTIONS = (

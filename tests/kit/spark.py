@@ -132,11 +132,18 @@ class SparkJvm:
         self.close()
 
 
+def activate(session: SparkSession) -> None:
+    """Make it the session of this thread: in a thread without one, Spark does not find Python's formats for a writing."""
+    jvm: Any = session._jvm
+    jvm.SparkSession.setActiveSession(session._jsparkSession)
+
+
 def run_available(writer: DataStreamWriter, checkpoint: Path, deadline_s: float = QUERY_DEADLINE_S) -> list[dict[str, Any]]:
     """Run one query over all that is there, to its end; its progress reports.
 
     The same checkpoint again is a restart: the query goes on where the last run got to.
     """
+    activate(writer._spark)
     return finish(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(), deadline_s)
 
 

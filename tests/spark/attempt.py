@@ -1,6 +1,6 @@
 """A program: one attempt of a task to store a source partition in a topic of Pulsar, as an executor makes it. Its owner kills it.
 
-    python -m tests.spark.attempt SERVICE_URL ADMIN_URL TOPIC MESSAGES again|first
+python -m tests.spark.attempt SERVICE_URL ADMIN_URL TOPIC MESSAGES again|first
 """
 
 from __future__ import annotations

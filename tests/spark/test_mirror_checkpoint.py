@@ -31,7 +31,7 @@ def claim(place: str, *routes: dict[str, Any]) -> CheckpointFolder:
 
 def test_a_second_mirror_is_kept_out_until_the_first_has_gone(tmp_path: Path) -> None:
     first = claim(str(tmp_path / "m"), ORDERS)
-    with pytest.raises(ConfigError, match="in use by another mirror .process"):
+    with pytest.raises(ConfigError, match=r"in use by another mirror \(process"):
         claim(str(tmp_path / "m"), ORDERS)
     first.release()
     claim((tmp_path / "m").as_uri(), ORDERS).release()
@@ -45,7 +45,10 @@ def test_a_second_mirror_is_kept_out_until_the_first_has_gone(tmp_path: Path) ->
         ({"from": ORDERS["from"] | {"topics": ["orders"]}}, "read '~eu_.+' too"),
         ({"to": {"cluster": "c", "topic": "copy_{topic}"}}, "wrote to b/copy_{topic}"),
         ({"to": {"cluster": "b", "topic": "other"}}, "wrote to b/copy_{topic}"),
-        ({"to": ORDERS["to"] | {"partitions": {"by": "key"}}}, "(partitions by modulo), not to b/copy_{topic} (partitions by key)"),
+        (
+            {"to": ORDERS["to"] | {"partitions": {"by": "key"}}},
+            "(partitions by modulo), not to b/copy_{topic} (partitions by key)",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_route_is_refused(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
@@ -56,7 +59,10 @@ def test_a_checkpoint_of_another_route_is_refused(tmp_path: Path, change: dict[s
 
 def test_topics_and_routes_may_be_added_and_filters_changed(tmp_path: Path) -> None:
     claim(str(tmp_path), ORDERS).release()
-    wider = ORDERS | {"from": ORDERS["from"] | {"topics": ["orders", "~eu_.+", "us"]}, "filter": {"include": [{"msg_type": {"equals": "a"}}]}}
+    wider = ORDERS | {
+        "from": ORDERS["from"] | {"topics": ["orders", "~eu_.+", "us"]},
+        "filter": {"include": [{"msg_type": {"equals": "a"}}]},
+    }
     claim(str(tmp_path), wider, ORDERS | {"name": "second"}).release()
     with pytest.raises(ConfigError, match="'us' too"):
         claim(str(tmp_path), ORDERS, ORDERS | {"name": "second"})

@@ -97,7 +97,7 @@ def test_a_stop_is_over_when_the_source_has_heard_of_it(tmp_path: Path) -> None:
     assert not driver.is_obeyed
 
 
-STACK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 in stage 1.0 failed
+STACK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted: Task 0 in stage 1.0 failed
 Traceback (most recent call last):
   File "/x/transfer.py", line 5, in run
 {}
@@ -108,7 +108,10 @@ Traceback (most recent call last):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (STACK.format("mqbridge.errors.DeliveryError: b/t refuses it. Configure `dead_letter`"), "b/t refuses it. Configure `dead_letter`"),
+        (
+            STACK.format("mqbridge.errors.DeliveryError: b/t refuses it. Configure `dead_letter`"),
+            "b/t refuses it. Configure `dead_letter`",
+        ),
         (STACK.format("ValueError: no good"), "ValueError: no good"),
         ("[STREAM_FAILED] Query [id = 1] terminated with exception: nobody knows\nat x", "nobody knows"),
         ("", "no reason is known"),

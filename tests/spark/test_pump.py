@@ -18,7 +18,7 @@ from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror import targets
 from mqbridge.spark.mirror.targets import TargetKeeper, prepare
-from mqbridge.spark.pump.pump import Pump, PumpRules
+from mqbridge.spark.pump.pump import Pump
 from mqbridge.spark.pump.ranges import RangeRow
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 
@@ -44,9 +44,8 @@ class World:
         """As `Portal.cluster`."""
         yield self.clusters[ref.name]
 
-    def pump(self, **rules: Any) -> Pump:
-        spec = TargetsSpec.of_route(self.route, self.refs)
-        return Pump(spec, self.refs, "job", PumpRules(**rules))
+    def pump(self) -> Pump:
+        return Pump(TargetsSpec.of_route(self.route, self.refs), self.refs, "job")
 
     async def fill(self, topic: str, partitions: int, count: int) -> None:
         cluster = self.clusters["there"]
@@ -116,7 +115,7 @@ async def test_a_range_that_is_not_there_any_more_is_a_gap() -> None:
     await prepare([world.route], world.clusters)
     with pytest.raises(GapError, match="ends before 30"):
         await world.pump().move([row(0, 0, 30)], world.find)
-    counts = await world.pump(fail_on_data_loss=False).move([row(0, 0, 30)], world.find, Replay())
+    counts = await World(delivery={"on_gap": "continue"}).pump().move([row(0, 0, 30)], world.find, Replay())
     assert (counts.stored, counts.skipped) == (0, 20)
     assert world.stored("copy_a") == [numbers(0, 20)]
 

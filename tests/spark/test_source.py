@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,7 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from mqbridge.spark.data_source import MqbridgeDataSource
 from tests.e2e.support import opened
-from tests.kit.spark import finish, run_available
-
-MINUTE = 60_000
+from tests.kit.spark import run_available
 
 
 class Log:
@@ -44,15 +43,22 @@ class Log:
     def create(self, topic: str, partitions: int) -> None:
         self.reached(lambda cluster: cluster.create(topic, partitions))
 
-    def send(self, topic: str, partition: int, *payloads: str, event_time: int | None = None) -> None:
+    def send(self, topic: str, partition: int, *payloads: str) -> None:
         async def use(cluster: Cluster) -> None:
             outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-            messages = [Message(text.encode(), (("name", text),), key=text, event_time=event_time) for text in payloads]
+            messages = [Message(text.encode(), (("name", text),), key=text) for text in payloads]
             receipt = await outbound.send(partition, Share(Batch.of(messages)))
             assert not receipt.failures
             await outbound.close()
 
         self.reached(use)
+
+    def make_anew(self) -> None:
+        """All topics are as if they had just been created."""
+        with sqlite3.connect(self.path) as connection:
+            connection.execute("DELETE FROM batch")
+            connection.execute("UPDATE partition SET first = 0, next = 0, bytes = 0")
+        connection.close()
 
     def options(self, **options: str) -> dict[str, str]:
         return {"url": f"log://{self.path}"} | options
@@ -76,9 +82,9 @@ class Log:
         self.rows += found
         self.batches.append(len(found))
 
-    def offsets(self, batch: int) -> dict[str, dict[str, str]]:
+    def offsets(self, batch: int) -> str:
         """Where a batch ends, as the checkpoint says it."""
-        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])["topics"]
+        return (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
 
 
 @pytest.fixture
@@ -131,6 +137,17 @@ def test_latest_begins_behind_what_is_there(log: Log) -> None:
     assert log.stream(subscribe="orders") == ["behind"]
 
 
+def test_another_query_goes_on_without_the_checkpoint(log: Log) -> None:
+    log.create("orders", 2)
+    log.send("orders", 0, "a", "b")
+    log.stream(subscribe="orders", startingOffsets="earliest")
+    log.send("orders", 1, "c")
+    end = log.offsets(0)
+    assert end == json.dumps({"topics": {"orders": {"0": "2", "1": "0"}}, "version": 1})
+    log.checkpoint = log.checkpoint.with_name("another")
+    assert log.stream(subscribe="orders", startingOffsets=end) == ["c"]
+
+
 def test_a_first_batch_that_was_not_finished_is_not_lost(log: Log) -> None:
     """Spark does not write down where the first batch began; a process that replays it must not begin with a later "latest"."""
     log.create("orders", 1)
@@ -170,8 +187,7 @@ def test_data_loss_fails_the_query_and_names_the_partition(log: Log) -> None:
     log.create("orders", 1)
     log.send("orders", 0, "a", "b", "c")
     assert log.stream(subscribe="orders", startingOffsets="earliest") == list("abc")
-    log.path.unlink()
-    log.create("orders", 1)
+    log.make_anew()
     log.send("orders", 0, "d")
     with pytest.raises(PySparkException, match=r"partition '0' of topic 'orders' .*made anew.*failOnDataLoss"):
         log.stream(subscribe="orders", startingOffsets="earliest")
@@ -201,7 +217,9 @@ def test_a_configuration_names_the_cluster(log: Log, tmp_path: Path) -> None:
     log.create("orders", 1)
     log.send("orders", 0, "a")
     config = tmp_path / "mqbridge.yaml"
-    config.write_text(f"clusters:\n  here: {{system: log, path: {log.path}}}\n  there: {{system: log, path: {tmp_path}/other.db}}\n")
+    config.write_text(
+        f"clusters:\n  here: {{system: log, path: {log.path}}}\n  there: {{system: log, path: {tmp_path}/other.db}}\n"
+    )
     frame = log.spark.read.format("mqbridge").options(config=str(config), cluster="here", subscribe="orders").load()
     assert [row.source for row in frame.collect()] == ["here|orders|0|0"]
 
@@ -225,4 +243,3 @@ def test_a_running_query_finds_new_messages(log: Log) -> None:
     finally:
         query.stop()
     assert log.stream(subscribe="orders") + [text for *_, text in log.rows] == ["0", "1", "2"]
-    assert finish is not None

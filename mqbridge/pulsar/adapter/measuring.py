@@ -13,9 +13,9 @@ ENTRY = 1
 
 
 def stretches_between(begin: Position, end: Position, entries: Mapping[int, int] | None) -> list[Stretch]:
-    """From `begin` up to `end`; `entries` counts those of the closed ledgers that are still there, None where nobody tells.
+    """From `begin` up to `end`; `entries` counts those of the ledgers that are still there, None where nobody tells.
 
-    What lies between two ledgers and cannot be counted is one unit, which begins in the earlier one.
+    What begins in a ledger that is not counted is one unit: a reader there says whether anything was lost.
     """
     if end <= begin:
         return []

@@ -131,7 +131,7 @@ class PulsarOperations:
         return {name: _counted_back(stats["ledgers"], ends[name], count) for name, stats in found.items()}
 
     async def entries_of_ledgers(self, topic: str, partition: str) -> dict[int, int] | None:
-        """How many entries the closed ledgers of a partition have by their ids; None where nobody can be asked."""
+        """How many entries the ledgers of a partition have by their ids; None where nobody can be asked."""
         if self._admin is None:
             return None
         try:
@@ -141,7 +141,9 @@ class PulsarOperations:
                 raise
             log.info("the ledgers of %s are not counted: %s", topic, error)
             return None
-        return {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in stats["ledgers"]}
+        counts = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in stats["ledgers"]}
+        newest, _, last = stats["lastConfirmedEntry"].partition(":")  # a ledger that is open counts 0
+        return counts | {int(newest): max(counts.get(int(newest), 0), int(last) + 1)}
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """The policies of the topic's namespace that decide what becomes of messages, where they are set and can be read."""

@@ -5,9 +5,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,17 +16,16 @@ from mqbridge.config.load import load
 from mqbridge.config.options.route import Route
 from mqbridge.errors import MqbridgeError
 from mqbridge.spark.cluster_ref import ClusterRef
-from mqbridge.spark.data_source import MqbridgeDataSource
 from mqbridge.spark.mirror import metrics
 from mqbridge.spark.mirror.backlog import Marks, count_backlog, marks_of, unit_of
 from mqbridge.spark.mirror.checkpoint import CheckpointFolder
 from mqbridge.spark.mirror.progress import Backlog, RouteProgress
 from mqbridge.spark.mirror.route_query import RouteQuery
-from mqbridge.spark.mirror.session import make_session
 from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.mirror.targets import lent, prepare
 from mqbridge.spark.portal import portal
+from mqbridge.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,10 +77,9 @@ class Mirror:
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
             portal().run(self._prepare(routes, refs), PREPARE_PATIENCE_S)
-            session = make_session(settings.master, settings.conf, quiet=settings.quiet)
-            stack.callback(session.stop)
+            spark = stack.enter_context(_session(settings))
             self._on_started()
-            self._start(session, _copied(settings.file, scratch))
+            self._start(spark, _copied(settings.file, scratch))
             self._watch(refs)
         return self.routes
 
@@ -96,15 +94,14 @@ class Mirror:
         for plan in plans:
             log.info("route %s: %d topics of %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
 
-    def _start(self, session: "SparkSession", config: Path) -> None:
-        session.dataSource.register(MqbridgeDataSource)
-        tasks = session.sparkContext.defaultParallelism
+    def _start(self, spark: "SparkSession", config: Path) -> None:
+        tasks = spark.sparkContext.defaultParallelism
         for query in self._queries:
             if self._stopping:
                 query.progress.done = True
                 continue
-            session.sparkContext.setLocalProperty("spark.scheduler.pool", query.route.name)
-            query.start(session, config, tasks)
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.route.name)
+            query.start(spark, config, tasks)
 
     def _watch(self, refs: Mapping[str, ClusterRef]) -> None:
         counting: Future[None] | None = None
@@ -136,6 +133,21 @@ class Mirror:
         async with portal().cluster(ref) as cluster:
             units = await count_backlog(cluster, query.ends, self._marks.get(query.route.name))
             query.progress.measured(Backlog(units, unit_of(cluster), time.monotonic()))
+
+
+@contextmanager
+def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
+    """The session of this program; where it has none, one that ends with the context. Raises ConfigError."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - not before it is known to be there
+
+    is_there = SparkSession.getActiveSession() is not None
+    fair = {"spark.scheduler.mode": "FAIR"}  # routes share the cluster instead of waiting for each other
+    spark = session("mqbridge mirror", settings.master, quiet=settings.quiet, **(fair | dict(settings.conf)))
+    try:
+        yield spark
+    finally:
+        if not is_there:
+            spark.stop()
 
 
 def _stop_file(scratch: Path, route: Route) -> StopFile:

@@ -11,7 +11,7 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.config.options.route import Route
 from mqbridge.spark.data_source import MqbridgeDataSource
 from mqbridge.spark.mirror.failures import reason_of
-from mqbridge.spark.mirror.progress import RouteProgress
+from mqbridge.spark.mirror.progress import RouteProgress, Totals
 from mqbridge.spark.mirror.settings import MirrorSettings
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.pump.ranges import RANGES
@@ -43,7 +43,7 @@ class RouteQuery:
     def start(self, session: "SparkSession", config: Path, tasks: int) -> None:
         """Begin, or go on from the checkpoint. `config` is what Spark's processes on this machine read."""
         self._stop.clear()
-        self.progress.begin(read_totals(self.location))
+        self.progress.begin(self._totals())
         name = MqbridgeDataSource.name()
         rows = session.readStream.format(name).options(
             **source_options(self.route, self._settings, config, self._stop.path, tasks)
@@ -78,7 +78,14 @@ class RouteQuery:
         self.ends = json.loads(end)["topics"]
         if report["numInputRows"]:
             self._batch = report["batchId"]
-            self.progress.batch_done(time.monotonic(), read_totals(self.location), report["batchDuration"] / 1000)
+            self.progress.batch_done(time.monotonic(), self._totals(), report["batchDuration"] / 1000)
+
+    def _totals(self) -> Totals:
+        """What the sink has noted; what was known before where it is writing that just now."""
+        try:
+            return read_totals(self.location)
+        except OSError:
+            return self.progress.totals
 
     def _ended(self) -> None:
         assert self._query is not None  # noqa: S101 - for the type checker

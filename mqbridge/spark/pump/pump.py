@@ -22,12 +22,16 @@ SIDE_BY_SIDE = 16
 """Ranges of one task that are moved at once: enough to hide the way to the clusters and back, few enough to hold in memory."""
 
 
+RETRY_S = 300.0
+"""How long a source that does not answer is asked again; what the source's option `retryTimeout` says by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class PumpRules:
     """What a range is read by; see the source's options of the same names."""
 
-    fail_on_data_loss: bool = True
-    retry_s: float = 300.0
+    fail_on_data_loss: bool
+    retry_s: float = RETRY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,10 @@ class Pump:
     spec: TargetsSpec
     sources: Mapping[str, ClusterRef]
     job: str
-    rules: PumpRules = PumpRules()
+
+    @property
+    def _rules(self) -> PumpRules:
+        return PumpRules(self.spec.delivery.on_gap == "stop")
 
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:
         """Store all of these. On an event loop only.
@@ -62,7 +69,7 @@ class Pump:
         partition = row.partition
         task = RangeTask((partition.topic, partition.name), row.begin, row.end, row.is_part, partition.index)
         ref = self._source(partition.cluster)
-        async with aclosing(RangeReading(self.rules, task, lambda: find_cluster(ref)).batches()) as batches:
+        async with aclosing(RangeReading(self._rules, task, lambda: find_cluster(ref)).batches()) as batches:
             async for batch in batches:
                 yield batch
 

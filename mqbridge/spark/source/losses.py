@@ -12,13 +12,13 @@ from mqbridge.spark.source.offsets import Key, spoken
 class Kind(Enum):
     """How they went."""
 
-    VANISHED = "the partition is not there any more"
-    ANEW = "the partition was made anew"
+    VANISHED = "it is not there any more"
+    ANEW = "it ends before that, as if it were made anew"
     OVERTAKEN = "retention deleted messages"
 
 
 class Loss(NamedTuple):
-    """What was lost of one partition, which was to be read from `position` on."""
+    """What was lost of one partition, of which `position` is needed: a reading begins there, or ends."""
 
     key: Key
     kind: Kind
@@ -26,7 +26,7 @@ class Loss(NamedTuple):
     held: Bounds | None
 
     def __str__(self) -> str:
-        begin = f"{spoken(self.key)} was to be read from {format_position(self.position)} on, but "
+        begin = f"{spoken(self.key)} is needed at {format_position(self.position)}, but "
         if self.held is None:
             return f"{begin}{self.kind.value}"
         first, following = map(format_position, (self.held.first, self.held.next))

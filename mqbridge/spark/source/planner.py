@@ -3,6 +3,7 @@
 Messages are never held here: what is measured are positions, and a sample is let go at once.
 """
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -13,17 +14,21 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.stretches import position_behind
 from mqbridge.errors import GapError
 from mqbridge.message import Position
+from mqbridge.net.backoff import Backoff
 from mqbridge.spark.mirror.targets import TargetKeeper
 from mqbridge.spark.option_values import Edge, Exact
 from mqbridge.spark.source.admission import admit
 from mqbridge.spark.source.cluster_view import ClusterView
 from mqbridge.spark.source.densities import Densities
 from mqbridge.spark.source.losses import WHAT_TO_DO, Kind, Loss
-from mqbridge.spark.source.offsets import Key, Offsets
+from mqbridge.spark.source.offsets import Key, Offsets, spoken
 from mqbridge.spark.source.settings import SourceSettings
 from mqbridge.spark.source.state import SourceState
 
 log = logging.getLogger(__name__)
+
+AWAY_S = 60.0
+"""For how long partitions may be missing: longer than a server needs to restart, short of what people wait for an error."""
 
 
 class StreamPlanner:
@@ -81,9 +86,21 @@ class StreamPlanner:
         if self.state.wants_topics(now):
             self.state.topics_found(await self.view.topics(), now, await self.view.assigned())
         if self.state.wants_bounds(now):
-            self.state.looked(await self.view.bounds(sorted(self.state.topics_to_ask(start))), now)
+            await self._look_at_bounds(start)
             if self._targets is not None:
                 self.state.waiting = await self._targets.waiting(self.state.read_now().keys() - start.keys())
+
+    async def _look_at_bounds(self, start: Offsets) -> None:
+        """Again while partitions are missing, if that fails the query: servers that restart are missing for a while."""
+        topics = sorted(self.state.topics_to_ask(start))
+        self.state.looked(await self.view.bounds(topics), time.monotonic())
+        missing = self.state.vanished(start) if self._settings.fail_on_data_loss else set()
+        backoff, until = Backoff(), time.monotonic() + min(AWAY_S, self._settings.retry_s)
+        while self.state.vanished(start) & missing and time.monotonic() < until:
+            log.warning("%s and %d others are not there, looking again", spoken(min(missing)), len(missing) - 1)
+            await asyncio.sleep(backoff.delay())
+            self.state.looked(await self.view.bounds(topics), time.monotonic())
+        self.state.came_back(missing)
 
     async def _face_losses(self, start: Offsets) -> None:
         """Fail, or say once what is lost. Raises GapError."""

@@ -3,6 +3,7 @@
     topics_found   the topics that are read, and when they were looked up
     looked         the bounds of their partitions, and when they were asked for
     froze          with availableNow: what was there then is the target, nothing beyond it is read
+    came_back      some of them were not there for a while
     began          where a new query begins, resolved once
 
 Everything else is derived. A batch goes from `start`, which the checkpoint says, to what `end` makes of it: no partition of
@@ -55,6 +56,11 @@ class SourceState:
         """Nothing beyond what is known now is to be read."""
         self.target = {key: bounds.next for key, bounds in self.read_now().items()}
 
+    def came_back(self, keys: Collection[Key]) -> None:
+        """These had vanished for a while: what they hold belongs to a frozen target too."""
+        if self.target is not None:
+            self.target = {**{key: self.held[key].next for key in keys if key in self.held}, **self.target}
+
     def began(self, offsets: Offsets, *, holds: bool) -> None:
         """A new query begins here; with `holds` its first batch is empty."""
         self.initial = offsets
@@ -86,6 +92,10 @@ class SourceState:
     def may_begin(self) -> dict[Key, Bounds]:
         """Those of them that wait for nothing."""
         return {key: bounds for key, bounds in self.read_now().items() if key not in self.waiting}
+
+    def vanished(self, start: Offsets) -> set[Key]:
+        """What is read and was begun, and is not there."""
+        return {key for key in start if self._is_read(key) and key not in self.held}
 
     def losses(self, start: Offsets) -> list[Loss]:
         """What was lost, or seems so, of what is still to be read."""

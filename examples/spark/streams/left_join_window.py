@@ -1,0 +1,36 @@
+"""Users, with the number of the same name in the same 30 seconds if there is one."""
+
+import json
+from typing import Any
+
+from running import run
+
+from mqbridge.spark.streams import StreamBuilder, StreamConfig, Time, TimeType, Topology, WindowBuilder
+
+PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LATENESS_MILLISECOND: 2000}
+
+
+def union(user: dict[str, Any] | None, num: dict[str, Any] | None) -> dict[str, Any]:
+    """One value of both, of which one may be missing."""
+    user, num = user or {}, num or {}
+    return {"name": user.get("name", num.get("name")), "age": user.get("age", 0), "num": num.get("num", 0)}
+
+
+def build() -> Topology:
+    """The topology of the job."""
+    builder = StreamBuilder("leftJoinWindow")
+    user = builder.source("user", json.loads)
+    num = builder.source("num", json.loads)
+    (
+        user.leftJoin(num)
+        .where(lambda user: user["name"])
+        .equalTo(lambda num: num["name"])
+        .window(WindowBuilder.tumblingWindow(Time.seconds(30)))
+        .apply(union)
+        .print()
+    )
+    return builder.build()
+
+
+if __name__ == "__main__":
+    run(build(), PROPERTIES)

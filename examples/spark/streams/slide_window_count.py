@@ -1,0 +1,28 @@
+"""How many numbers come in five seconds, every two seconds."""
+
+import json
+
+from running import run
+
+from mqbridge.spark.streams import StreamBuilder, StreamConfig, Time, TimeType, Topology, WindowBuilder
+
+PROPERTIES = {StreamConfig.TIME_TYPE: TimeType.EVENT_TIME, StreamConfig.ALLOW_LATENESS_MILLISECOND: 2000}
+
+
+def build() -> Topology:
+    """The topology of the job."""
+    builder = StreamBuilder("slideWindowCount")
+    (
+        builder.source("windowCount", json.loads)
+        .filter(lambda value: value > 0)
+        .keyBy(lambda _: "key")
+        .window(WindowBuilder.slidingWindow(Time.seconds(5), Time.seconds(2)))
+        .count()
+        .toRStream()
+        .print()
+    )
+    return builder.build()
+
+
+if __name__ == "__main__":
+    run(build(), PROPERTIES)

@@ -1,0 +1,46 @@
+"""Stream operators: plain functions of DataFrames, and StreamBuilder with the words of RIP-58 on top."""
+
+from mqbridge.spark.streams.accumulators import Accumulator, Fold, accumulate, accumulate_window, window_aggregate
+from mqbridge.spark.streams.decoding import decode, encode, split
+from mqbridge.spark.streams.fluent.builder import KeyValueDeserializer, KeyValueSerializer, StreamBuilder
+from mqbridge.spark.streams.fluent.carrier import JsonCodec, Pair, PickleCodec
+from mqbridge.spark.streams.fluent.job import StreamConfig, StreamJob, TimeType
+from mqbridge.spark.streams.fluent.plan import Topology
+from mqbridge.spark.streams.fluent.rstream import GroupedStream, JoinedStream, RStream, WindowStream
+from mqbridge.spark.streams.heartbeat import Heartbeats, IdleWatch
+from mqbridge.spark.streams.joins import latest_join, window_join
+from mqbridge.spark.streams.state import use_rocksdb
+from mqbridge.spark.streams.windows import Time, Window, WindowBuilder
+
+__all__ = [
+    "Accumulator",
+    "Fold",
+    "GroupedStream",
+    "Heartbeats",
+    "IdleWatch",
+    "JoinedStream",
+    "JsonCodec",
+    "KeyValueDeserializer",
+    "KeyValueSerializer",
+    "Pair",
+    "PickleCodec",
+    "RStream",
+    "StreamBuilder",
+    "StreamConfig",
+    "StreamJob",
+    "Time",
+    "TimeType",
+    "Topology",
+    "Window",
+    "WindowBuilder",
+    "WindowStream",
+    "accumulate",
+    "accumulate_window",
+    "decode",
+    "encode",
+    "latest_join",
+    "split",
+    "use_rocksdb",
+    "window_aggregate",
+    "window_join",
+]

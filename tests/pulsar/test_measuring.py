@@ -1,0 +1,83 @@
+"""Ranges of a partition as entries of its ledgers."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqbridge.adapter.stretches import position_behind, units_of
+from mqbridge.adapter.topics import Stretch
+from mqbridge.errors import ClusterError, Unreachable
+from mqbridge.message import Position
+from mqbridge.pulsar.adapter.cluster import ADAPTER
+from mqbridge.pulsar.adapter.measuring import stretches_between
+
+ENTRIES = {3: 10, 5: 0, 8: 4, 9: 7}
+"""Of four ledgers."""
+
+
+def entry(ledger: int, first: int, count: int, index: int = 0) -> Stretch:
+    return Stretch((ledger, first, index), count, part=1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        ((3, 2, 0), (3, 7, 0), [entry(3, 2, 5)]),
+        ((3, 2, 4), (3, 2, 6), [entry(3, 2, 1, 4)]),
+        ((3, 2, 4), (3, 7, 1), [entry(3, 2, 6, 4)]),
+        ((3, 2, 0), (9, 3, 0), [entry(3, 2, 8), entry(8, 0, 4), entry(9, 0, 3)]),
+        ((3, 10, 0), (8, 1, 0), [entry(8, 0, 1)]),
+        ((3, 9, 0), (8, 0, 0), [entry(3, 9, 1)]),
+        ((3, 10, 0), (5, 0, 0), []),
+        ((-1, -1, 0), (3, 4, 0), [entry(3, 0, 4)]),
+        ((2, 6, 0), (3, 4, 0), [Stretch((2, 6, 0), 1), entry(3, 0, 4)]),
+        ((9, 3, 0), (9, 3, 0), []),
+        ((9, 3, 0), (8, 1, 0), []),
+    ],
+)
+def test_with_the_ledgers_counted(begin: Position, end: Position, expected: list[Stretch]) -> None:
+    assert stretches_between(begin, end, ENTRIES) == expected
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        ((3, 2, 0), (3, 7, 0), [entry(3, 2, 5)]),
+        ((3, 2, 1), (9, 3, 0), [Stretch((3, 2, 1), 1), entry(9, 0, 3)]),
+        ((-1, -1, 0), (3, 4, 0), [Stretch((-1, -1, 0), 1), entry(3, 0, 4)]),
+        ((3, 2, 0), (9, 0, 0), [Stretch((3, 2, 0), 1)]),
+    ],
+)
+def test_what_nobody_counts_is_one_unit(begin: Position, end: Position, expected: list[Stretch]) -> None:
+    assert stretches_between(begin, end, None) == expected
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.data())
+def test_every_entry_of_the_range_is_one_unit(sizes: list[int], data: Any) -> None:
+    entries = {2 * number + 1: size for number, size in enumerate(sizes)}
+    places = [(ledger, number, 0) for ledger, size in entries.items() for number in range(size)]
+    last = max(entries)
+    ends = [*places, (last, sizes[-1], 0)]
+    begin, end = sorted(data.draw(st.tuples(st.sampled_from(ends), st.sampled_from(ends))))
+    stretches = stretches_between(begin, end, entries)
+    within = [place for place in places if begin <= place < end]
+    assert [position_behind(stretches, unit, end) for unit in range(units_of(stretches))] == within
+
+
+async def test_an_address_that_is_a_guess_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a given one has to answer."""
+
+    async def unreachable(*_: Any) -> Any:
+        raise Unreachable("nobody answers there")
+
+    for url, is_guess in (("pulsar://127.0.0.1:1", True), ("pulsar://127.0.0.1:1?admin=http://127.0.0.1:2", False)):
+        cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model.from_url(url))
+        monkeypatch.setattr(cluster._admin, "internal_stats", unreachable)  # type: ignore[attr-defined]
+        if is_guess:
+            assert await cluster.measure("t", "0", (3, 2, 0), (9, 3, 0)) == [Stretch((3, 2, 0), 1), entry(9, 0, 3)]
+        else:
+            with pytest.raises(ClusterError):
+                await cluster.measure("t", "0", (3, 2, 0), (9, 3, 0))
+        await cluster.close()

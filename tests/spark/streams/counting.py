@@ -1,0 +1,35 @@
+"""A program that counts words in Python state, on the master that it is given: argv are master, input, and a folder to work in.
+
+Each batch leaves a file with its counts, under a name that a repeated batch takes again.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from mqbridge.spark.streams import Fold, accumulate
+from tests.kit.spark import session_from_environment
+
+
+def main() -> None:
+    """Run over all files, one per batch."""
+    master, source, work = sys.argv[1:]
+    spark = session_from_environment(master)
+    schema = "word STRING, number BIGINT, event_time TIMESTAMP"
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
+    count = Fold(lambda _key, _value, so_far: (so_far or 0) + 1)
+    counts = stream.transform(accumulate, "word", count, value="number", kind="int")
+
+    def keep(rows: DataFrame, batch: int) -> None:
+        made = Path(work) / f"_{batch}"
+        made.write_text(json.dumps({row["word"]: row["result"] for row in rows.collect()}))
+        made.rename(Path(work) / f"{batch}.json")
+
+    writer = counts.writeStream.outputMode("update").foreachBatch(keep).option("checkpointLocation", f"{work}/checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Streams of known rows for tests: each `add` is a file and a micro-batch. Results are by batch: a repeated one counts once."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.kit.spark import run_available
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
+MESSAGE = pa.schema([("payload", pa.binary()), ("event_time", pa.timestamp("us", "UTC"))])
+ROW = pa.schema([("word", pa.string()), ("number", pa.int64()), ("event_time", pa.timestamp("us", "UTC"))])
+
+
+def at(seconds: float) -> datetime:
+    """So many seconds behind the beginning of the tests' time, which is a border of every window."""
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def seconds(moment: datetime) -> float:
+    """The other way."""
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - EPOCH).total_seconds()
+
+
+class Feed:
+    """A folder of files that a stream reads one after the other."""
+
+    def __init__(self, folder: Path, schema: pa.Schema = ROW) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self._schema = schema
+        self._count = 0
+        self._began = time.time() - 3600
+
+    def add(self, *rows: tuple[Any, ...]) -> None:
+        """One batch of rows in the order of the schema; times in seconds."""
+        columns = [list(values) for values in zip(*rows, strict=True)] if rows else [[] for _ in self._schema]
+        columns[-1] = [at(value) for value in columns[-1]]
+        table = pa.table(
+            [pa.array(values, kind) for values, kind in zip(columns, self._schema.types, strict=True)], schema=self._schema
+        )
+        hidden = self.folder / f"_{self._count:03}"
+        pq.write_table(table, hidden)
+        os.utime(hidden, (self._began + self._count,) * 2)  # files are read by age, of which a millisecond is too little
+        hidden.rename(self.folder / f"{self._count:03}.parquet")
+        self._count += 1
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """The stream."""
+        kinds = {"string": "STRING", "int64": "BIGINT", "binary": "BINARY", "timestamp[us, tz=UTC]": "TIMESTAMP"}
+        ddl = ", ".join(f"{field.name} {kinds[str(field.type)]}" for field in self._schema)
+        return spark.readStream.schema(ddl).option("maxFilesPerTrigger", 1).parquet(str(self.folder))
+
+
+class Results:
+    """What a query gave, by batch; keep it over restarts of the query."""
+
+    def __init__(self, folder: Path) -> None:
+        self._checkpoint = folder / "checkpoint"
+        self._batches: dict[int, list[Any]] = {}
+
+    def run(self, frame: DataFrame, mode: str = "append") -> list[dict[str, Any]]:
+        """Run the query over all that is there, to the end; again: go on from the checkpoint. Reports of progress."""
+
+        def keep(rows: DataFrame, batch: int) -> None:
+            self._batches[batch] = rows.collect()
+
+        return run_available(frame.writeStream.outputMode(mode).foreachBatch(keep), self._checkpoint)
+
+    def rows(self, *names: str) -> list[tuple[Any, ...]]:
+        """All rows in the order of batches; times as seconds."""
+        return [tuple(plain(row[name]) for name in names) for batch in sorted(self._batches) for row in self._batches[batch]]
+
+
+def plain(value: Any) -> Any:
+    """Times as seconds, rows as tuples."""
+    if isinstance(value, datetime):
+        return seconds(value)
+    return tuple(plain(item) for item in value) if isinstance(value, tuple) else value

@@ -1,0 +1,232 @@
+"""Each operator on streams of files, against a plain computation over the same rows: late ones, unordered ones, restarts."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mqbridge.spark.streams import (
+    Fold,
+    Heartbeats,
+    Time,
+    Window,
+    accumulate,
+    accumulate_window,
+    latest_join,
+    window_aggregate,
+    window_join,
+)
+from tests.spark.streams.feed import Feed, Results, at
+from tests.spark.streams.model import Row, sessions, windowed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+FIVE = Time.seconds(5)
+
+
+def batches_of_rows() -> list[list[Row]]:
+    """Four batches: unordered within each and over borders; the last ones have rows that are late, and that are far too late."""
+    random.seed(12)
+    batches = [
+        [(random.choice("abc"), random.randrange(100), base + random.random() * 8) for _ in range(40)] for base in (0, 6, 12)
+    ]
+    batches.append([("a", 1000, 1.0), ("b", 2000, 3.0), ("a", 5, 19.5), ("c", 7, 30.25)])
+    return batches
+
+
+def aggregates() -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [
+        F.count("*").alias("count"),
+        F.sum("number").alias("sum"),
+        F.min("number").alias("min"),
+        F.max("number").alias("max"),
+        F.avg("number").alias("avg"),
+    ]
+
+
+def summary(rows: list[Row]) -> tuple[Any, ...]:
+    numbers = [row[1] for row in rows]
+    return (len(numbers), sum(numbers), min(numbers), max(numbers), pytest.approx(sum(numbers) / len(numbers)))
+
+
+WINDOWS = {
+    "tumbling": (Window.tumbling(FIVE), 5.0, 5.0),
+    "sliding": (Window.sliding(FIVE, Time.seconds(2)), 5.0, 2.0),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_windows_give_what_a_plain_computation_gives(narrow: SparkSession, tmp_path: Path, kind: str) -> None:
+    window, size, slide = WINDOWS[kind]
+    batches = batches_of_rows()
+    feed, results = Feed(tmp_path / "in"), Results(tmp_path)
+    frame = feed.stream(narrow).transform(window_aggregate, "word", window, *aggregates())
+    for part in (batches[:2], batches[2:]):
+        for batch in part:
+            feed.add(*batch)
+        results.run(frame)
+    names = ("word", "window_start", "window_end", "count", "sum", "min", "max", "avg")
+    found = {row[:3]: row[3:] for row in results.rows(*names)}
+    expected = {key: summary(rows) for key, rows in windowed(batches, size, slide).items()}
+    assert found == expected
+    assert len(results.rows(*names)) == len(expected), "each window once"
+    assert not any(1000 in [row[1] for row in rows] for rows in windowed(batches, size, slide).values()), "late rows are dropped"
+
+
+def test_sessions_that_a_late_row_bridges_become_one(narrow: SparkSession, tmp_path: Path) -> None:
+    batches: list[list[Row]] = [
+        [("a", 1, 0.0), ("b", 2, 1.0), ("a", 3, 6.5)],
+        [("a", 4, 4.0), ("b", 5, 9.0), ("b", 6, 5.5)],
+        [("c", 7, 60.0)],
+    ]
+    feed, results = Feed(tmp_path / "in"), Results(tmp_path)
+    frame = feed.stream(narrow).transform(window_aggregate, "word", Window.session(FIVE), *aggregates(), lateness="2 seconds")
+    for batch in batches:
+        feed.add(*batch)
+        if batch is batches[0]:
+            results.run(frame)
+    results.run(frame)
+    found = {row[:3]: row[3:] for row in results.rows("word", "window_start", "window_end", "count", "sum", "min", "max", "avg")}
+    assert found == {key: summary(rows) for key, rows in sessions(batches, 5.0).items()}
+    assert ("a", 0.0, 11.5) in found
+
+
+class Median:
+    """An aggregate that Spark's windows have not exactly."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def addValue(self, value: int) -> None:
+        self.values.append(value)
+
+    def result(self, properties: Any) -> str:
+        middle = sorted(self.values)[len(self.values) // 2]
+        return f"{middle} from {properties['window_start_time']}" if properties else str(middle)
+
+    def clone(self) -> Median:
+        return Median()
+
+
+def test_accumulator_of_a_window_sees_its_values_by_time_and_the_windows_borders(narrow: SparkSession, tmp_path: Path) -> None:
+    batches = batches_of_rows()
+    feed, results = Feed(tmp_path / "in"), Results(tmp_path)
+    stream = feed.stream(narrow)
+    frame = stream.transform(accumulate_window, "word", Window.tumbling(FIVE), Median(), value="number", kind="string")
+    for batch in batches:
+        feed.add(*batch)
+    results.run(frame)
+    found = {row[:3]: row[3] for row in results.rows("word", "window_start", "window_end", "result")}
+    expected = {}
+    for key, rows in windowed(batches, 5.0).items():
+        start = int(at(key[1]).timestamp() * 1000)
+        expected[key] = f"{sorted(row[1] for row in rows)[len(rows) // 2]} from {start}"
+    assert found == expected
+
+
+def test_accumulator_goes_on_after_a_restart(narrow: SparkSession, tmp_path: Path) -> None:
+    batches = batches_of_rows()
+    feed, results = Feed(tmp_path / "in"), Results(tmp_path)
+    fold = Fold(lambda key, value, so_far: f"{(so_far or key)[:40]},{value}")
+    frame = feed.stream(narrow).transform(accumulate, "word", fold, value="number", kind="string", order="event_time")
+    state: dict[str, str] = {}
+    expected = []
+    for index, batch in enumerate(batches):
+        feed.add(*batch)
+        if index % 2:
+            results.run(frame, "update")
+        for word, number, _ in sorted(batch, key=lambda row: row[2]):
+            state[word] = f"{state.get(word, word)[:40]},{number}"
+        expected += [(index, word, state[word]) for word in sorted({row[0] for row in batch})]
+    found = sorted((batch, row["word"], row["result"]) for batch, rows in results._batches.items() for row in rows)
+    assert found == expected
+
+
+def latest(batches: list[tuple[list[Row], list[Row]]], how: str) -> list[tuple[str, Any, Any]]:
+    """The join of latest values, plainly: rows of a batch by time."""
+    sides: dict[str, dict[str, Any]] = {"left": {}, "right": {}}
+    found = []
+    for lefts, rights in batches:
+        rows = [("left", row) for row in lefts] + [("right", row) for row in rights]
+        for side, (key, value, _) in sorted(rows, key=lambda item: (item[1][2], item[0])):
+            sides[side][key] = value
+            left, right = sides["left"].get(key), sides["right"].get(key)
+            if (side == "left") if how == "left" else (left is not None and right is not None):
+                found.append((key, left, right))
+    return found
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_latest_join_is_by_key_and_survives_a_restart(narrow: SparkSession, tmp_path: Path, how: str) -> None:
+    random.seed(3)
+    batches = [
+        tuple([[(random.choice("abcd"), random.randrange(1000), base + random.random()) for _ in range(12)] for _ in range(2)])
+        for base in (0, 1, 2)
+    ]
+    left, right, results = Feed(tmp_path / "left"), Feed(tmp_path / "right"), Results(tmp_path)
+    frame = latest_join(left.stream(narrow), right.stream(narrow), "word", how, order="event_time")
+    for index, (lefts, rights) in enumerate(batches):
+        left.add(*lefts)
+        right.add(*rights)
+        if index != 1:
+            results.run(frame)
+    found = [(word, one[0], other and other[0]) for word, one, other in results.rows("word", "left", "right")]
+    assert sorted(found, key=str) == sorted(latest(batches, how), key=str)
+
+
+def last(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row[2])[-1:]
+
+
+@pytest.mark.parametrize(("how", "keep"), [("inner", "last"), ("left", "last"), ("left", "all")])
+def test_window_join_pairs_what_is_in_the_same_window(narrow: SparkSession, tmp_path: Path, how: str, keep: str) -> None:
+    lefts, rights = (
+        batches_of_rows(),
+        [[(key, value + 1, time + 0.5) for key, value, time in batch] for batch in batches_of_rows()],
+    )
+    rights[0] = [row for row in rights[0] if row[0] != "b"]
+    left, right, results = Feed(tmp_path / "left"), Feed(tmp_path / "right"), Results(tmp_path)
+    frame = window_join(left.stream(narrow), right.stream(narrow), "word", Window.tumbling(FIVE), how, keep=keep)
+    for index, (one, other) in enumerate(zip(lefts, rights, strict=True)):
+        left.add(*one)
+        right.add(*other)
+        if index == 1:
+            results.run(frame)
+    for feed in (left, right):
+        feed.add(("z", 0, 60.0))
+    results.run(frame)
+    ends = [("z", 0, 60.0)]
+    ones, others = windowed([*lefts, ends], 5.0), windowed([*rights, ends], 5.0)
+    expected = []
+    for key, rows in ones.items():
+        pairs = others.get(key, [])
+        kept, partners = (last(rows), last(pairs)) if keep == "last" else (rows, pairs)
+        values = [row[1] for row in partners] or ([None] if how == "left" else [])
+        expected += [(*key, row[1], value) for row in kept for value in values]
+    found = [
+        (word, start, end, one[0], other and other[0])
+        for word, start, end, one, other in results.rows("word", "window_start", "window_end", "left", "right")
+        if word != "z"
+    ]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    if how == "left":
+        assert any(row[4] is None for row in found)
+
+
+def test_heartbeats_close_windows_and_count_nowhere(narrow: SparkSession, tmp_path: Path) -> None:
+    feed, results = Feed(tmp_path / "in"), Results(tmp_path)
+    heartbeats = Heartbeats(str(tmp_path / "heartbeats"))
+    marked = heartbeats.with_watermark(feed.stream(narrow), Time.seconds(2), key="word")
+    frame = marked.transform(window_aggregate, "word", Window.tumbling(FIVE), *aggregates(), lateness=None)
+    feed.add(("a", 1, 1.0), ("a", 2, 6.0))
+    results.run(frame)
+    assert results.rows("word", "window_start", "count") == []
+    heartbeats.add(at(12.5))
+    results.run(frame)
+    assert sorted(results.rows("word", "window_start", "count")) == [("a", 0.0, 1), ("a", 5.0, 1)]

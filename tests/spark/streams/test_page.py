@@ -1,0 +1,39 @@
+"""docs/spark-streams.md: every test that it names exists, and every operator has a line."""
+
+import ast
+import re
+from pathlib import Path
+
+from mqbridge.spark.streams import GroupedStream, JoinedStream, RStream, StreamJob, WindowStream
+
+FOLDER = Path(__file__).parent
+PAGE = (FOLDER.parents[2] / "docs" / "spark-streams.md").read_text()
+JOINED_WORDS = {"where", "equalTo", "apply"}
+"""Of joins: told by their line, and shown in the examples."""
+
+
+def functions_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE)
+    assert len(named) > 20
+    assert [f"{file}::{test}" for file, test in named if test not in functions_of(FOLDER / file)] == []
+
+
+def test_every_line_of_the_table_names_a_test() -> None:
+    table = PAGE.split("## RIP-58, element by element")[1].split("Not here:")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert [line for line in lines if "::test_" not in line] == []
+
+
+def test_every_word_of_the_streams_is_on_the_page() -> None:
+    words = {
+        name for kind in (RStream, GroupedStream, WindowStream, JoinedStream, StreamJob) for name in vars(kind) if name[0] != "_"
+    }
+    missing = {
+        word for word in words - JOINED_WORDS - {"isRunning", "awaitTermination", "apply"} if not re.search(rf"\b{word}\b", PAGE)
+    }
+    assert missing == set()

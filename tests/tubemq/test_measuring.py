@@ -1,0 +1,21 @@
+"""Ranges of a partition as entries of its store's index."""
+
+import pytest
+
+from mqbridge.adapter.topics import Stretch
+from mqbridge.message import Position
+from mqbridge.tubemq.adapter.cluster import entries_between
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "count"),
+    [
+        ((280, 0), (280 + 28 * 7, 0), 7),
+        ((280, 0), (280 + 28 * 7, 2), 8),
+        ((280, 0), (280, 5), 1),
+        ((280, 0), (280, 0), 0),
+        ((280, 0), (252, 3), 0),
+    ],
+)
+def test_an_entry_is_a_unit_and_what_is_counted_behind_the_last_one_another(begin: Position, end: Position, count: int) -> None:
+    assert entries_between(begin, end) == ([Stretch(begin, count, 28)] if count else [])
