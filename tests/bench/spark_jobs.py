@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ YARDSTICK = "Kafka"
 GENERATOR, SOURCE, STREAM, SINK, COPY, WORDS = "rows only", "source, batch", "source, stream", "sink", "copy", "word count"
 
 Run = Callable[[Any], None]
+Options = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,21 +135,27 @@ class Bench:
             self._into_kafka(self._kafka(TOPIC).select("key", "value", "headers", "partition"), topic)
 
         found = [Job(COPY, "Kafka to Kafka", self.rows, kafka_copy, self._fresh, self.kafka.servers)]
-        pairs = [("log", self._log_options("source"), self._fresh_log, [])]
+        found += self._copies_between("log to log", "log", self._fresh_log, ())
         if self.rocketmq is not None and self.pulsar is not None:
             servers = [*self.rocketmq.servers, *self.pulsar.servers]
-            pairs.append(("RocketMQ", self._rocketmq_options(), self._fresh_pulsar, servers))
-        for name, source, prepare, servers in pairs:
-            between = "log to log" if name == "log" else "RocketMQ to Pulsar"
-            for how, extra in (("", {}), (", binary", {"propertiesFormat": "binary"}), (", pump", {"mode": "ranges"})):
-                options = {**source, **extra}
-                found.append(
-                    Job(
-                        COPY, f"{between}{how}", self.rows, lambda into, options=options: _write(self._ours(options), into),
-                        prepare, servers,
-                    )
-                )  # fmt: skip
+            found += self._copies_between("RocketMQ to Pulsar", "rocketmq", self._fresh_pulsar, servers)
         return found
+
+    def _copies_between(
+        self, ends: str, source: str, prepare: Callable[[], Options], servers: Sequence[JavaProcess]
+    ) -> list[Job]:
+        def copy(into: Options, **extra: str) -> None:
+            _write(self._ours({**self._options(source), **extra}), into)
+
+        def pump(into: Options) -> None:
+            """Ranges need a route, by which the sink knows the source too."""
+            target = {"cluster": into["cluster"], "topic": into["topic"], "create": False}
+            route = {"name": "pump", "from": {"cluster": source, "topic": TOPIC, "group": "pump"}, "to": target}
+            options = {"config": self._config([route]), "route": "pump"}
+            _write(self._ours({**options, "mode": "ranges"}), options)
+
+        ways: dict[str, Run] = {"": copy, ", binary": partial(copy, propertiesFormat="binary"), ", pump": pump}
+        return [Job(COPY, ends + how, self.rows, run, prepare, servers) for how, run in ways.items()]
 
     def _words(self) -> list[Job]:
         rows, topic = self.rows // WORDS_PART, _words(TOPIC)
@@ -156,23 +164,23 @@ class Bench:
             self._count(self._kafka(topic, stream=True), "value")
 
         def count_log(_: Any) -> None:
-            self._count(self._ours(self._log_options("source", topic), stream=True), "payload")
+            self._count(self._ours(self._options("log", topic), stream=True), "payload")
 
         return [Job(WORDS, YARDSTICK, rows, count_kafka, servers=self.kafka.servers), Job(WORDS, "log", rows, count_log)]
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _readable(self) -> list[tuple[str, dict[str, str], Sequence[JavaProcess]]]:
-        found: list[tuple[str, dict[str, str], Sequence[JavaProcess]]] = [
-            ("log", self._log_options("source"), ()),
-            ("log, binary", {**self._log_options("source"), "propertiesFormat": "binary"}, ()),
+    def _readable(self) -> list[tuple[str, Options, Sequence[JavaProcess]]]:
+        found: list[tuple[str, Options, Sequence[JavaProcess]]] = [
+            ("log", self._options("log"), ()),
+            ("log, binary", {**self._options("log"), "propertiesFormat": "binary"}, ()),
         ]
         if self.rocketmq is not None:
-            found.append(("RocketMQ", self._rocketmq_options(), self.rocketmq.servers))
+            found.append(("RocketMQ", self._options("rocketmq"), self.rocketmq.servers))
         return found
 
-    def _writable(self) -> list[tuple[str, Callable[[], dict[str, str]], Sequence[JavaProcess]]]:
-        found: list[tuple[str, Callable[[], dict[str, str]], Sequence[JavaProcess]]] = [("log", self._fresh_log, ())]
+    def _writable(self) -> list[tuple[str, Callable[[], Options], Sequence[JavaProcess]]]:
+        found: list[tuple[str, Callable[[], Options], Sequence[JavaProcess]]] = [("log", self._fresh_log, ())]
         if self.pulsar is not None:
             found.append(("Pulsar", self._fresh_pulsar, self.pulsar.servers))
         return found
@@ -194,18 +202,21 @@ class Bench:
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.db"
 
-    def _log_options(self, name: str, topic: str = TOPIC) -> dict[str, str]:
-        return {**self._reached("log", {"path": str(self._log(name)), **LOG_SETTINGS}), "subscribe": topic}
+    def _options(self, cluster: str, topic: str = TOPIC) -> Options:
+        return {"config": self._config(), "cluster": cluster, "subscribe": topic}
 
-    def _rocketmq_options(self) -> dict[str, str]:
-        assert self.rocketmq is not None
-        return {**self._reached("rocketmq", {"name_servers": self.rocketmq.name_server}), "subscribe": TOPIC}
-
-    def _reached(self, system: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Options by which the data source finds a cluster."""
-        path = self.folder / f"{system}-{abs(hash(tuple(settings.items())))}.yaml"
-        path.write_text(json.dumps({"clusters": {system: {"system": system, **settings}}, "routes": []}))
-        return {"config": str(path), "cluster": system}
+    def _config(self, routes: Sequence[Mapping[str, Any]] = ()) -> str:
+        """A configuration with every cluster, by which the data source finds them: its path."""
+        clusters = {"log": self._log("source"), "target": self._log(f"made{self._made}")}
+        found: dict[str, Any] = {name: {"system": "log", "path": str(path), **LOG_SETTINGS} for name, path in clusters.items()}
+        if self.rocketmq is not None:
+            found["rocketmq"] = {"system": "rocketmq", "name_servers": self.rocketmq.name_server}
+        if self.pulsar is not None:
+            urls = {"service_url": self.pulsar.service_url, "admin_url": self.pulsar.admin_url}
+            found["pulsar"] = {"system": "pulsar", **urls}
+        path = self.folder / f"clusters{self._made}.yaml"
+        path.write_text(json.dumps({"clusters": found, "routes": list(routes)}))
+        return str(path)
 
     # --- what a job begins with ---------------------------------------------------------------------------------------
 
@@ -213,19 +224,17 @@ class Bench:
         self._made += 1
         return f"made{self._made}"
 
-    def _fresh_log(self) -> dict[str, str]:
+    def _fresh_log(self) -> Options:
         """An empty log; the one before is gone."""
         for path in self.folder.glob("made*.db*"):
             path.unlink()
-        name = self._fresh()
-        asyncio.run(_created_log(self._log(name), TOPIC))
-        return {**self._reached("log", {"path": str(self._log(name)), **LOG_SETTINGS}), "topic": TOPIC}
+        asyncio.run(_created_log(self._log(self._fresh()), TOPIC))
+        return {"config": self._config(), "cluster": "target", "topic": TOPIC}
 
-    def _fresh_pulsar(self) -> dict[str, str]:
+    def _fresh_pulsar(self) -> Options:
         assert self.pulsar is not None
         topic = self.pulsar.create_topic(self._fresh(), PARTITIONS)
-        settings = {"service_url": self.pulsar.service_url, "admin_url": self.pulsar.admin_url}
-        return {**self._reached("pulsar", settings), "topic": topic}
+        return {"config": self._config(), "cluster": "pulsar", "topic": topic}
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
