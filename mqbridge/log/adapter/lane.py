@@ -11,6 +11,7 @@ from typing import Protocol
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
+from mqbridge.log.mapping.fast import decode_rows
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
 from mqbridge.message import Batch, Partition, Position
@@ -148,7 +149,7 @@ def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int,
     Rows may lie behind the end.
     """
     size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
-    decode = partial(read.decode, rows, first, end)
+    decode = partial(decode_rows, rows, first, end)
     return Batch(
         partition,
         decode,
