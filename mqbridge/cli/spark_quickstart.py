@@ -56,7 +56,7 @@ def _run(folder: Path, messages: int, partitions: int, *, as_json: bool, kept: b
     progress = _Progress()
     with progress:
         progress.begun("starting Spark")
-        spark = session("mqbridge quickstart", **{"spark.sql.warehouse.dir": str(folder / "warehouse")})
+        spark = session("mqbridge quickstart", sql_warehouse_dir=folder / "warehouse")
         try:
             found = Quickstart(spark, folder, messages, partitions, progress.begun).run()
         finally:

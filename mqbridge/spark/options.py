@@ -152,7 +152,8 @@ FLOW_OPTIONS = (
     ),
     Option(
         "minPartitions",
-        "Cut ranges so that there are about so many tasks. Rows of a partition are in no order then: a sink takes them with `deduplicate=false`.",
+        "Cut ranges so that there are about so many tasks. Rows of a partition are in no order then: a sink takes them "
+        "with `deduplicate=false`.",
         Where.READ,
         "number",
         values.count,

@@ -37,16 +37,16 @@ or is not for the use that is made of it, is an error. Durations have a unit (`2
 _BATCHES = """
 ## What a batch of a stream has
 
-- The source asks the cluster for the first and the next position of each partition, every `metadataInterval`. A batch goes from the
-  offsets of the checkpoint up to the next positions, or less where limits are set. Its two offsets say all of it: repeated after a
-  crash, it holds the same messages.
-- `maxOffsetsPerTrigger` and `maxBytesPerTrigger` may both be set. Each partition that lags gets something, and the rest is shared in
-  proportion to lag. RocketMQ and the log number each message, so there a limit of messages is not exceeded. TubeMQ and Pulsar
-  store packs and batches: what is in them is estimated from a small sample, which is taken again now and then.
+- The source asks the cluster for the first and the next position of each partition, every `metadataInterval`. A batch goes
+  from the offsets of the checkpoint up to the next positions, or less where limits are set. Its two offsets say all of it:
+  repeated after a crash, it holds the same messages.
+- `maxOffsetsPerTrigger` and `maxBytesPerTrigger` may both be set. Each partition that lags gets something, and the rest is
+  shared in proportion to lag. RocketMQ and the log number each message, so there a limit of messages is not exceeded. TubeMQ
+  and Pulsar store packs and batches: what is in them is estimated from a small sample, which is taken again now and then.
 - With `trigger(availableNow=True)` what is there at the beginning is the target, however many batches it takes.
-- A task reads one partition's part of a batch, in order, and sees to it that positions ascend and nothing is missing. Where a server
-  fails for a while, it goes on where it was. With `minPartitions` or `maxRecordsPerPartition` several tasks share a partition: the
-  column `source` says `part` then, and a sink takes such rows with `deduplicate=false`.
+- A task reads one partition's part of a batch, in order, and sees to it that positions ascend and nothing is missing. Where
+  a server fails for a while, it goes on where it was. With `minPartitions` or `maxRecordsPerPartition` several tasks share a
+  partition: the column `source` says `part` then, and a sink takes such rows with `deduplicate=false`.
 """
 
 _LOSS = """

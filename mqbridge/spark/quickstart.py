@@ -94,7 +94,7 @@ class Quickstart:
             F.format_string("customer-%d", F.col("id") % 1000).alias("key"),
             F.timestamp_seconds(second).alias("event_time"),
             F.to_json(F.struct(F.col("id").alias("order"), amount.alias("amount"))).alias("payload"),
-            F.create_map(F.lit("region"), F.get(regions, F.col("id") % 3)).alias("properties"),
+            F.create_map(F.lit("region"), F.get(regions, (F.col("id") % 3).cast("int"))).alias("properties"),
         )
         orders.write.format("mqbridge").options(url=self.source, topic=TOPIC, createTopics=self._partitions).mode("append").save()
 

@@ -38,14 +38,16 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
     With a local master nothing listens on other addresses than 127.0.0.1. A session that exists is given back as it is, but for
     the `config` that can still change (its memory cannot). Raises ConfigError when pyspark, pyarrow or Java are missing.
     """
-    check_prerequisites()
+    is_new = not _is_there()
+    if is_new:
+        check_prerequisites()
     from pyspark.errors import PySparkException  # noqa: PLC0415 - not before it is known to be there
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from mqbridge.spark.data_source import MqbridgeDataSource  # noqa: PLC0415
 
     settings = {_setting(key): _value(value) for key, value in config.items()}
-    if SparkSession.getActiveSession() is None:
+    if is_new:
         settings, master = _first_settings(settings, master, quiet=quiet)
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
@@ -60,6 +62,12 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
         spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(MqbridgeDataSource)
     return spark
+
+
+def _is_there() -> bool:
+    """Whether this process has a session."""
+    pyspark_sql = sys.modules.get("pyspark.sql")
+    return pyspark_sql is not None and pyspark_sql.SparkSession.getActiveSession() is not None
 
 
 def _first_settings(given: dict[str, str], master: str | None, *, quiet: bool) -> tuple[dict[str, str], str | None]:

@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.batch import encode_element
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.e2e.sides import Side
 from tests.e2e.support import fill, opened
 from tests.kit.oracle import TYPES, body
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
+
+T = TypeVar("T")
 
 PARTITIONS = 8
 BATCH = 500
@@ -121,23 +124,34 @@ def _message(partition: int, number: int, size: int) -> Message:
 
 
 async def _fill_rocketmq(server: RocketMQ, topic: str, count: int, size: int) -> None:
-    """By our client, below the mapping: nothing of the gateway's own may be in these messages."""
+    batches = [
+        [[(partition, n) for n in range(start, min(start + BATCH, count))] for start in range(0, count, BATCH)]
+        for partition in range(PARTITIONS)
+    ]
+    await store_elements(
+        server, topic, batches, lambda one, unique_key: encode_element(body(*one, size), _native(*one, unique_key), 0)
+    )
+
+
+async def store_elements(
+    server: RocketMQ, topic: str, batches: Sequence[Sequence[Sequence[T]]], element: Callable[[T, str], bytes]
+) -> None:
+    """Store batches in each queue of a topic by our client, below the mapping: nothing of the gateway's own is in the messages.
+
+    `element` makes the bytes of one message from what stands for it and a unique key.
+    """
     client = RocketmqClient([server.name_server])
     await client.connect()
     producer = client.producer("bench", topic)
     route = await client.routes.get(topic)
     assert route is not None
 
-    async def one(partition: int) -> None:
-        queue = route.write_queues()[partition]
-        for start in range(0, count, BATCH):
-            numbers = range(start, min(start + BATCH, count))
-            elements = b"".join(
-                encode_element(body(partition, n, size), _native(partition, n, client.unique_id()), 0) for n in numbers
-            )
-            await producer.send_batch(queue, elements, len(numbers), BORN)
+    async def one(queue: Queue, of_queue: Sequence[Sequence[T]]) -> None:
+        for batch in of_queue:
+            elements = b"".join(element(each, client.unique_id()) for each in batch)
+            await producer.send_batch(queue, elements, len(batch), BORN)
 
-    await asyncio.gather(*map(one, range(PARTITIONS)))
+    await asyncio.gather(*map(one, route.write_queues(), batches))
     await producer.close()
     await client.close()
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
+from mqbridge.log.mapping.fast import decode_rows
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
 from mqbridge.message import Batch, Partition, Position
@@ -142,9 +143,13 @@ class LogLane:
 
 
 def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
-    """The batch of the messages between two offsets that some rows hold; `run` is the run of its lane."""
-    size = sum(len(records) for _, _, records in rows)
-    decode = partial(read.decode, rows, first, end)
+    """The batch of the messages between two offsets that some rows hold; `run` is the run of its lane.
+
+    Of a row that is cut, its size has as much as of its messages: who estimates by a few messages is not told of the whole row.
+    Rows may lie behind the end.
+    """
+    size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
+    decode = partial(decode_rows, rows, first, end)
     return Batch(
         partition,
         decode,

@@ -7,8 +7,7 @@ and place is checked before it leaves here.
 import sqlite3
 
 from mqbridge.errors import GapError
-from mqbridge.log.wire.records import checksum, decode_row
-from mqbridge.message import Message
+from mqbridge.log.wire.records import checksum
 
 Row = tuple[int, int, bytes]
 """Base offset, count, records."""
@@ -72,11 +71,3 @@ def _after(connection: sqlite3.Connection, partition: int, offset: int) -> int:
     (tail,) = connection.execute("SELECT next FROM partition WHERE id = ?", (partition,)).fetchone()
     (base,) = connection.execute("SELECT min(base) FROM batch WHERE partition = ? AND base > ?", (partition, offset)).fetchone()
     return int(tail if base is None else min(base, tail))
-
-
-def decode(rows: list[Row], first: int, end: int) -> list[Message]:
-    """The messages of the rows from offset `first` up to `end`."""
-    messages: list[Message] = []
-    for base, count, records in rows:
-        messages += decode_row(records, count, base)
-    return messages[first - rows[0][0] : end - rows[0][0]]

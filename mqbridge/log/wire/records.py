@@ -27,17 +27,17 @@ from mqbridge.message import Message
 VERSION = b"\x01"
 """First byte of every row."""
 
-_HEAD = struct.Struct("<HIII")
+HEAD = struct.Struct("<HIII")
 _I64 = struct.Struct("<q")
 _U32 = struct.Struct("<I")
 _PLACE = struct.Struct("<QQ")
 
-_PAYLOAD, _KEY_TEXT, _MSG_TYPE, _ORIGIN, _DEFECT, _KEYS = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
-_EVENT_TIME, _PUBLISH_TIME, _DELIVER_AT, _DELIVERY_COUNT = 0x40, 0x80, 0x100, 0x200
+PAYLOAD, KEY_TEXT, MSG_TYPE, ORIGIN, _DEFECT, _KEYS = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
+EVENT_TIME, PUBLISH_TIME, _DELIVER_AT, _DELIVERY_COUNT = 0x40, 0x80, 0x100, 0x200
 _KEY_BYTES, _ORDERING_KEY, _ATTRIBUTES, _WIDE = 0x400, 0x800, 0x1000, 0x2000
 _HOPS = 0x4000
 """From the second gateway on; an origin alone means one."""
-_ANY_NUMBER = _EVENT_TIME | _PUBLISH_TIME | _DELIVER_AT | _DELIVERY_COUNT | _HOPS | _KEYS
+_ANY_NUMBER = EVENT_TIME | PUBLISH_TIME | _DELIVER_AT | _DELIVERY_COUNT | _HOPS | _KEYS
 _ANY_BYTES = _KEY_BYTES | _ORDERING_KEY | _ATTRIBUTES
 _KNOWN = (_HOPS << 1) - 1
 
@@ -62,8 +62,8 @@ def encode_record(message: Message, origin: str | None) -> bytes:
         if payload is None:
             payload = b""
         else:
-            flags |= _PAYLOAD
-        return b"".join((_HEAD.pack(flags, len(lengths), len(text), len(payload)), packed, text, *tail, payload))
+            flags |= PAYLOAD
+        return b"".join((HEAD.pack(flags, len(lengths), len(text), len(payload)), packed, text, *tail, payload))
     except struct.error as error:
         raise MappingError(f"a number of the message does not fit the log's record: {error}") from error
 
@@ -73,13 +73,13 @@ def _texts(message: Message, origin: str | None) -> tuple[int, list[str]]:
     texts: list[str] = []
     key = message.key
     if isinstance(key, str):
-        flags |= _KEY_TEXT
+        flags |= KEY_TEXT
         texts.append(key)
     if (msg_type := message.msg_type) is not None:
-        flags |= _MSG_TYPE
+        flags |= MSG_TYPE
         texts.append(msg_type)
     if origin is not None:
-        flags |= _ORIGIN
+        flags |= ORIGIN
         texts.append(origin)
     if (defect := message.defect) is not None:
         flags |= _DEFECT
@@ -95,10 +95,10 @@ def _texts(message: Message, origin: str | None) -> tuple[int, list[str]]:
 def _put_numbers(message: Message, origin: str | None, tail: list[bytes]) -> int:
     flags = 0
     if (event_time := message.event_time) is not None:
-        flags |= _EVENT_TIME
+        flags |= EVENT_TIME
         tail.append(_I64.pack(event_time))
     if (publish_time := message.publish_time) is not None:
-        flags |= _PUBLISH_TIME
+        flags |= PUBLISH_TIME
         tail.append(_I64.pack(publish_time))
     if (deliver_at := message.deliver_at) is not None:
         flags |= _DELIVER_AT
@@ -150,37 +150,54 @@ def decode_row(row: bytes, count: int, base: int) -> list[Message]:
 
 
 def _decode_row(row: bytes, count: int, base: int) -> list[Message]:
+    messages: list[Message] = []
+    at = check_version(row)
+    for offset in range(base, base + count):
+        message, at = decode_record(row, at, offset)
+        messages.append(message)
+    check_end(row, at)
+    return messages
+
+
+def check_version(row: bytes) -> int:
+    """Where the first record begins. Raises ValueError for another version."""
     if row[:1] != VERSION:
         raise ValueError(f"version {row[:1]!r} is not {VERSION!r}, the only one known")
-    messages: list[Message] = []
-    at, end = 1, len(row)
-    for offset in range(base, base + count):
-        flags, text_count, text_size, payload_size = _HEAD.unpack_from(row, at)
-        at += _HEAD.size
-        # Texts are at least a byte of length each; checked before anything is allocated for them.
-        if flags > _KNOWN or text_count + text_size + payload_size > end - at:
-            raise ValueError(f"the head of the record at byte {at - _HEAD.size} does not fit the row")
-        message = Message(None)
-        texts: list[str] = []
-        if text_count:
-            texts, at = _read_texts(row, at, text_count, text_size, bool(flags & _WIDE))
-        key_count = 0
-        if flags & _ANY_NUMBER:
-            key_count, at = _read_numbers(message, flags, row, at)
-        if flags & _ANY_BYTES:
-            at = _read_bytes(message, flags, row, at)
-        if texts:
-            _assign_texts(message, flags, texts, key_count)
-        if flags & _PAYLOAD:
-            message.payload = row[at : at + payload_size]
-        at += payload_size
-        if at > end:
-            raise ValueError(f"the record of offset {offset} is cut short")
-        message.position = (offset,)
-        messages.append(message)
-    if at != end:
-        raise ValueError(f"{end - at} bytes follow the last record")
-    return messages
+    return 1
+
+
+def check_end(row: bytes, at: int) -> None:
+    """Raise ValueError unless the row ends here."""
+    if at != len(row):
+        raise ValueError(f"{len(row) - at} bytes follow the last record")
+
+
+def decode_record(row: bytes, at: int, offset: int) -> tuple[Message, int]:
+    """The record that begins here, and where it ends. Raises struct.error, IndexError and ValueError."""
+    end = len(row)
+    flags, text_count, text_size, payload_size = HEAD.unpack_from(row, at)
+    at += HEAD.size
+    # Texts are at least a byte of length each; checked before anything is allocated for them.
+    if flags > _KNOWN or text_count + text_size + payload_size > end - at:
+        raise ValueError(f"the head of the record at byte {at - HEAD.size} does not fit the row")
+    message = Message(None)
+    texts: list[str] = []
+    if text_count:
+        texts, at = _read_texts(row, at, text_count, text_size, bool(flags & _WIDE))
+    key_count = 0
+    if flags & _ANY_NUMBER:
+        key_count, at = _read_numbers(message, flags, row, at)
+    if flags & _ANY_BYTES:
+        at = _read_bytes(message, flags, row, at)
+    if texts:
+        _assign_texts(message, flags, texts, key_count)
+    if flags & PAYLOAD:
+        message.payload = row[at : at + payload_size]
+    at += payload_size
+    if at > end:
+        raise ValueError(f"the record of offset {offset} is cut short")
+    message.position = (offset,)
+    return message, at
 
 
 def _read_texts(row: bytes, at: int, count: int, size: int, wide: bool) -> tuple[list[str], int]:
@@ -197,10 +214,10 @@ def _read_texts(row: bytes, at: int, count: int, size: int, wide: bool) -> tuple
 
 
 def _read_numbers(message: Message, flags: int, row: bytes, at: int) -> tuple[int, int]:
-    if flags & _EVENT_TIME:
+    if flags & EVENT_TIME:
         (message.event_time,) = _I64.unpack_from(row, at)
         at += 8
-    if flags & _PUBLISH_TIME:
+    if flags & PUBLISH_TIME:
         (message.publish_time,) = _I64.unpack_from(row, at)
         at += 8
     if flags & _DELIVER_AT:
@@ -228,13 +245,13 @@ def _read_bytes(message: Message, flags: int, row: bytes, at: int) -> int:
 
 def _assign_texts(message: Message, flags: int, texts: list[str], key_count: int) -> None:
     place = 0
-    if flags & _KEY_TEXT:
+    if flags & KEY_TEXT:
         message.key = texts[place]
         place += 1
-    if flags & _MSG_TYPE:
+    if flags & MSG_TYPE:
         message.msg_type = texts[place]
         place += 1
-    if flags & _ORIGIN:
+    if flags & ORIGIN:
         message.origin = texts[place]
         message.hops = message.hops or 1
         place += 1

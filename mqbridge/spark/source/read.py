@@ -24,8 +24,12 @@ log = logging.getLogger(__name__)
 
 Reach = Callable[[], AbstractAsyncContextManager[Cluster]]
 """Makes the cluster available, connected."""
-GATHERED_BYTES = 4 << 20
-"""Small batches are read together up to this, and the portal holds a few of such ahead: memory of a task is bounded by it."""
+GATHERED_BYTES = 1 << 20
+"""Small batches are read together up to this, and the portal holds a few of such ahead: memory of a task is bounded by it.
+
+By measurement, CPU of reading and building rows of 1 KB: 3.2 us with 1 MiB, 3.7 with 512 KiB or 2 MiB, 4.3 with 4 MiB, which
+no cache holds and for which the kernel hands out fresh pages every time.
+"""
 
 
 def read_task(settings: SourceSettings, task: RangeTask) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,167 @@
+"""Our Spark source, sink and pump beside Spark's own Kafka connector on a real broker: same rows, session and machine, in turn.
+
+Processor time is that of all of Spark's processes: the driver, its JVM, and every Python worker. That of the servers stands
+apart; the log has none, its work is done by whoever reads or writes. Every job runs once uncounted, since a JVM compiles its hot
+code in that time, and in each round the jobs run in another order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from mqbridge.spark.data_source import MqbridgeDataSource
+from tests.bench.ends import PULL_LIMITS
+from tests.bench.process_tree import tree_cpu_s
+from tests.bench.spark_jobs import COPY, GENERATOR, SINK, SOURCE, STREAM, WORDS_PART, YARDSTICK, Bench, Job
+from tests.bench.spark_rows import PARTITIONS, SIZE, TEXT
+from tests.kit.clusters import running
+from tests.kit.guard import guard
+from tests.kit.kafka import CONNECTOR_VERSION, VERSION, Kafka, connector_jars
+from tests.kit.maven import say
+from tests.kit.pulsar import Pulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.spark import SparkJvm
+
+ROWS = 500_000
+DIVISIBLE = PARTITIONS * WORDS_PART
+HEAP = "1g"
+
+REAL_JOBS = (f"{SOURCE} RocketMQ", f"{STREAM} RocketMQ", f"{SINK} Pulsar", f"{COPY} RocketMQ to Pulsar, binary, pump")
+"""With which servers of ours are started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run of a job."""
+
+    rate: float
+    """Rows per second, from the start of the job to its end."""
+    cpu: float
+    """CPU-seconds of Spark per million rows."""
+    servers: float
+    """CPU-seconds of the servers per million rows."""
+
+
+Runs = dict[Job, list[Figures]]
+
+
+def table(rounds: int, chosen: str = "", rows: int = ROWS) -> str:
+    """The chapter of docs/benchmarks.md; `chosen` is a regular expression for the jobs that are to run."""
+    rows = rows // DIVISIBLE * DIVISIBLE
+    with bench(rows, chosen) as ready:
+        return chapter(measure(ready, _chosen(ready.jobs(), chosen), rounds), rounds, rows)
+
+
+def _chosen(jobs: Sequence[Job], chosen: str) -> list[Job]:
+    """The chosen jobs, and what their figures are made with: those of Kafka, and the making of rows for sinks."""
+    works = {job.work for job in jobs if re.search(chosen, f"{job.work} {job.ends}")}
+    if SINK in works:
+        works.add(GENERATOR)
+    return [
+        job
+        for job in jobs
+        if job.work in works
+        and (job.work == GENERATOR or job.ends.startswith(YARDSTICK) or re.search(chosen, f"{job.work} {job.ends}"))
+    ]
+
+
+def measure(ready: Bench, jobs: Sequence[Job], rounds: int) -> Runs:
+    """Every job `rounds` times, in turn, after one time that does not count."""
+    say(f"filling topics with {ready.rows:,} rows")
+    ready.fill()
+    without = [server.pid for server in ready.servers]
+    found: Runs = {job: [] for job in jobs}
+    for number in range(rounds + 1):
+        for job in jobs if number % 2 else reversed(jobs):
+            figures = run(job, without)
+            what = f"{figures.rate:,.0f} rows/s, {figures.cpu:.2f} CPU-s per million, servers {figures.servers:.2f}"
+            say(f"{f'round {number}' if number else 'warm-up'}, {job.work}, {job.ends}: {what}")
+            if number:
+                found[job].append(figures)
+    return found
+
+
+def run(job: Job, without: Sequence[int]) -> Figures:
+    """One run; the processes `without` are not Spark's."""
+
+    def used() -> tuple[float, float, float]:
+        return time.monotonic(), tree_cpu_s(os.getpid(), without), sum(server.cpu_s() for server in job.servers)
+
+    given = job.prepare()
+    before = used()
+    job.run(given)
+    seconds, spark, servers = (now - then for now, then in zip(used(), before, strict=True))
+    return Figures(job.rows / seconds, spark / job.rows * 1e6, servers / job.rows * 1e6)
+
+
+@contextlib.contextmanager
+def bench(rows: int, chosen: str) -> Iterator[Bench]:
+    """The session, and the servers that the chosen jobs need."""
+    folder = Path(tempfile.mkdtemp(prefix="mqbridge-bench-spark-"))
+    guard().folder(folder)
+    kafka = Kafka(partitions=PARTITIONS, heap_mb=1024)
+    is_real = any(re.search(chosen, job) for job in REAL_JOBS)
+    pulsar = Pulsar(heap_mb=1024) if is_real else None
+    rocketmq = RocketMQ(PULL_LIMITS, heap_mb=1024) if is_real else None
+    extra = {"spark.jars": ",".join(map(str, connector_jars())), "spark.driver.memory": HEAP}
+    try:
+        with running([server for server in (kafka, pulsar, rocketmq) if server is not None]) as starts:
+            for start in starts:
+                start.result()
+            with SparkJvm(folder, extra) as jvm:
+                jvm.session.dataSource.register(MqbridgeDataSource)
+                yield Bench(jvm.session, folder, rows, kafka, pulsar, rocketmq)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def chapter(runs: Runs, rounds: int, rows: int) -> str:
+    """The text of the chapter."""
+    lines = [*_introduction(rounds, rows), *TABLE_HEAD]
+    generators = {job.ends: _median(found, "cpu") for job, found in runs.items() if job.work == GENERATOR}
+    costs = {job: _median(found, "cpu") - generators.get(job.generator or "", 0.0) for job, found in runs.items()}
+    of_kafka = {job.work: cost for job, cost in costs.items() if job.ends.startswith(YARDSTICK)}
+    for job, found in runs.items():
+        rate, servers = _median(found, "rate"), _median(found, "servers")
+        slowest, fastest = min(one.rate for one in found), max(one.rate for one in found)
+        rates = f"{rate:,.0f} | {slowest:,.0f} to {fastest:,.0f}"
+        per_core = f"{1e6 / costs[job]:,.0f} | {of_kafka[job.work] / costs[job]:.2f}"
+        lines.append(f"| {job.work} | {job.ends} | {rates} | {costs[job]:.2f} | {servers:.2f} | {per_core} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLE_HEAD = [
+    "| work | ends | rows/s | range | CPU-s per million | servers' | rows per CPU-s | beside Kafka |",
+    "|---|---|---|---|---|---|---|---|",
+]
+
+
+def _introduction(rounds: int, rows: int) -> list[str]:
+    words = len(TEXT.split()) + 1
+    return [
+        "## Spark",
+        "",
+        f"Our data source beside Spark's own Kafka connector ({CONNECTOR_VERSION}, with a real Kafka {VERSION} broker),",
+        f"in one session of PySpark {version('pyspark')} with `local[2]`: {rows:,} rows of {SIZE:,} bytes with a key of 4 bytes",
+        f"and three headers or properties, {PARTITIONS} partitions; the word count reads a quarter of them, {words} words each.",
+        f"Medians of {rounds} runs in turn, after one that does not count. CPU is that of all of Spark's processes, Python",
+        "workers included; that of the servers stands apart, and the embedded log has none: who reads or writes does its",
+        "work. What making the rows costs is taken off the sinks' CPU. `binary` has properties as one value",
+        "(`propertiesFormat`); a pump sends only ranges through Spark. The last column compares rows per CPU-second with",
+        "Kafka's for the same work.",
+        "",
+    ]
+
+
+def _median(found: Sequence[Figures], field: str) -> float:
+    return statistics.median(getattr(figures, field) for figures in found)
