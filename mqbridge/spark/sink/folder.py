@@ -7,6 +7,7 @@ moment it has its name, and then removes those before: a reader takes the one wi
 import contextlib
 import logging
 import posixpath
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -52,10 +53,11 @@ class Folder:
         found = (posixpath.basename(info.path) for info in self._infos())
         return sorted({name.rpartition(".")[0] for name in found if name.startswith(prefix)})
 
-    def remove(self, name: str) -> None:
-        """Remove it, if it is there."""
-        for number in self._numbers(name):
-            self._files.delete_file(self._place(name, number))
+    def remove(self, names: Collection[str]) -> None:
+        """Remove those of these that are there."""
+        for info in self._infos():
+            if posixpath.basename(info.path).rpartition(".")[0] in names:
+                self._files.delete_file(info.path)
 
     def _numbers(self, name: str) -> list[int]:
         """The numbers of its files, the newest last."""

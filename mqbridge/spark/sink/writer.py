@@ -93,9 +93,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return Progress(), Stage.REPLAY
         begun, stage = _load(folder).begin(lambda: _ends_now(self._settings))
         save_progress(folder, begun)
-        for name in folder.names(PREFIX):
-            if batch_of(name) <= begun.committed:
-                folder.remove(name)
+        folder.remove({name for name in folder.names(PREFIX) if batch_of(name) <= begun.committed})
         return begun, stage
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

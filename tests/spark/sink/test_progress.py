@@ -137,7 +137,7 @@ class SparkModel(RuleBasedStateMachine):
     @rule()
     def lose_the_state(self) -> None:
         """The folder is gone: what is stored is read back from the beginning."""
-        self.folder.remove("progress")
+        self.folder.remove({"progress"})
 
     def _stop(self) -> None:
         self.running, self.written, self.sink_committed, self.unsent = None, None, False, []
@@ -192,7 +192,7 @@ def test_a_folder_replaces_files_in_one_step_and_lists_them(tmp_path: Path) -> N
     folder.write("claim-1-0.1-7", b"")
     folder.write("claim-12-0.1-8", b"")
     assert folder.names("claim-1-") == ["claim-1-0.1-7"]
-    folder.remove("claim-1-0.1-7")
+    folder.remove({"claim-1-0.1-7"})
     assert folder.names("claim-") == ["claim-12-0.1-8"]
 
 
