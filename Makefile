@@ -7,7 +7,7 @@ CLUSTER_TESTS := cluster or sdk or spark
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart setup check test test-fast test-thorough test-long fuzz chaos bench docs generate lock clean
+.PHONY: help quickstart quickstart-spark setup check test test-fast test-thorough test-long fuzz chaos bench docs generate lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -31,6 +31,11 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,spark]'
 	@touch $@
 
+$(VENV)/.spark: $(VENV)/.runtime
+	@echo "==> installing Spark into $(VENV) (about 450 MB of packages)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[spark]'
+	@touch $@
+
 setup: $(VENV)/.dev ## a .venv with the mqbridge command and everything for development
 	@echo "==> ready. Next: make quickstart, make check, make test; or: source $(VENV)/bin/activate && mqbridge --help"
 
@@ -38,6 +43,10 @@ setup: $(VENV)/.dev ## a .venv with the mqbridge command and everything for deve
 
 quickstart: $(VENV)/.runtime ## the gateway between embedded topics: live progress, then proof that nothing was lost
 	@$(BIN)/mqbridge quickstart
+
+quickstart-spark: $(VENV)/.spark ## a topic written, counted per minute and mirrored with Spark; needs Java 17, which it installs where it may
+	@sh tests/prerequisites.sh java
+	@$(BIN)/mqbridge spark quickstart
 
 # --- quality ----------------------------------------------------------------------------------------------------------
 

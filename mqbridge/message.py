@@ -14,7 +14,7 @@ from typing import Any
 Position = tuple[int, ...]
 """A place in a partition, ordered as tuples are.
 
-TubeMQ (offset of the pack, index in it), Pulsar (ledger, entry, batch index), RocketMQ and log (offset,).
+TubeMQ (an offset, messages of the partition behind it), Pulsar (ledger, entry, batch index), RocketMQ and log (offset,).
 """
 
 Pair = tuple[str, str]

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,11 +19,13 @@ from mqbridge.cli import exits, logs
 from mqbridge.cli.console import command, debug, err, print_json, say
 from mqbridge.cli.loop import QUIT_CODE
 from mqbridge.cli.places import Moment, parse_place
+from mqbridge.cli.spark_quickstart import quickstart
 from mqbridge.config.load import load, wants_json_log
 from mqbridge.config.units import parse_size, split_address
 from mqbridge.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mqbridge.spark.mirror.job import Mirror
     from mqbridge.spark.mirror.progress import RouteProgress
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,9 @@ spark = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode
 @spark.callback()
 def group() -> None:
     """Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17."""
+
+
+spark.command()(quickstart)
 
 
 @spark.command()
@@ -126,7 +131,7 @@ def mirror(
     )
     began = time.monotonic()
     show = Shown()
-    job = Mirror(settings, show.show, on_started=lambda: _stop_on_signals(job.stop, lambda: job.routes))
+    job = Mirror(settings, show.show, on_started=lambda: _stop_on_signals(job))
     try:
         routes = job.run()
     finally:
@@ -175,7 +180,7 @@ def _address(text: str) -> tuple[str, int]:
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
-def _stop_on_signals(stop: Callable[[], None], routes: Callable[[], Sequence["RouteProgress"]]) -> None:
+def _stop_on_signals(job: "Mirror") -> None:
     """The first signal stops between two batches, the second at once. Spark has set a handler of its own by now."""
     seen: list[int] = []
 
@@ -183,14 +188,15 @@ def _stop_on_signals(stop: Callable[[], None], routes: Callable[[], Sequence["Ro
         seen.append(number)
         if len(seen) > 1:
             try:
-                for one in routes():
+                job.clean_up()
+                for one in job.routes:
                     if not one.done:
                         say(f"route {one.name} leaves a batch in the middle: the next run goes on with it")
                 sys.stderr.flush()
             finally:
                 os._exit(QUIT_CODE)  # the JVM ends with the pipe that it has to us, and its tasks with it
         say("stopping behind the batches that run; press Ctrl-C again to end at once")
-        stop()
+        job.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)

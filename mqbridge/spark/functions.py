@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.functions import col
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import MapType, StringType
 
 from mqbridge.message import Pair
@@ -20,7 +20,8 @@ def properties_of(column: Column | str) -> Column:
     For reads with `propertiesFormat=binary`. In SQL after
     `spark.udf.register("properties_of", mqbridge.spark.functions.properties_udf)`.
     """
-    return properties_udf(col(column) if isinstance(column, str) else column).alias("properties")
+    found: Column = properties_udf(col(column) if isinstance(column, str) else column)
+    return found.alias("properties")
 
 
 def _decode(blobs: pa.Array) -> pa.Array:
@@ -35,4 +36,4 @@ def _first(pairs: Iterable[Pair]) -> list[Pair]:
     return list(found.items())
 
 
-properties_udf = arrow_udf(_decode, MapType(StringType(), StringType()), ArrowUDFType.SCALAR)
+properties_udf = arrow_udf(_decode, MapType(StringType(), StringType()))  # type: ignore[call-overload]  # the hints say what it is

@@ -152,7 +152,8 @@ FLOW_OPTIONS = (
     ),
     Option(
         "minPartitions",
-        "Cut ranges so that there are about so many tasks. Rows of a partition are in no order then, and a sink takes them so.",
+        "Cut ranges so that there are about so many tasks. Rows of a partition are in no order then: a sink takes them "
+        "with `deduplicate=false`.",
         Where.READ,
         "number",
         values.count,
@@ -323,6 +324,8 @@ OPTIONS: tuple[Option, ...] = (
     *MIRROR_OPTIONS,
     *SINK_OPTIONS,
 )
+SPARKS_OWN = frozenset({"queryname"})
+"""Options that Spark adds by itself: `queryName(...)` of a stream is one."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -354,6 +357,8 @@ def parse_options(given: Mapping[str, str], where: Where) -> OptionValues:
     found: dict[str, Any] = {}
     for key, text in given.items():
         option = _BY_KEY.get(key.lower())
+        if option is None and key.lower() in SPARKS_OWN:
+            continue
         if option is None:
             names = [option.name for option in OPTIONS if option.where & where]
             raise ConfigError(f"there is no option {key!r}", hint=nearest(key, names))

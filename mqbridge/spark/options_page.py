@@ -34,6 +34,21 @@ or is not for the use that is made of it, is an error. Durations have a unit (`2
 (`64MiB`).
 """
 
+_BATCHES = """
+## What a batch of a stream has
+
+- The source asks the cluster for the first and the next position of each partition, every `metadataInterval`. A batch goes
+  from the offsets of the checkpoint up to the next positions, or less where limits are set. Its two offsets say all of it:
+  repeated after a crash, it holds the same messages.
+- `maxOffsetsPerTrigger` and `maxBytesPerTrigger` may both be set. Each partition that lags gets something, and the rest is
+  shared in proportion to lag. RocketMQ and the log number each message, so there a limit of messages is not exceeded. TubeMQ
+  and Pulsar store packs and batches: what is in them is estimated from a small sample, which is taken again now and then.
+- With `trigger(availableNow=True)` what is there at the beginning is the target, however many batches it takes.
+- A task reads one partition's part of a batch, in order, and sees to it that positions ascend and nothing is missing. Where
+  a server fails for a while, it goes on where it was. With `minPartitions` or `maxRecordsPerPartition` several tasks share a
+  partition: the column `source` says `part` then, and a sink takes such rows with `deduplicate=false`.
+"""
+
 _LOSS = """
 ## What is lost, and what begins anew
 
@@ -47,6 +62,7 @@ of the checkpoint is never dropped.
 - Partitions and topics that come while a query runs are read from their first message, by the next batch.
 - A stream that begins with the latest messages runs one empty batch first: it brings the beginning into the checkpoint.
 - The option `startingOffsets` also takes the offsets that a checkpoint or a progress report has, to go on without the checkpoint.
+- Partitions that are missing for less than a minute (a broker that restarts) are waited for before anything is called lost.
 - Nothing is committed to the cluster: no group is made, and the checkpoint alone says what was read.
 """
 
@@ -91,6 +107,7 @@ def page() -> str:
         _section("Reading", READ_OPTIONS),
         _section("Writing", SINK_OPTIONS),
         _section("Mirrors (set by `mqbridge spark mirror`)", MIRROR_OPTIONS),
+        _BATCHES,
         _LOSS,
         _COLUMNS
         + "".join(f"| `{one.name}` | {one.dataType.simpleString()} | {_MEANINGS[one.name]} |\n" for one in message_schema()),

@@ -35,25 +35,22 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
     config  further settings. `driver_memory="4g"` is `spark.driver.memory`, and a dict works too:
             `session(**{"spark.sql.streaming.numRecentProgressUpdates": 10})`
 
-    With a local master nothing listens on other addresses than 127.0.0.1. A session that exists is given back with the settings
-    that can still change; its memory and its master cannot. Raises ConfigError when pyspark, pyarrow or Java are missing.
+    With a local master nothing listens on other addresses than 127.0.0.1. A session that exists is given back as it is, but for
+    the `config` that can still change (its memory cannot). Raises ConfigError when pyspark, pyarrow or Java are missing.
     """
-    check_prerequisites()
+    is_new = not _is_there()
+    if is_new:
+        check_prerequisites()
     from pyspark.errors import PySparkException  # noqa: PLC0415 - not before it is known to be there
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from mqbridge.spark.data_source import MqbridgeDataSource  # noqa: PLC0415
 
-    given = {_setting(key): _value(value) for key, value in config.items()}
-    if SUBMITTED not in os.environ:
-        master = master or given.get("spark.master", LOCAL)
-    is_local = master is not None and master.startswith("local")
-    if is_local:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    settings = {_setting(key): _value(value) for key, value in config.items()}
+    if is_new:
+        settings, master = _first_settings(settings, master, quiet=quiet)
     builder = SparkSession.builder.appName(name)
-    for key, value in (SETTINGS | (_local_settings(quiet=quiet) if is_local else {}) | given).items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
@@ -65,6 +62,24 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
         spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(MqbridgeDataSource)
     return spark
+
+
+def _is_there() -> bool:
+    """Whether this process has a session."""
+    pyspark_sql = sys.modules.get("pyspark.sql")
+    return pyspark_sql is not None and pyspark_sql.SparkSession.getActiveSession() is not None
+
+
+def _first_settings(given: dict[str, str], master: str | None, *, quiet: bool) -> tuple[dict[str, str], str | None]:
+    """Settings and master of a session that is made now. Says in the environment what Spark asks there."""
+    if SUBMITTED not in os.environ:
+        master = master or given.get("spark.master", LOCAL)
+    if master is None or not master.startswith("local"):
+        return SETTINGS | given, master
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    return SETTINGS | _local_settings(quiet=quiet) | given, master
 
 
 def _local_settings(*, quiet: bool) -> dict[str, str]:

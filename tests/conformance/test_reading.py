@@ -74,6 +74,24 @@ async def test_the_end_of_a_batch_is_where_reading_goes_on(arena: Arena, cluster
     assert got == list(range(30))
 
 
+async def test_a_message_has_the_same_position_whenever_it_is_read_again(arena: Arena, cluster: Cluster) -> None:
+    """What was read before more had come, from its end on, and from every message on: whoever repeats a reading counts on it."""
+    topic, [name] = await topic_of(arena, cluster, 20)
+    early = (await arena.within(cluster.bounds(topic)))[name]
+    found = await read(arena, cluster, topic, name, early.first, early.next)
+    outbound = await arena.outbound(cluster, topic)
+    for first in range(20, 40, 10):
+        await arena.send(outbound, 0, numbered(first, first + 10))
+    late = (await arena.within(cluster.bounds(topic)))[name]
+    whole = [(m.payload, m.position) for m in messages_of(await read(arena, cluster, topic, name, early.first, late.next))]
+    assert len(whole) == 40
+    found += await read(arena, cluster, topic, name, found[-1].next, late.next)
+    assert [(message.payload, message.position) for message in messages_of(found)] == whole
+    for index in (1, 7, 19, 20, 33):
+        again = messages_of(await read(arena, cluster, topic, name, whole[index][1], late.next))
+        assert [(message.payload, message.position) for message in again] == whole[index:]
+
+
 async def test_without_an_end_it_goes_on_as_messages_come(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, 5)
     outbound = await arena.outbound(cluster, topic)

@@ -75,7 +75,9 @@ class FakeCluster:
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         self._ask("read")
-        held = self.held[topic][int(partition)]
+        held = self.held.get(topic, {}).get(int(partition))
+        if held is None:
+            raise ClusterError(f"no {partition} of {topic}", Failure.FATAL)
         at, until = begin[0], held.next if end is None else min(end[0], held.next)
         if at < held.first:
             raise GapError(f"it begins at {held.first}", (held.first,))

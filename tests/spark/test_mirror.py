@@ -36,6 +36,7 @@ def configuration(folder: Path, target: str) -> Path:
 clusters:
   source: {{system: log, path: '{folder}/source.db'}}
   target: {{system: log, path: '{folder}/{target}.db', max_message_bytes: 2000}}
+  letters: {{system: log, path: '{folder}/{target}-dead.db'}}
 http: {{enabled: false}}
 routes:
   - name: europe
@@ -46,7 +47,7 @@ routes:
       partitions: {{by: key}}
       edit: {{set: {{by: mirror}}}}
     filter: {{exclude: {{msg_type: {{equals: noise}}}}}}
-    delivery: {{dead_letter: {{cluster: target, topic: dead}}}}
+    delivery: {{dead_letter: {{cluster: letters, topic: dead}}}}
 """)
     return file
 
@@ -111,8 +112,9 @@ def stored(path: Path) -> dict[str, list[list[Message]]]:
     return asyncio.run(read())
 
 
-def by_source(log: dict[str, list[list[Message]]]) -> dict[Any, list[Any]]:
+def result(folder: Path, target: str) -> dict[Any, list[Any]]:
     """What lies where, in the order of each source partition: that of several is left to chance."""
+    log = stored(folder / f"{target}.db") | stored(folder / f"{target}-dead.db")
     found: dict[Any, list[Any]] = {}
     for topic, partitions in log.items():
         for index, messages in enumerate(partitions):
@@ -148,9 +150,9 @@ def test_a_mirror_does_what_the_gateway_does(spark: Any, tmp_path: Path, through
     gateway = [sys.executable, "-m", "mqbridge", "run", str(configuration(tmp_path, "gateway")), "--until-idle", "0.5"]
     subprocess.run(gateway, check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
     config = configuration(tmp_path, "target")
-    done = mirror(tmp_path, config, through=through, follow=False, batch_bytes=40_000)
+    done = mirror(tmp_path, config, through=through, follow=False, batch_bytes=600_000)
     assert done["batches"] > 1
-    assert by_source(stored(tmp_path / "target.db")) == by_source(stored(tmp_path / "gateway.db"))
+    assert result(tmp_path, "target") == result(tmp_path, "gateway")
     kept = 1600 - done["filtered"]
     assert (done["received"], done["stored"] + done["dead"], done["skipped"]) == (1600, kept, 0)
     assert done["dead"] > 0
@@ -160,7 +162,7 @@ def test_a_mirror_does_what_the_gateway_does(spark: Any, tmp_path: Path, through
     produce(tmp_path / "source.db", "eu_more", 2, range(100))
     subprocess.run(gateway, check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
     done = mirror(tmp_path, config, through=through, follow=False)
-    assert by_source(stored(tmp_path / "target.db")) == by_source(stored(tmp_path / "gateway.db"))
+    assert result(tmp_path, "target") == result(tmp_path, "gateway")
     assert done["received"] == 500
 
 
@@ -234,7 +236,7 @@ def test_a_route_that_fails_says_why(spark: Any, tmp_path: Path) -> None:
     """Without dead letters the first message that a target refuses stops it."""
     produce(tmp_path / "source.db", "eu_orders", 1, range(20))
     config = configuration(tmp_path, "target")
-    config.write_text(config.read_text().replace("delivery: {dead_letter: {cluster: target, topic: dead}}", ""))
+    config.write_text(config.read_text().replace("delivery: {dead_letter: {cluster: letters, topic: dead}}", ""))
     (progress,) = Mirror(MirrorSettings(config, str(tmp_path / "checkpoint"), follow=False)).run()
     assert progress.error is not None
     assert "refuses" in progress.error

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
 from mqbridge.config.load import from_dict
 from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError
+from mqbridge.spark.mirror import lease
 from mqbridge.spark.mirror.checkpoint import CheckpointFolder
 
 ORDERS: dict[str, Any] = {
@@ -66,6 +68,37 @@ def test_topics_and_routes_may_be_added_and_filters_changed(tmp_path: Path) -> N
     claim(str(tmp_path), wider, ORDERS | {"name": "second"}).release()
     with pytest.raises(ConfigError, match="'us' too"):
         claim(str(tmp_path), ORDERS, ORDERS | {"name": "second"})
+
+
+@pytest.fixture
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("RENEW_S", 0.02), ("GONE_S", 0.5), ("SETTLE_S", 0.01)):
+        monkeypatch.setattr(lease, name, seconds)
+
+
+def lease_of(folder: Path) -> lease.Lease:
+    return lease.Lease(fs.LocalFileSystem(), str(folder / "mirror.lease"), "s3://bucket/mirror")
+
+
+@pytest.mark.usefixtures("_fast")
+def test_a_lease_is_kept_while_its_holder_lives(tmp_path: Path) -> None:
+    first = lease_of(tmp_path)
+    first.take()
+    with pytest.raises(ConfigError, match=r"s3://bucket/mirror is in use by another mirror \(process"):
+        lease_of(tmp_path).take()
+    first.release()
+    second = lease_of(tmp_path)
+    second.take()
+    second.release()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("_fast")
+def test_a_lease_whose_holder_is_gone_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "mirror.lease").write_text('{"id": "x", "number": 3, "holder": "process 1 on there"}')
+    taken = lease_of(tmp_path)
+    taken.take()
+    taken.release()
 
 
 def test_each_route_has_a_folder_of_its_own(tmp_path: Path) -> None:

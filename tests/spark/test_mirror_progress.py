@@ -66,6 +66,7 @@ def test_metrics_have_the_names_of_the_gateway() -> None:
     progress = begun({"stored": 5})
     registry = CollectorRegistry()
     registry.register(MirrorCollector(lambda: [progress]))
+    progress.batches = 1
     progress.batch_done(101.0, {"stored": 12, "received": 13, "dead": 1, "bytes": 99}, 1.5)
     progress.measured(Backlog(80, "entries", 101.0))
     page = generate_latest(registry).decode()
@@ -92,9 +93,6 @@ def test_a_stop_is_over_when_the_source_has_heard_of_it(tmp_path: Path) -> None:
     assert not driver.is_obeyed
     assert source.obey()
     assert driver.is_obeyed
-    driver.clear()
-    assert not source.obey()
-    assert not driver.is_obeyed
 
 
 STACK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted: Task 0 in stage 1.0 failed

@@ -106,3 +106,7 @@ def test_patterns_match_whole_names() -> None:
     settings = source_settings(parse_options({"subscribePattern": "orders_.*"}, Where.STREAM), REF, Where.STREAM)
     assert settings.topics.has("orders_eu")
     assert not settings.topics.has("my_orders_eu")
+
+
+def test_the_name_of_a_query_is_spark_s_own_option() -> None:
+    assert parse_options({"queryname": "counts", "topic": "a"}, Where.WRITE)["topic"] == "a"

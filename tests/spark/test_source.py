@@ -148,8 +148,8 @@ def test_another_query_goes_on_without_the_checkpoint(log: Log) -> None:
     assert log.stream(subscribe="orders", startingOffsets=end) == ["c"]
 
 
-def test_a_first_batch_that_was_not_finished_is_not_lost(log: Log) -> None:
-    """Spark does not write down where the first batch began; a process that replays it must not begin with a later "latest"."""
+def test_a_first_batch_that_was_not_finished_is_repeated(log: Log) -> None:
+    """The beginning is asked for anew, and "latest" is behind the end of that batch by then."""
     log.create("orders", 1)
     log.send("orders", 0, "before")
     log.stream(subscribe="orders")

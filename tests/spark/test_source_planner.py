@@ -53,6 +53,20 @@ async def test_latest_is_in_the_checkpoint_before_anything_is_read(cluster: Fake
     assert await planner.end(start, ALL) == {A: (101,), B: (10,)}
 
 
+async def test_a_process_that_dies_in_the_first_batch_loses_nothing(cluster: FakeCluster) -> None:
+    """Spark does not write down where the first batch began: the process that repeats it asks for the beginning anew."""
+    first = StreamPlanner(settings(metadataInterval="0ms"))
+    begun = await first.initial()
+    cluster.held["orders"][0].packs += [1, 1]
+    end = await first.end(begun, ALL)
+    cluster.held["orders"][0].packs += [1]
+    second = StreamPlanner(settings(metadataInterval="0ms"))
+    again = await second.initial()
+    behind = await second.end(end, ALL)
+    read = [offset for begin, until in ((again, end), (end, behind)) for offset in range(*begin[A], *until[A])]
+    assert read == list(range(*begun[A], 103))
+
+
 async def test_rows_and_bytes_are_estimated_from_a_sample(cluster: FakeCluster) -> None:
     rows = StreamPlanner(settings(startingOffsets="earliest", maxOffsetsPerTrigger="88"))
     start = await rows.initial()
@@ -142,7 +156,7 @@ async def test_partitions_that_are_missing_for_a_while_are_waited_for(
         return await real(self, topic)
 
     monkeypatch.setattr(FakeCluster, "bounds", bounds)
-    planner = StreamPlanner(settings(metadataInterval="0ms"))
+    planner = StreamPlanner(settings(metadataInterval="1h"))
     await planner.freeze()
     assert await planner.end({A: (100,), B: (3,)}, ALL) == {A: (100,), B: (10,)}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as profile
 from hypothesis import strategies as st
 
-from mqbridge.errors import ClusterError, GapError, Unreachable
+from mqbridge.errors import ClusterError, Failure, GapError, Unreachable
 from mqbridge.message import NOWHERE, Batch, Message
 from mqbridge.net import backoff
 from mqbridge.spark.source import read
@@ -47,6 +47,34 @@ async def test_failures_that_do_not_pass_fail_the_task(cluster: FakeCluster) -> 
     cluster.errors = [Unreachable("down")] * 3
     with pytest.raises(ClusterError, match=r"reading partition '0' of topic 'orders' failed for 0 s \(retryTimeout\): down"):
         await positions(cluster, 0, 20, retryTimeout="0s")
+
+
+@pytest.mark.parametrize("is_whole_topic", [True, False])
+async def test_a_partition_that_is_missing_for_a_while_is_waited_for(
+    is_whole_topic: bool, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = await positions(cluster, 0, 20)
+    held = cluster.held if is_whole_topic else cluster.held["orders"]
+    gone = dict(held)
+    held.clear()
+    tries: list[float] = []
+
+    def delay(_: backoff.Backoff) -> float:
+        tries.append(0.0)
+        if len(tries) == 3:
+            held.update(gone)
+        return 0.0
+
+    monkeypatch.setattr(backoff.Backoff, "delay", delay)
+    assert await positions(cluster, 0, 20) == plain
+    assert len(tries) == 3
+
+
+async def test_rights_that_are_missing_are_not_waited_for(cluster: FakeCluster) -> None:
+    cluster.errors = [ClusterError("no rights", Failure.FATAL)]
+    cluster.per_batch = 20
+    with pytest.raises(ClusterError, match="no rights"):
+        await positions(cluster, 0, 20)
 
 
 async def test_data_lost_before_it_was_read(cluster: FakeCluster) -> None:

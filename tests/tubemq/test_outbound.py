@@ -187,3 +187,12 @@ async def test_what_is_on_its_way_fails_when_the_outbound_is_closed_and_its_answ
         broker.held.pop(0)()
         await asyncio.sleep(0)
     assert not outbound._open
+
+
+@pytest.mark.parametrize(("sender", "times"), [("somebody", 1), (None, 2)])
+async def test_a_lost_answer_is_reported_at_once_with_a_sender(sender: str | None, times: int) -> None:
+    broker = FakeBroker(ConnectionLost("cut"))
+    outbound = outbound_to(broker, max_elapsed_s=OutboundSpec("demo", max_elapsed_s=10.0, sender=sender).resend_s)
+    receipt = await asyncio.wait_for(outbound.send(0, share(b"0")), PATIENCE_S)
+    assert len(broker.asked) == times
+    assert kinds(receipt) == ([Failure.RETRY] if sender else [])

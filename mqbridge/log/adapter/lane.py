@@ -143,8 +143,12 @@ class LogLane:
 
 
 def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
-    """The batch of the messages between two offsets that some rows hold; `run` is the run of its lane."""
-    size = sum(len(records) for _, _, records in rows)
+    """The batch of the messages between two offsets that some rows hold; `run` is the run of its lane.
+
+    Of a row that is cut, its size has as much as of its messages: who estimates by a few messages is not told of the whole row.
+    Rows may lie behind the end.
+    """
+    size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
     decode = partial(decode_rows, rows, first, end)
     return Batch(
         partition,

@@ -3,19 +3,19 @@
 Sequence ids are signed 64-bit numbers that are not negative, so 63 bits hold a position and how many parts it has:
 
     00  offset, 61 bits                                     (offset,): RocketMQ, log
-    01  offset, 47 bits   index, 14 bits                    (offset, index): TubeMQ
+    01  offset, 46 bits   index, 15 bits                    (offset, index): TubeMQ
     1   ledger, 28 bits   entry, 21 bits   index, 13 bits   (ledger, entry, index): Pulsar
 
-TubeMQ's offsets are bytes of an index with 28 for each message of a store, and a pack has some thousand messages: 47 bits are
-five million million messages. Ledgers are numbered by the whole cluster: 28 bits are 268 million. A ledger of default settings is
-closed after 50,000 entries, but not before it is ten minutes old: 21 bits are 3,495 entries per second for so long. A position
-beyond its field is refused: its messages can still be deduplicated by their origins.
+TubeMQ's offsets are bytes of an index with 28 for each message of a store, and a reading counts at most 32,768 messages from one
+of them: 46 bits are two and a half million million messages. Ledgers are numbered by the whole cluster: 28 bits are 268 million.
+A ledger of default settings is closed after 50,000 entries, but not before it is ten minutes old: 21 bits are 3,495 entries per
+second for so long. A position beyond its field is refused: its messages can still be deduplicated by their origins.
 """
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position, format_position
 
-_WIDTHS: dict[int, tuple[int, ...]] = {1: (61,), 2: (47, 14), 3: (28, 21, 13)}
+_WIDTHS: dict[int, tuple[int, ...]] = {1: (61,), 2: (46, 15), 3: (28, 21, 13)}
 """Bits of each part, by the number of parts."""
 _TAGS = {1: 0, 2: 1 << 61, 3: 1 << 62}
 

@@ -2,6 +2,7 @@
 
     DIR/mirror.json        which routes it belongs to: their sources, targets and partition rules
     DIR/mirror.json.lock   held by the mirror that runs, where the folder is on a disk of this machine
+    DIR/mirror.lease       written by it again and again, where it is not
     DIR/ROUTE/             Spark's checkpoint of the route's query
 
 Positions live in there and nowhere else. A route that was given another name, another source or another target would go on where
@@ -18,14 +19,15 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
-from pyarrow import fs
+from pyarrow import ArrowException, fs
 
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
 from mqbridge.errors import ConfigError
+from mqbridge.spark.mirror.lease import Lease
 
 VERSION = 1
-FILE = "mirror.json"
+FILE, LEASE = "mirror.json", "mirror.lease"
 
 
 class CheckpointFolder:
@@ -39,11 +41,15 @@ class CheckpointFolder:
                 self.local.mkdir(parents=True, exist_ok=True)
                 self._files, self._root = fs.LocalFileSystem(), str(self.local)
             else:
-                self._files, self._root = fs.FileSystem.from_uri(self.place)
+                self._files, self._root = fs.FileSystem.from_uri(_for_pyarrow(self.place))
                 self._files.create_dir(self._root, recursive=True)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"the checkpoint folder {place} cannot be used: {error}") from error
+        except (OSError, ValueError, ArrowException) as error:
+            raise ConfigError(
+                f"the checkpoint folder {place} cannot be used: {error}",
+                hint="pyarrow has to reach it, as the driver's Spark has",
+            ) from error
         self._lock: int | None = None
+        self._lease: Lease | None = None
 
     def of_route(self, name: str) -> str:
         """Where the query of a route keeps its checkpoint."""
@@ -71,14 +77,18 @@ class CheckpointFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
 
     @property
     def _base(self) -> str:
         return self.place if self.local is None else str(self.local)
 
     def _take_lock(self) -> None:
-        """By the operating system, so that it ends with the process. Elsewhere Spark itself notices two queries, at a commit."""
-        if self.local is None or self._lock is not None:
+        """By the operating system, so that it ends with the process; elsewhere by a lease."""
+        if self.local is None:
+            self._lease = self._taken_lease()
             return
         lock = os.open(self.local / f"{FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -94,6 +104,14 @@ class CheckpointFolder:
         with contextlib.suppress(OSError):  # for people only
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def _taken_lease(self) -> Lease:
+        lease = Lease(self._files, f"{self._root}/{LEASE}", self.place)
+        try:
+            lease.take()
+        except OSError as error:
+            raise ConfigError(f"{self.place}/{LEASE} cannot be used: {error}") from error
+        return lease
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -160,6 +178,12 @@ def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 def _targets(one: Mapping[str, Any]) -> str:
     return ", ".join(f"{to['cluster']}/{to['topic']} (partitions by {to['partitions']['by']})" for to in one["to"])
+
+
+def _for_pyarrow(place: str) -> str:
+    """Hadoop has names of its own for s3."""
+    scheme, mark, rest = place.partition("://")
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}{mark}{rest}"
 
 
 def _local(place: str) -> Path | None:

@@ -50,6 +50,7 @@ class Mirror:
         self._queries: list[RouteQuery] = []
         self._stopping = False
         self._marks: dict[str, Marks] = {}
+        self._scratch: Path | None = None
 
     @property
     def routes(self) -> list[RouteProgress]:
@@ -62,6 +63,11 @@ class Mirror:
         for query in self._queries:
             query.stop()
 
+    def clean_up(self) -> None:
+        """Before the process is ended in the middle: leave no copy of the configuration behind."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
     def run(self) -> list[RouteProgress]:
         """Mirror until all routes are caught up, failed, or were stopped. Raises MqbridgeError when it cannot begin."""
         settings = self._settings
@@ -70,9 +76,9 @@ class Mirror:
         refs = {name: ClusterRef(name, one.system, one.settings) for name, one in config.clusters.items()}
         folder = CheckpointFolder(settings.checkpoint)
         with ExitStack() as stack:
-            folder.claim(config, routes)
             stack.callback(folder.release)
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
+            folder.claim(config, routes)
+            scratch = self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
             self._queries = [RouteQuery(one, folder.of_route(one.name), _stop_file(scratch, one), settings) for one in routes]
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
@@ -91,6 +97,12 @@ class Mirror:
             for plan in plans if not self._settings.follow else ():
                 topics = [one.selected.topic for one in plan.sources]
                 self._marks[plan.route.name] = await marks_of(clusters[plan.route.source.cluster], topics)
+        for route in routes:
+            if route.delivery.rate or route.delivery.rate_bytes:
+                log.warning(
+                    "route %s: a mirror does not keep to `rate` and `rate_bytes`; --max-bytes-per-batch bounds a batch",
+                    route.name,
+                )
         for plan in plans:
             log.info("route %s: %d topics of %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
 

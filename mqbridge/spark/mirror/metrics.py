@@ -1,5 +1,6 @@
 """Metrics of a mirror for Prometheus, in the driver's own Python. Totals have the names that they have in a gateway."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from prometheus_client.registry import Collector
 from mqbridge.delivery.counters import declared
 from mqbridge.errors import ConfigError
 from mqbridge.spark.mirror.progress import RouteProgress
+
+log = logging.getLogger(__name__)
 
 TOTALS = ("received", "stored", "dead", "filtered", "looped", "bytes")
 """Of `delivery.counters`: the others are about groups and sessions, which a mirror does not have."""
@@ -86,4 +89,5 @@ def serve(host: str, port: int, routes: Callable[[], Iterable[RouteProgress]]) -
         raise ConfigError(
             f"{host}:{port} cannot be listened on: {error.strerror or error}", path="--metrics", hint="Choose another port"
         ) from error
+    log.info("metrics: http://%s:%d/metrics", host, server.server_port)
     return server.shutdown

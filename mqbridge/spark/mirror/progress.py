@@ -62,7 +62,6 @@ class RouteProgress:
     def batch_done(self, now: float, totals: Totals, seconds: float) -> None:
         """A batch is stored; the totals are those after it."""
         self.totals = dict(totals)
-        self.batches += 1
         self.batch_s = seconds
         self._history.append((now, *self._moved(self.totals)))
         while len(self._history) > 2 and self._history[1][0] < now - WINDOW_S:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqbridge.adapter.inbound import Start
 from mqbridge.config.options.route import Route
+from mqbridge.config.units import format_duration
 from mqbridge.spark.data_source import MqbridgeDataSource
 from mqbridge.spark.mirror.failures import reason_of
 from mqbridge.spark.mirror.progress import RouteProgress, Totals
@@ -27,6 +28,10 @@ TRIGGER = "1 second"
 """Between two looks at the source while there is nothing new; a batch that takes longer is followed by the next at once."""
 
 
+FOR_EVER_S = 30 * 86400.0
+"""How long what may pass is tried again where the route sets no end to it."""
+
+
 class RouteQuery:
     """One route's query and what is known of it."""
 
@@ -42,7 +47,6 @@ class RouteQuery:
 
     def start(self, session: "SparkSession", config: Path, tasks: int) -> None:
         """Begin, or go on from the checkpoint. `config` is what Spark's processes on this machine read."""
-        self._stop.clear()
         self.progress.begin(self._totals())
         name = MqbridgeDataSource.name()
         rows = session.readStream.format(name).options(
@@ -77,7 +81,9 @@ class RouteQuery:
             return
         self.ends = json.loads(end)["topics"]
         if report["numInputRows"]:
+            batches = report["batchId"] - self._batch if self._batch >= 0 else 1
             self._batch = report["batchId"]
+            self.progress.batches += batches
             self.progress.batch_done(time.monotonic(), self._totals(), report["batchDuration"] / 1000)
 
     def _totals(self) -> Totals:
@@ -106,13 +112,14 @@ def source_options(route: Route, settings: MirrorSettings, config: Path, stop: P
         "route": route.name,
         "stopFile": str(stop),
         "makeTargets": "true",
+        "retryTimeout": _patience(route),
         "maxBytesPerTrigger": str(settings.batch_bytes),
         "failOnDataLoss": "true" if route.delivery.on_gap == "stop" else "false",
     }
     start = route.source.start if settings.start is None else settings.start
     options |= {"startingOffsets": start.value} if isinstance(start, Start) else {"startingTimestamp": str(start)}
     if route.source.refresh is not None:
-        options["newTopicsInterval"] = f"{route.source.refresh:g}s"
+        options["newTopicsInterval"] = format_duration(route.source.refresh)
     if settings.through == "pump":
         return options | {"mode": RANGES, "rangeTasks": str(tasks)}
     return options | {"propertiesFormat": "binary"}
@@ -120,4 +127,9 @@ def source_options(route: Route, settings: MirrorSettings, config: Path, stop: P
 
 def sink_options(route: Route, config: Path, location: str) -> dict[str, str]:
     """What the sink is told."""
-    return {"config": str(config), "route": route.name, "checkpointLocation": location}
+    return {"config": str(config), "route": route.name, "checkpointLocation": location, "writeTimeout": _patience(route)}
+
+
+def _patience(route: Route) -> str:
+    elapsed = route.delivery.retry.max_elapsed
+    return format_duration(FOR_EVER_S if elapsed is None else elapsed)

@@ -46,4 +46,11 @@ def chosen_routes(config: Config, names: tuple[str, ...]) -> list[Route]:
     for name in names:
         if name not in known:
             raise ConfigError(f"there is no route {name!r}", hint=nearest(name, known))
-    return [route for route in config.routes if not names or route.name in names]
+    chosen = [route for route in config.routes if not names or route.name in names]
+    for route in chosen:
+        if not route.delivery.stamp_origin:
+            raise ConfigError(
+                f"route {route.name!r}: a mirror is told by the origins of messages what is stored, and `stamp_origin` is off",
+                hint="Remove delivery.stamp_origin: false, or use `mqbridge run`",
+            )
+    return chosen

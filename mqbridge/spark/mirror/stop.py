@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class StopFile:
-    """The stop of one query. The driver uses `ask`, `is_obeyed` and `clear`, the source `obey`."""
+    """The stop of one query, for one run of it. The driver uses `ask` and `is_obeyed`, the source `obey`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,8 +30,3 @@ class StopFile:
     def is_obeyed(self) -> bool:
         """Whether the source has said that there is nothing new since it was asked to."""
         return self._answer.exists()
-
-    def clear(self) -> None:
-        """Forget an earlier stop."""
-        self.path.unlink(missing_ok=True)
-        self._answer.unlink(missing_ok=True)

@@ -22,16 +22,12 @@ SIDE_BY_SIDE = 16
 """Ranges of one task that are moved at once: enough to hide the way to the clusters and back, few enough to hold in memory."""
 
 
-RETRY_S = 300.0
-"""How long a source that does not answer is asked again; what the source's option `retryTimeout` says by default."""
-
-
 @dataclass(frozen=True, slots=True)
 class PumpRules:
     """What a range is read by; see the source's options of the same names."""
 
     fail_on_data_loss: bool
-    retry_s: float = RETRY_S
+    retry_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,8 @@ class Pump:
 
     @property
     def _rules(self) -> PumpRules:
-        return PumpRules(self.spec.delivery.on_gap == "stop")
+        """A source is waited for as long as a target."""
+        return PumpRules(self.spec.delivery.on_gap == "stop", self.spec.write_timeout_s)
 
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:
         """Store all of these. On an event loop only.

@@ -7,6 +7,8 @@ a second sender out. For all others each attempt writes a file, its claim:
 - One that finds an earlier claim is a repetition, and waits for two intervals.
 - One that finds a later claim stops. It looks before it sends, whenever an interval has passed since it looked last.
 
+Tasks of another run of the same batch count as well: it may have divided the batch in another way.
+
 So when the later one begins, all others have stopped, or are going to before they send more. It takes a folder that all executors
 reach, and clocks that run equally fast; nothing is compared between two machines.
 """
@@ -45,14 +47,14 @@ class Claims:
 
     def __init__(self, files: ClaimFiles, batch_id: int, task: int, attempt: Attempt) -> None:
         self._files, self._attempt = files, attempt
-        self._prefix = f"{claims_of(batch_id)}{task}."
+        self._batch, self._task = claims_of(batch_id), task
         self._time = asyncio.get_running_loop().time
         self._looked_at = self._time()
         self._looking = asyncio.Lock()
 
     async def begin(self) -> bool:
         """To be waited for before anything is opened; whether there were attempts before. Raises ClusterError as `check`."""
-        await self._files.write(f"{self._prefix}{self._attempt.run}-{self._attempt.id}")
+        await self._files.write(f"{self._batch}{self._task}.{self._attempt.run}-{self._attempt.id}")
         others = await self._look()
         if not others:
             return False
@@ -68,9 +70,10 @@ class Claims:
 
     async def _look(self) -> list[Attempt]:
         now = self._time()
-        found = [_attempt(name.removeprefix(self._prefix)) for name in await self._files.names(self._prefix)]
+        claims = [_claim(name.removeprefix(self._batch)) for name in await self._files.names(self._batch)]
+        found = [attempt for task, attempt in claims if task == self._task or attempt.run != self._attempt.run]
         if found and max(found) > self._attempt:
-            raise ClusterError(f"another attempt at {self._prefix.rstrip('.')} has begun, so this one stops", Failure.FATAL)
+            raise ClusterError(f"another attempt at {self._batch}{self._task} has begun, so this one stops", Failure.FATAL)
         self._looked_at = now
         return [attempt for attempt in found if attempt != self._attempt]
 
@@ -85,6 +88,8 @@ def batch_of(name: str) -> int:
     return int(name.removeprefix(PREFIX).partition("-")[0])
 
 
-def _attempt(text: str) -> Attempt:
-    run, _, number = text.partition("-")
-    return Attempt(int(run), int(number))
+def _claim(text: str) -> tuple[int, Attempt]:
+    """Whose it is: a task and one of its attempts."""
+    task, _, attempt = text.partition(".")
+    run, _, number = attempt.partition("-")
+    return int(task), Attempt(int(run), int(number))

@@ -13,9 +13,10 @@ that begins follows the one that was committed last. Transitions:
     abort      nothing: what was sent is sent, and the batch comes again
 
 Whoever moves Spark's own checkpoint back removes the folder `mqbridge` in it, too: else batches with known numbers are skipped.
+Without the folder a batch is looked for in all of its targets; only batch 0, which nothing precedes, then counts as new.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -47,21 +48,26 @@ class Progress:
     runs: int = 0
     """How often a batch was begun, or begun again."""
     ends: Ends = field(default_factory=dict)
-    """Where target partitions ended when the last batch was committed: nothing of the next one is stored before that."""
+    """Where target partitions ended when the last batch was committed, or before the very first one."""
     totals: Mapping[str, int] = field(default_factory=dict)
     """Of all batches together, by the names of counts."""
 
-    def begin(self) -> "tuple[Progress, Stage]":
+    def begin(self, ends_now: Callable[[], Ends]) -> "tuple[Progress, Stage]":
         """A writer was made for the batch behind the one that is committed."""
         if self.begun > self.committed:
             return replace(self, runs=self.runs + 1), Stage.REPLAY
-        return replace(self, runs=self.runs + 1, begun=self.committed + 1), Stage.FRESH
+        ends = ends_now() if self.committed < 0 else self.ends
+        return replace(self, runs=self.runs + 1, begun=self.committed + 1, ends=ends), Stage.FRESH
 
     def decide(self, batch_id: int, stage: Stage) -> Stage:
         """What a task of this batch does, by what `begin` said."""
         if batch_id <= self.committed:
             return Stage.SKIP
         return stage if batch_id == self.committed + 1 else Stage.REPLAY
+
+    def ends_before(self, batch_id: int) -> Ends:
+        """Nothing of this batch is stored before them."""
+        return self.ends if self.committed >= 0 or batch_id == 0 else {}
 
     def commit(self, batch_id: int, ends: Ends, totals: Mapping[str, int]) -> "Progress":
         """Everything of the batch is stored."""

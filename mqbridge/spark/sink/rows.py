@@ -13,6 +13,9 @@ from mqbridge.spark.arrow.messages import MessageReader
 from mqbridge.spark.transfer.placing import Placement, RowPlacements
 from mqbridge.spark.transfer.spec import Placing
 
+MESSAGE_BYTES = 400
+"""What a message of a row holds beside its payload: its object, position, key, and values of properties."""
+
 
 class Stream(NamedTuple):
     """Rows of one source partition that go to one topic, in order.
@@ -47,6 +50,7 @@ class RowReader:
                         "tell what of it is stored",
                         hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
                     )
+                batch.held_bytes = batch.size + MESSAGE_BYTES * batch.count
                 stream = Stream(batch.partition, topic)
                 if self._deduplicate and batch.partition is not NOWHERE:
                     self._check_order(stream, batch)

@@ -110,7 +110,8 @@ class TaskWriter:
         """Wait until everything is stored. Raises what the transfers raise."""
         for feed, _ in self._open.values():
             feed.end()
-        await asyncio.gather(*(task for _, task in self._open.values()), return_exceptions=True)
+        if self._open:  # the first that fails is told at once, however long the others try
+            await asyncio.wait([task for _, task in self._open.values()], return_when=asyncio.FIRST_EXCEPTION)
         self._check()
         while self._open:
             await self._end_oldest()

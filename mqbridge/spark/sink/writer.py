@@ -6,7 +6,7 @@ never pickled. See `progress`.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -91,9 +91,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def _begin(self, folder: Folder | None) -> tuple[Progress, Stage]:
         if folder is None:
             return Progress(), Stage.REPLAY
-        begun, stage = _load(folder).begin()
-        if begun.committed < 0 and stage is Stage.FRESH:
-            begun = replace(begun, ends=_ends_now(self._settings))
+        begun, stage = _load(folder).begin(lambda: _ends_now(self._settings))
         save_progress(folder, begun)
         for name in folder.names(PREFIX):
             if batch_of(name) <= begun.committed:
@@ -115,7 +113,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._folder is not None and self._settings.spec.deduplicate:
             claims = portal().run(_make_claims(self._folder, task.batch, task.partition, Attempt(progress.runs, task.id)))
         repeated = claims is not None and portal().run(claims.begin())
-        replay = Replay(progress.ends) if stage is Stage.REPLAY or task.attempt or repeated else None
+        replay = Replay(progress.ends_before(task.batch)) if stage is Stage.REPLAY or task.attempt or repeated else None
         job = self._settings.job or task.query or ""
         return Written(write_rows(self._settings, job, iterator, replay, claims))
 
@@ -128,10 +126,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         log.info("batch %d stored: %s", batchId, _words(counts))
         if (folder := _folder(settings)) is None:
             return
-        before = _load(folder)
-        topics = {*before.ends, *written_topics(settings.spec, counts)}
+        topics = written_topics(settings.spec, counts)
         ends = portal().run(find_topic_ends(settings.spec, topics, portal().cluster), DRIVER_S)
-        save_progress(folder, before.commit(batchId, ends, _totals(counts)))
+        save_progress(folder, _load(folder).commit(batchId, ends, _totals(counts)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What was sent is sent, and the batch comes again: nothing moves."""
@@ -148,7 +145,7 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
 def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """The writer of a streaming query: made anew for each batch, and again for its commit. Raises ConfigError."""
     if overwrite:
-        raise ConfigError("messages of a topic are never replaced", hint='Write with .outputMode("append") or "update"')
+        raise ConfigError("messages of a topic are never replaced", hint='Write with .outputMode("append"), or in foreachBatch')
     return StreamWriter(sink_settings(parse_options(options, Where.WRITE), schema))
 
 

@@ -42,7 +42,7 @@ class ClusterView:
 
     async def bounds(self, topics: Iterable[str]) -> dict[Key, Bounds]:
         """Of all partitions of these topics; a topic that is not there is left out. Raises ClusterError."""
-        found = await self._each(topics, _bounds, "asking for bounds")
+        found = await self._each(topics, bounds_of, "asking for bounds")
         return {(topic, name): bounds for topic, held in found.items() for name, bounds in (held or {}).items()}
 
     async def chosen_bounds(self, topics: Iterable[str]) -> dict[Key, Bounds]:
@@ -137,7 +137,8 @@ async def _matching(cluster: Cluster, choice: TopicChoice) -> tuple[str, ...]:
     return tuple(sorted({*choice.names, *filter(choice.has, await cluster.topics())}))
 
 
-async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds] | None:
+async def bounds_of(cluster: Cluster, topic: str) -> Mapping[str, Bounds] | None:
+    """First and next position by partition name; None where there is no such topic. Raises ClusterError."""
     try:
         return await cluster.bounds(topic)
     except ClusterError as error:

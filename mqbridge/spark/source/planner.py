@@ -85,7 +85,7 @@ class StreamPlanner:
         now = time.monotonic()
         if self.state.wants_topics(now):
             self.state.topics_found(await self.view.topics(), now, await self.view.assigned())
-        if self.state.wants_bounds(now):
+        if self.state.wants_bounds(now) or (self._settings.fail_on_data_loss and self.state.vanished(start)):
             await self._look_at_bounds(start)
             if self._targets is not None:
                 self.state.waiting = await self._targets.waiting(self.state.read_now().keys() - start.keys())

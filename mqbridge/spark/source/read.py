@@ -1,18 +1,19 @@
 """What a task does: read its range, as record batches, and see to it that nothing is missing or comes twice."""
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Protocol
 
 import pyarrow as pa
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.errors import ClusterError, GapError
+from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Batch, Message, Partition, format_position
 from mqbridge.spark.arrow.rows import MAX_ROWS, RowBuilder
 from mqbridge.spark.portal import portal
 from mqbridge.spark.pump.ranges import RangeRow, build_ranges
+from mqbridge.spark.source.cluster_view import bounds_of
 from mqbridge.spark.source.losses import WHAT_TO_DO
 from mqbridge.spark.source.offsets import spoken
 from mqbridge.spark.source.patience import Patience
@@ -49,8 +50,8 @@ def range_row(settings: SourceSettings, task: RangeTask) -> RangeRow:
 
 async def _task_batches(settings: SourceSettings, task: RangeTask) -> AsyncGenerator[Batch, None]:
     reading = RangeReading(settings, task, lambda: portal().cluster(settings.cluster))
-    async with aclosing(reading.batches()) as batches:
-        async for batch in gathered(batches):
+    async with aclosing(reading.batches()) as batches, aclosing(gathered(batches)) as whole:
+        async for batch in whole:
             yield batch
 
 
@@ -92,6 +93,8 @@ class RangeReading:
             except GapError as gap:
                 self._pass_by(gap)
             except ClusterError as error:
+                if error.failure is Failure.FATAL and await self._is_missing():
+                    error = ClusterError(str(error))
                 await patience.wait(error, f"reading {spoken(self._task.key)}")
 
     def _advance(self, batch: Batch) -> None:
@@ -116,6 +119,15 @@ class RangeReading:
         if held.first > self._at:
             raise GapError(f"the partition begins at {format_position(held.first)} now", held.first)
 
+    async def _is_missing(self) -> bool:
+        """Whether the partition is not there at the moment: a server that restarts takes its partitions along meanwhile."""
+        topic, name = self._task.key
+        try:
+            async with self._reach() as cluster:
+                return name not in (await bounds_of(cluster, topic) or {})
+        except ClusterError as error:
+            return error.failure is not Failure.FATAL
+
     def _pass_by(self, gap: GapError) -> None:
         """Go on behind a gap, if that is wanted."""
         begin, end = self._at, self._task.end
@@ -126,7 +138,7 @@ class RangeReading:
         log.warning("going on at %s without what was lost: %s", format_position(self._at), gap)
 
 
-async def gathered(batches: AsyncIterable[Batch]) -> AsyncIterator[Batch]:
+async def gathered(batches: AsyncIterable[Batch]) -> AsyncGenerator[Batch, None]:
     """The batches of one partition, small ones put together: a record batch of few rows costs as much as one of many."""
     waiting: list[Batch] = []
     rows = held = 0

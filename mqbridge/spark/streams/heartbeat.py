@@ -1,11 +1,13 @@
 """Time goes on while no input comes: Spark's watermark moves with rows only, so an idle stream never closes its last windows.
 
-A heartbeat is a row with nothing but a time. It comes from small files beside the checkpoint, so that a restart reads the
-same ones. The watch over a query writes one when the query has had no input for a while: the watermark that it had, and the time
-since then. So a topic with old messages is not cut short, as it would be by the clock's time.
+A heartbeat is a row with nothing but a time. It comes from small files beside the checkpoint, so that a restart reads the same
+ones; Spark removes those of batches that are over. The watch over a query writes one when the query has had no input for a while:
+the watermark that it had, and the time since then. So a topic with old messages is not cut short, as it would be by the clock's
+time.
 """
 
 import json
+import logging
 import threading
 import time
 from datetime import UTC, datetime
@@ -18,6 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType, TimestampType
 
 from mqbridge.spark.streams.windows import Time
+
+LOG = logging.getLogger(__name__)
 
 NO_KEY = ""
 POLLS_PER_IDLE = 4
@@ -43,7 +47,8 @@ class Heartbeats:
     def with_watermark(self, frame: DataFrame, lateness: Time, *, key: str, column: str = "event_time") -> DataFrame:
         """The frame with a watermark on `column` that heartbeats move too. `key`: a STRING column, never empty nor null."""
         schema = StructType().add(column, TimestampType())
-        rows = frame.sparkSession.readStream.schema(schema).json(self._folder).withColumn(key, F.lit(NO_KEY))
+        files = frame.sparkSession.readStream.schema(schema).option("cleanSource", "delete").json(self._folder)
+        rows = files.withColumn(key, F.lit(NO_KEY))
         marked = frame.unionByName(rows, allowMissingColumns=True).withWatermark(column, str(lateness))
         # The condition needs the time too: else Spark would push it below the watermark, which then saw no heartbeat.
         return marked.where((F.col(key) != NO_KEY) | F.col(column).isNull())
@@ -76,9 +81,12 @@ class IdleWatch:
 
     def _run(self) -> None:
         while not self._stop.wait(self._idle_s / POLLS_PER_IDLE) and self._query.isActive:
-            progress = self._query.lastProgress
-            if progress is not None:
-                self.look(json.loads(progress.json), time.monotonic())
+            try:
+                progress = self._query.lastProgress
+                if progress is not None:
+                    self.look(json.loads(progress.json), time.monotonic())
+            except Exception:  # a query goes on without heartbeats; the next look may succeed
+                LOG.warning("the idle time of %s is not looked after", self._query.name, exc_info=True)
 
     def look(self, progress: dict[str, Any], now: float) -> None:
         """Take a report of progress in, at the monotonic time `now`; add a heartbeat if one is due."""

@@ -23,14 +23,13 @@ def latest_join(
     how: str = "inner",
     *,
     order: str | None = None,
-    ttl_ms: int | None = None,
 ) -> DataFrame:
     """Join each row with the latest of the other side that has the same `on`: columns `on`, `left` and `right` (structs).
 
     Inner: a row of either side yields one row when the other side has a value. Left: a row of the left side always yields one
-    (`right` is null when there is none yet), a row of the right side none. Only the latest row per key and side is kept, for ever
-    or for `ttl_ms` since it came. Rows that come in one batch are taken in the order of the column `order` (of both sides; equal
-    ones left before right); without it in an order that another attempt at the batch may not repeat. Output mode append.
+    (`right` is null when there is none yet), a row of the right side none. Only the latest row per key and side is kept, for
+    ever. Rows that come in one batch are taken in the order of the column `order` (of both sides; equal ones left before right);
+    without it in an order that another attempt at the batch may not repeat. Output mode append.
     """
     _check(how)
     require_rocksdb(left.sparkSession)
@@ -43,22 +42,20 @@ def latest_join(
         sides.append(frame.select(*keys, own.alias(side), F.lit(side).alias("side"), ordering.alias("order")))
     union = sides[0].unionByName(sides[1], allowMissingColumns=True)
     fields = [StructField(name, union.schema[name].dataType) for name in (*on, *SIDES)]
-    time_mode = "none" if ttl_ms is None else "ProcessingTime"
-    processor = LatestJoin(tuple(on), is_left=how == "left", ttl_ms=ttl_ms)
-    return union.groupBy(*keys).transformWithState(processor, StructType(fields), "Append", time_mode)
+    processor = LatestJoin(tuple(on), is_left=how == "left")
+    return union.groupBy(*keys).transformWithState(processor, StructType(fields), "Append", "none")
 
 
 class LatestJoin(StatefulProcessor):
     """The latest row per side of one key: two values of state, pickled, because Spark's own encoding loses time zones."""
 
-    def __init__(self, on: tuple[str, ...], *, is_left: bool, ttl_ms: int | None) -> None:
+    def __init__(self, on: tuple[str, ...], *, is_left: bool) -> None:
         self._on = on
         self._is_left = is_left
-        self._ttl_ms = ttl_ms
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state of this task."""
-        self._latest = {side: handle.getValueState(side, "row binary", self._ttl_ms) for side in SIDES}
+        self._latest = {side: handle.getValueState(side, "row binary") for side in SIDES}
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002
         """What the rows of one batch and key yield."""

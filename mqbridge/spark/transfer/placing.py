@@ -27,7 +27,7 @@ MISSED = -2
 
 _REASONS = {
     NOWHERE_TO_GO: "it says no partition to go to",
-    MISSED: "an earlier attempt could not store it, and what came behind it is stored",
+    MISSED: "an earlier attempt could not store it, or another task has rows of its source: what comes behind it is stored",
 }
 
 

@@ -152,7 +152,7 @@ class RefusingTargets(OpenTargets):
     async def _target(self, config: TargetConfig, selected: Selected, dead: Mapping[str, set[Position]]) -> ResumedTarget:  # noqa: ARG002
         outbound = NoOutbound("it says no topic to go to: its column `topic` is NULL, and there is no option `topic`")
         label = f"{config.cluster}/"
-        before = StoredBefore({}).without(dead.get(label, ()))
+        before = None if self._opening.sender is None else StoredBefore({}).without(dead.get(label, ()))
         return ResumedTarget(label, outbound, RowPartitioner(config.partitions, outbound, "rule"), self._tally, before=before)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from mqbridge.adapter.deadlines import deadline_of
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError
-from mqbridge.message import Batch, Message, Partition, Position
+from mqbridge.message import Batch, Partition, Position
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
@@ -118,19 +118,25 @@ class TubeMQLane:
         return self._held.pack is pack
 
 
-def batch_of(pack: Pack, first: int, last: int, behind: Position, partition: Partition, zone: tzinfo) -> Batch:
-    """The messages from `first` to `last` (exclusive) of a pack; reading goes on at `behind`."""
+def batch_of(
+    pack: Pack, first: int, last: int, behind: Position, partition: Partition, zone: tzinfo, at: tuple[int, int] | None = None
+) -> Batch:
+    """The messages from `first` to `last` (exclusive) of a pack; reading goes on at `behind`.
+
+    The first of them has the position `at`, or is counted from the offset of the pack.
+    """
+    at = at or (pack.offset, first)
     messages = pack.messages if (first, last) == (0, len(pack.messages)) else pack.messages[first:last]
     count = last - first
     size = pack.size if count == len(pack.messages) else sum(len(message.payLoadData) for message in messages)
     return Batch(
         partition,
-        partial(_decode, pack, first, last, zone),
+        partial(decode, messages, at[0], zone, at[1]),
         count=count,
         size=size,
         held_bytes=pack.held_bytes,
         mentions=partial(_mentions, messages),
-        first=(pack.offset, first),
+        first=at,
         next=behind,
         format=FORMAT,
         data=messages,
@@ -140,8 +146,3 @@ def batch_of(pack: Pack, first: int, last: int, behind: Position, partition: Par
 
 def _mentions(messages: Sequence[TransferedMessage], text: bytes) -> bool:
     return any(text in message.payLoadData for message in messages)
-
-
-def _decode(pack: Pack, first: int, last: int, zone: tzinfo) -> list[Message]:
-    messages = decode(pack.messages, pack.offset, zone)
-    return messages if len(messages) == last - first else messages[first:last]

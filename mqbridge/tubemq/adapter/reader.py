@@ -11,11 +11,13 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from datetime import tzinfo
+from functools import partial
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.tubemq.adapter.inbound import batch_of
 from mqbridge.tubemq.adapter.operations import READERS, Operator
+from mqbridge.tubemq.client.cell_reader import read_cells
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.range_reader import held_range, read_range
 from mqbridge.tubemq.wire import codes
@@ -71,11 +73,20 @@ class Reader:
         """See `Cluster.read`."""
         first, until = _pair(begin), None if end is None else _pair(end)
         try:
-            async with aclosing(read_range(self._masters, ref, _fresh_group(), first, until)) as slices:
-                async for found in slices:
-                    yield batch_of(found.pack, found.first, found.last, found.next, partition, self._zone)
+            if until is None:
+                async with aclosing(read_range(self._masters, ref, _fresh_group(), first, None)) as slices:
+                    async for found in slices:
+                        yield batch_of(found.pack, found.first, found.last, found.next, partition, self._zone)
+            else:
+                cells = read_cells(self._masters, ref, _fresh_group(), first, until, partial(self._store_end, ref))
+                async with aclosing(cells):
+                    async for part in cells:
+                        yield batch_of(part.pack, part.first, part.last, part.next, partition, self._zone, part.position)
         finally:
             await self._left()
+
+    async def _store_end(self, ref: PartitionRef) -> int:
+        return (await self._range_of(ref))[1]
 
     async def _left(self) -> None:
         self._has_left = True

@@ -69,12 +69,16 @@ def read_pack(
     offset: int,
     minutes: Minutes,
     read_plain: Callable[[bytes, bytes, Position, Minutes], Message],
+    first: int = 0,
 ) -> list[Message]:
-    """The messages of one fetch that began at `offset`; `read_plain` takes body, attribute string, position and `minutes`."""
+    """The messages of one fetch, counted from `offset` on, the first of them with the index `first`.
+
+    `read_plain` takes body, attribute string, position and `minutes`.
+    """
     messages: list[Message] = []
     templates = _parser.templates
     by_length, split, length_of, type_of, new = templates.by_length, _parser.split, read_length, _types.get, object.__new__
-    for index, item in enumerate(pack):
+    for index, item in enumerate(pack, first):
         data = item.payLoadData
         if crc32(data) & CHECKSUM_MASK != item.checkSum:
             messages.append(Message(data, position=(offset, index), defect=DAMAGED))

@@ -11,9 +11,12 @@ from mqbridge.tubemq.wire.payload import DAMAGED, checksum, split_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
 
-def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC) -> list[Message]:
-    """The messages of one fetch that began at `offset`. A damaged message becomes a Message with its `defect`."""
-    return read_pack(pack, offset, minutes_of(zone), read_attributes)
+def decode(pack: Sequence[TransferedMessage], offset: int, zone: tzinfo = UTC, first: int = 0) -> list[Message]:
+    """The messages of one fetch, counted from `offset` on, the first of them with the index `first`.
+
+    A damaged message becomes a Message with its `defect`.
+    """
+    return read_pack(pack, offset, minutes_of(zone), read_attributes, first)
 
 
 def read(item: TransferedMessage, position: Position, minutes: Minutes) -> Message:

@@ -196,7 +196,7 @@ async def test_what_goes_back_is_refused_before_anything_is_sent(senders: Sender
     assert payloads(senders.stored) == list(range(12))
 
 
-@pytest.mark.parametrize("position", [(), (1 << 61,), (0, 1 << 14), (1, 2, 3, 4)])
+@pytest.mark.parametrize("position", [(), (1 << 61,), (0, 1 << 15), (1, 2, 3, 4)])
 async def test_positions_that_have_no_sequence_id_are_refused(senders: Senders, position: Position) -> None:
     outbound = await senders.resumed()
     with pytest.raises(ClusterError, match="name no sender"):

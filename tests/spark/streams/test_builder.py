@@ -26,18 +26,9 @@ from mqbridge.spark.streams import (
 from mqbridge.spark.streams.accumulators import restore_state, save_state
 from mqbridge.spark.streams.fluent import steps
 from mqbridge.spark.streams.fluent.aggregates import CodedAccumulator
-from mqbridge.spark.streams.fluent.carrier import (
-    JSON,
-    KeyedWriter,
-    Pass,
-    PayloadReader,
-    PayloadWriter,
-    Runner,
-    Step,
-    TextWriter,
-    ValueReader,
-    Writer,
-)
+from mqbridge.spark.streams.fluent.codecs import JSON
+from mqbridge.spark.streams.fluent.passes import Pass, Runner, Step
+from mqbridge.spark.streams.fluent.rows import KeyedWriter, PayloadReader, PayloadWriter, TextWriter, ValueReader, Writer
 
 
 def passed(
@@ -159,8 +150,11 @@ def test_foreach_is_an_end_only_where_nothing_follows() -> None:
     assert [output.kind for output in builder.build().outputs] == ["deadLetters", "print", "foreach"]
 
 
-def test_a_job_needs_a_checkpoint() -> None:
+def test_properties_that_mean_nothing_are_refused() -> None:
     builder = StreamBuilder("job")
     builder.source("a", json.loads).print()
     with pytest.raises(ValueError, match="checkpointLocation"):
         StreamJob(builder.build(), {StreamConfig.TRIGGER: "1 seconds"})
+    for name, value in ((StreamConfig.TIME_TYPE, "event"), (StreamConfig.CONSUME_FROM_WHERE, "earliest")):
+        with pytest.raises(ValueError, match=f"{name} is '{value}', and may be"):
+            StreamJob(builder.build(), {StreamConfig.CHECKPOINT_LOCATION: "c", name: value})

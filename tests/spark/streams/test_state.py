@@ -48,17 +48,6 @@ def test_another_session_goes_on_from_the_checkpoint(spark: SparkSession, tmp_pa
     assert sorted(found) == [("a", 1, 1), ("a", 3, 1), ("a", 3, 3), ("b", 2, 2)]
 
 
-def test_latest_values_can_be_forgotten(spark: SparkSession, tmp_path: Path) -> None:
-    left, right, results = Feed(tmp_path / "left"), Feed(tmp_path / "right"), Results(tmp_path)
-    frame = latest_join(left.stream(spark), right.stream(spark), "word", "left", order="event_time", ttl_ms=1)
-    right.add(("a", 1, 0.0))
-    left.add(("a", 2, 1.0))
-    results.run(frame)
-    left.add(("a", 3, 2.0))
-    results.run(frame)
-    assert [(one[0], other and other[0]) for one, other in results.rows("left", "right")] == [(2, 1), (3, None)]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["jvm", "python"])
 def test_a_million_keys_survive_a_restart(spark: SparkSession, tmp_path: Path, kind: str) -> None:

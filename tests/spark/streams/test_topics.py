@@ -10,10 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from mqbridge.spark.streams import StreamBuilder, StreamConfig, StreamJob, Time, TimeType, Topology, WindowBuilder
-from tests.kit.spark import QUERY_DEADLINE_S
-from tests.spark.test_source import Log
+from mqbridge.spark.streams import (
+    StreamBuilder,
+    StreamConfig,
+    StreamJob,
+    Time,
+    TimeType,
+    Topology,
+    Window,
+    WindowBuilder,
+    decode,
+    encode,
+    split,
+    window_aggregate,
+)
+from tests.kit.spark import QUERY_DEADLINE_S, run_available
+from tests.spark.streams.feed import Feed
+from tests.spark.streams.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +38,7 @@ MINUTE = WindowBuilder.tumblingWindow(Time.minutes(1))
 TARGETS = ("counts", "windows", "latest", "joined")
 
 
-def encode(key: Any, data: Any) -> bytes:
+def as_json(key: Any, data: Any) -> bytes:
     return json.dumps([key, data]).encode()
 
 
@@ -31,27 +46,26 @@ def topology() -> Topology:
     builder = StreamBuilder("topics")
     lines = builder.source("lines", lambda payload: payload.decode())
     words = lines.flatMap(lambda line: re.findall(r"\w+", line.lower()))
-    words.keyBy(lambda word: word).count().sink("counts", encode)
-    words.keyBy(lambda word: word).window(MINUTE).count().sink("windows", encode)
+    words.keyBy(lambda word: word).count().sink("counts", as_json)
+    words.keyBy(lambda word: word).window(MINUTE).count().sink("windows", as_json)
     users, orders = builder.source("users", json.loads), builder.source("orders", json.loads)
 
     def pair(user: Any, order: Any) -> Any:
         return [user["age"], order and order["price"]]
 
-    users.join(orders).where(lambda user: user["name"]).equalTo(lambda order: order["name"]).apply(pair).sink("latest", encode)
+    users.join(orders).where(lambda user: user["name"]).equalTo(lambda order: order["name"]).apply(pair).sink("latest", as_json)
     (
         users.leftJoin(orders).where(lambda user: user["name"]).equalTo(lambda order: order["name"])
-        .window(MINUTE).apply(pair).sink("joined", encode)
+        .window(MINUTE).apply(pair).sink("joined", as_json)
     )  # fmt: skip
     return builder.build()
 
 
 def test_jobs_run_from_topic_to_topic(spark: SparkSession, tmp_path: Path) -> None:
-    log = Log(tmp_path, spark)
-    for topic in ("lines", "users", "orders", *TARGETS):
-        log.create(topic, 2)
+    log = Topics(tmp_path, spark)
+    log.create("lines", "users", "orders", *TARGETS, partitions=2)
     properties = {
-        "url": f"log://{log.path}",
+        "url": log.url,
         StreamConfig.TIME_TYPE: TimeType.EVENT_TIME,
         StreamConfig.CONSUME_FROM_WHERE: "CONSUME_FROM_FIRST_OFFSET",
         StreamConfig.CHECKPOINT_LOCATION: str(tmp_path / "job"),
@@ -74,7 +88,7 @@ def test_jobs_run_from_topic_to_topic(spark: SparkSession, tmp_path: Path) -> No
     log.send("orders", 0, '{"name":"bob","price":8}', event_time=start + 3 * minute)
     run()
 
-    found = {topic: [json.loads(text) for text in log.payloads(subscribe=topic)] for topic in TARGETS}
+    found = {topic: [json.loads(text) for text in log.payloads(topic)] for topic in TARGETS}
     newest = {key: max(count for word, count in found["counts"] if word == key) for key, _ in found["counts"]}
     assert newest == Counter(["to"] * 3 + ["be"] * 3 + ["or", "not", "end"])
     assert sorted(found["windows"]) == [["be", 3], ["not", 1], ["or", 1], ["to", 2]]
@@ -82,14 +96,42 @@ def test_jobs_run_from_topic_to_topic(spark: SparkSession, tmp_path: Path) -> No
     assert sorted(found["joined"], key=str) == [["ann", [3, 7]], ["bob", [4, None]]]
 
 
+def test_dataframes_go_the_way_that_the_page_shows(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    log = Topics(tmp_path, spark)
+    log.create("orders", "sums")
+    start = 1_704_067_200_000
+    log.send("orders", 0, '{"customer":"ann","price":1.5}', "{", '{"customer":"ann","price":2}', event_time=start)
+    log.send("orders", 0, '{"customer":"bob","price":1}', event_time=start + 600_000)
+    source = {"url": log.url, "subscribe": "orders", "startingOffsets": "earliest"}
+    orders = spark.readStream.format("mqbridge").options(**source).load()
+    good, _bad = split(orders.transform(decode, "json", "customer string, price double"))
+    sums = good.select("value.*", "event_time").transform(
+        window_aggregate, "customer", Window.tumbling(Time.minutes(1)), F.sum("price").alias("paid"), lateness="10 seconds"
+    )
+    rows = sums.select("customer", "paid").transform(encode, value=["customer", "paid"], key="customer")
+    run_available(rows.writeStream.format("mqbridge").options(url=log.url, topic="sums"), tmp_path / "checkpoint")
+    assert log.payloads("sums") == ['{"customer":"ann","paid":3.5}']
+
+
+def test_spark_refuses_updates_for_sinks_in_python(spark: SparkSession, tmp_path: Path) -> None:
+    log, feed = Topics(tmp_path, spark), Feed(tmp_path / "in")
+    feed.add(("a", 1, 0.0))
+    counts = feed.stream(spark).groupBy("word").count().transform(encode)
+    writer = counts.writeStream.format("mqbridge").options(url=log.url, topic="counts").outputMode("update")
+    with pytest.raises(PySparkException, match=r"(?i)update"):
+        run_available(writer, tmp_path / "checkpoint")
+
+
 def test_an_example_runs_as_its_page_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = Log(tmp_path, spark)
-    log.create("sourceTopic", 1)
+    log = Topics(tmp_path, spark)
+    log.create("sourceTopic")
     log.send("sourceTopic", 0, "to be", "be")
     example = FOLDER / "word_count_from_first_offset.py"
     monkeypatch.syspath_prepend(str(FOLDER))
-    monkeypatch.setattr("sys.argv", [example.name, f"log://{log.path}", str(tmp_path / "job"), "availableNow"])
+    monkeypatch.setattr("sys.argv", [example.name, log.url, str(tmp_path / "job"), "availableNow"])
     runpy.run_path(str(example), run_name="__main__")
     assert sorted(capsys.readouterr().out.splitlines()) == ["(key: be, data: 2)", "(key: to, data: 1)"]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -18,6 +19,7 @@ from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.message import NOWHERE, Batch, Message, Partition
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
+from mqbridge.spark.transfer import transfer as transfer_module
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.placing import Placement
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
@@ -64,6 +66,7 @@ async def move_or_crash(
     await asyncio.wait([moving, crash], return_when=asyncio.FIRST_COMPLETED)
     crashed = cluster.crashed.is_set()
     await cancel(moving, crash)
+    await asyncio.sleep(1)  # what a broker has is stored
     cluster.restart()
     return None if crashed else moving.result()
 
@@ -276,6 +279,18 @@ def test_a_target_twice_cannot_tell_what_is_stored() -> None:
     conversation(run)
 
 
+def test_what_is_stored_once_is_stored_in_order_whatever_the_route_says() -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        spec = spec_of(delivery=Delivery(order="none", dead_letter=LETTERS.dead_letter))
+        await move(cluster, spec, [batch([message(1)])])
+        await move(cluster, spec_of(delivery=spec.delivery, deduplicate=False), [batch([message(1)])])
+        told = [(one.topic, one.ordered, one.sender is None) for one in cluster.specs]
+        assert told == [("dead", False, True), ("copy", True, False), ("dead", False, True), ("copy", False, True)]
+
+    conversation(run)
+
+
 def test_messages_without_a_source_have_no_sender_and_go_by_key_or_in_turn() -> None:
     async def run() -> None:
         cluster = await cluster_of(["store", "lose the answer"])
@@ -351,6 +366,38 @@ def test_bytes_in_flight_are_bounded_whatever_is_kept() -> None:
         assert held <= 100_000 // 10_000 + 2
 
     conversation(run)
+
+
+STEPS = 120
+"""More turns of the loop than the transfer of the next test takes."""
+
+
+def test_a_crash_at_any_step_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task ends in each turn of the loop, and is repeated."""
+    monkeypatch.setattr(transfer_module, "FIRST_PAUSE_S", 0.0)
+    ended: list[bool] = []
+
+    async def run(steps: int) -> None:
+        cluster = await cluster_of(["store", "lose the answer"])
+        spec, batches = spec_of(delivery=LETTERS), batches_of([message(n, BAD if n in (3, 7) else None) for n in range(12)], 2)
+        ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "dead")}
+        moving = spawn(move(cluster, spec, batches), "moving", quiet=True)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        ended.append(moving.done())
+        cluster.crashed.set()
+        await cancel(moving)
+        await asyncio.sleep(1)  # what a broker has is stored
+        cluster.restart()
+        await move(cluster, spec, batches, Replay(ends))
+        assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(12) if n not in (3, 7)]
+        dead = [one.origin for stored in cluster.stored("dead") for one in stored]
+        assert sorted(dead, key=str) == ["there|orders|1|3", "there|orders|1|7"]
+
+    for steps in range(STEPS):
+        conversation(partial(run, steps))
+    assert ended[-1]
+    assert ended.count(False) > 40
 
 
 ACTIONS: st.SearchStrategy[list[Action]] = st.lists(

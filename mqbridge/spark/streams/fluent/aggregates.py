@@ -18,8 +18,9 @@ from mqbridge.spark.streams.accumulators import (
     save_state,
     window_aggregate,
 )
-from mqbridge.spark.streams.fluent.carrier import JSON, Codec, KeyedWriter, ValueReader
+from mqbridge.spark.streams.fluent.codecs import JSON, Codec
 from mqbridge.spark.streams.fluent.plan import Chain, Context, Node
+from mqbridge.spark.streams.fluent.rows import KeyedWriter, ValueReader
 from mqbridge.spark.streams.windows import Window
 
 Select = Callable[[Any], Any]

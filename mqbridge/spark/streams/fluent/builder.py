@@ -4,8 +4,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from mqbridge.spark.streams.fluent.carrier import JSON, Codec, PayloadReader, PayloadWriter
+from mqbridge.spark.streams.fluent.codecs import JSON, Codec
 from mqbridge.spark.streams.fluent.plan import Chain, Context, Node, Output, Topology
+from mqbridge.spark.streams.fluent.rows import PayloadReader, PayloadWriter
 from mqbridge.spark.streams.fluent.rstream import RStream
 
 

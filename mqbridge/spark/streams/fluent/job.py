@@ -1,7 +1,7 @@
 """Runs a topology: one streaming query per end, each with a checkpoint of its own."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +78,8 @@ class StreamJob:
         self._options = {name: str(value) for name, value in properties.items() if name not in self._settings}
         start = self._settings.get(StreamConfig.CONSUME_FROM_WHERE)
         if start is not None:
-            self._options.setdefault("startingOffsets", STARTS[start])
+            self._options.setdefault("startingOffsets", STARTS[_one_of(StreamConfig.CONSUME_FROM_WHERE, start, STARTS)])
+        _one_of(StreamConfig.TIME_TYPE, self._settings[StreamConfig.TIME_TYPE], (TimeType.EVENT_TIME, TimeType.PROCESS_TIME))
         self._spark = spark
         self._read = read or read_topic
         self._write = write or write_topic
@@ -185,6 +186,12 @@ def _messages(rows: DataFrame, kind: str) -> DataFrame:
         reason = F.create_map(F.lit("error"), F.col("error")).alias("properties")
         return rows.select("payload", reason, "event_time")
     return rows.withColumn("key_is_text", F.lit(True))
+
+
+def _one_of(name: str, value: str, allowed: Collection[str]) -> str:
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}, and may be {' or '.join(allowed)}")
+    return value
 
 
 def _is_true(value: object) -> bool:

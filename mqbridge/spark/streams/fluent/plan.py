@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mqbridge.spark.streams.fluent.carrier import Pass, Reader, Step, Writer
+from mqbridge.spark.streams.fluent.passes import Pass, Step
+from mqbridge.spark.streams.fluent.rows import Reader, Writer
 from mqbridge.spark.streams.heartbeat import Heartbeats
 from mqbridge.spark.streams.windows import Time
 

@@ -7,8 +7,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mqbridge.spark.streams.fluent import aggregates, steps
-from mqbridge.spark.streams.fluent.carrier import Codec, JoinReader, KeyedWriter, PayloadWriter, TextWriter
+from mqbridge.spark.streams.fluent.codecs import Codec
 from mqbridge.spark.streams.fluent.plan import Chain, Context, Node, Output
+from mqbridge.spark.streams.fluent.rows import JoinReader, KeyedWriter, PayloadWriter, TextWriter
 from mqbridge.spark.streams.joins import latest_join, window_join
 from mqbridge.spark.streams.windows import Window
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mqbridge.spark.streams.fluent.carrier import Element
+from mqbridge.spark.streams.fluent.rows import Element
 
 Function = Callable[[Any], Any]
 

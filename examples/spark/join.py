@@ -1,0 +1,80 @@
+"""Join two topics of two clusters: orders with the payments that come within ten minutes.
+
+python examples/spark/join.py
+python examples/spark/join.py --orders-url rocketmq://localhost:9876 --payments-url pulsar://localhost:6650
+
+Without URLs the clusters are two embedded logs with orders and payments of their own. Paid orders go to the payments' cluster.
+"""
+
+import argparse
+import tempfile
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from mqbridge.spark.session import session
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ORDERS = [(0, "A1", "book"), (1, "A2", "pen"), (2, "A3", "lamp")]
+PAYMENTS = [(3, "A1", "12.50"), (4, "A3", "80.00"), (40, "A2", "1.20")]
+"""Minute, order, and what was ordered or paid. A2 is paid too late."""
+
+
+def stream(spark: SparkSession, url: str, topic: str, value: str) -> DataFrame:
+    """Key, time and value of a topic; what is later than ten minutes is left out."""
+    rows = spark.readStream.format("mqbridge").options(url=url, subscribe=topic, startingOffsets="earliest").load()
+    return rows.select(
+        F.col("key").cast("string").alias(f"{topic}_key"),
+        F.col("event_time").alias(f"{topic}_time"),
+        F.col("payload").cast("string").alias(value),
+    ).withWatermark(f"{topic}_time", "10 minutes")
+
+
+def join(spark: SparkSession, orders_url: str, payments_url: str, checkpoint: str) -> None:
+    """Everything that is there and not joined yet; what may still find its partner stays in the checkpoint."""
+    orders, payments = stream(spark, orders_url, "orders", "item"), stream(spark, payments_url, "payments", "amount")
+    together = F.expr(
+        "orders_key = payments_key AND payments_time >= orders_time AND payments_time <= orders_time + INTERVAL 10 MINUTES"
+    )
+    paid = orders.join(payments, together).select(
+        F.col("orders_key").alias("key"),
+        F.col("payments_time").alias("event_time"),
+        F.to_json(F.struct("item", "amount")).alias("payload"),
+    )
+    writer = paid.writeStream.format("mqbridge").options(url=payments_url, topic="paid", createTopics=1)
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+
+
+def write(spark: SparkSession, url: str, topic: str, what: list[tuple[int, str, str]]) -> None:
+    """Something to join."""
+    rows = [(order, NOON + timedelta(minutes=minute), text) for minute, order, text in what]
+    frame = spark.createDataFrame(rows, "key STRING, event_time TIMESTAMP, payload STRING")
+    frame.write.format("mqbridge").options(url=url, topic=topic, createTopics=2).mode("append").save()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Join what is there, and show what was paid in time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--orders-url", help="the cluster with the topic orders")
+    parser.add_argument("--payments-url", help="the cluster with the topics payments and paid")
+    parser.add_argument("--checkpoint", help="a folder that stays; default: one that does not")
+    given = parser.parse_args(arguments)
+    if (given.orders_url is None) != (given.payments_url is None):
+        parser.error("give both URLs, or none")
+    spark = session("join")
+    with tempfile.TemporaryDirectory() as folder:
+        orders_url = given.orders_url or f"log://{folder}/orders.db"
+        payments_url = given.payments_url or f"log://{folder}/payments.db"
+        if given.orders_url is None:
+            write(spark, orders_url, "orders", ORDERS)
+            write(spark, payments_url, "payments", PAYMENTS)
+        join(spark, orders_url, payments_url, given.checkpoint or f"{folder}/checkpoint")
+        paid = spark.read.format("mqbridge").options(url=payments_url, subscribe="paid").load()
+        paid.selectExpr("cast(key AS STRING) AS key", "event_time", "cast(payload AS STRING) AS payload").orderBy("key").show(
+            truncate=False
+        )
+
+
+if __name__ == "__main__":
+    main()

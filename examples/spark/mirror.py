@@ -1,0 +1,67 @@
+"""Mirror a topic from one cluster to another with DataFrames, so that anything may happen to its rows on the way.
+
+python examples/spark/mirror.py
+python examples/spark/mirror.py --from rocketmq://localhost:9876 --to pulsar://localhost:6650 --topic orders --checkpoint /var/m
+
+Without URLs the clusters are two embedded logs. For plain copies `mqbridge spark mirror` is several times faster: see
+docs/spark-mirror.md.
+"""
+
+import argparse
+import tempfile
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from mqbridge.spark.session import session
+
+
+def mirror(spark: SparkSession, source: str, target: str, topic: str, checkpoint: str) -> None:
+    """Everything that is there and not mirrored yet. All columns travel along: what was stored before is known by them."""
+    options = {"url": source, "subscribe": topic, "startingOffsets": "earliest", "propertiesFormat": "binary"}
+    rows = spark.readStream.format("mqbridge").options(**options).load()
+    real = rows.where("msg_type IS NULL OR msg_type != 'test'")
+    writer = real.writeStream.format("mqbridge").options(url=target, topic=topic, createTopics=4)
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+
+
+def checksums(spark: SparkSession, url: str, topic: str) -> DataFrame:
+    """Number and checksum of the messages per partition."""
+    rows = spark.read.format("mqbridge").options(url=url, subscribe=topic).load()
+    return rows.groupBy("partition").agg(F.count("*").alias("messages"), F.sum(F.crc32("payload")).alias("checksum"))
+
+
+def write_orders(spark: SparkSession, url: str, topic: str) -> None:
+    """Something to mirror: a hundred orders, of which ten are tests."""
+    orders = spark.range(100).select(
+        F.format_string("order %d", "id").alias("payload"),
+        F.format_string("customer-%d", F.col("id") % 7).alias("key"),
+        F.when(F.col("id") % 10 == 0, "test").otherwise("paid").alias("msg_type"),
+        F.create_map(F.lit("region"), F.lit("eu")).alias("properties"),
+    )
+    orders.write.format("mqbridge").options(url=url, topic=topic, createTopics=4).mode("append").save()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Mirror what is there, and show how many messages are where."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="source", metavar="URL")
+    parser.add_argument("--to", dest="target", metavar="URL")
+    parser.add_argument("--topic", default="orders")
+    parser.add_argument("--checkpoint", help="a folder that stays; default: one that does not")
+    given = parser.parse_args(arguments)
+    if (given.source is None) != (given.target is None):
+        parser.error("give both URLs, or none")
+    spark = session("mirror")
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = given.source or f"log://{folder}/source.db", given.target or f"log://{folder}/target.db"
+        if given.source is None:
+            write_orders(spark, source, given.topic)
+        mirror(spark, source, target, given.topic, given.checkpoint or f"{folder}/checkpoint")
+        for name, url in (("source", source), ("target", target)):
+            print(f"{name}:")
+            checksums(spark, url, given.topic).orderBy("partition").show()
+
+
+if __name__ == "__main__":
+    main()

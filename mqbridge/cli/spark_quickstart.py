@@ -1,0 +1,132 @@
+"""`mqbridge spark quickstart`: a topic written, counted per minute and mirrored with Spark, on embedded logs."""
+
+import shlex
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqbridge.cli import exits, logs
+from mqbridge.cli.console import command, err, out, print_json, print_table, say
+from mqbridge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mqbridge.spark.quickstart import Found
+
+
+@command
+def quickstart(
+    *,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages.")] = 200_000,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=256, help="Over how many partitions.")] = 4,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data here; a new folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", "-J", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Write a topic, count it per minute and mirror it with Spark. Needs Java 17, and no cluster.
+
+    For example:
+
+        mqbridge spark quickstart
+
+        mqbridge spark quickstart --messages 1000000 --keep /tmp/mqbridge-spark
+    """
+    logs.configure("error")
+    from mqbridge.spark.prerequisites import check_prerequisites
+
+    check_prerequisites()
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            raise ConfigError("the folder is not empty", place=str(keep), hint="Choose another folder for --keep")
+        keep.mkdir(parents=True, exist_ok=True)
+        _run(keep.resolve(), messages, partitions, as_json=as_json, kept=True)
+    else:
+        with tempfile.TemporaryDirectory(prefix="mqbridge-spark-") as folder:
+            _run(Path(folder), messages, partitions, as_json=as_json, kept=False)
+
+
+def _run(folder: Path, messages: int, partitions: int, *, as_json: bool, kept: bool) -> None:
+    from mqbridge.spark.quickstart import Quickstart
+    from mqbridge.spark.session import session
+
+    began = time.monotonic()
+    progress = _Progress()
+    with progress:
+        progress.begun("starting Spark")
+        spark = session("mqbridge quickstart", sql_warehouse_dir=folder / "warehouse")
+        try:
+            found = Quickstart(spark, folder, messages, partitions, progress.begun).run()
+        finally:
+            progress.begun("stopping Spark")
+            spark.stop()
+    if as_json:
+        print_json(_as_dict(found) | {"seconds": round(time.monotonic() - began, 3)})
+    else:
+        _show(found, folder if kept else None)
+    raise typer.Exit(exits.OK if found.holds else exits.STOPPED)
+
+
+class _Progress:
+    """The step that runs: a line that changes on a terminal, a line each elsewhere."""
+
+    def __init__(self) -> None:
+        console = err()
+        self._status = console.status("") if console.is_terminal else None
+
+    def begun(self, step: str) -> None:
+        """This step begins."""
+        if self._status is None:
+            say(f"{step} …")
+        else:
+            self._status.update(f"{step} …")
+
+    def __enter__(self) -> None:
+        if self._status is not None:
+            self._status.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def _as_dict(found: "Found") -> dict[str, object]:
+    return {
+        "holds": found.holds,
+        "steps": [{"name": step.name, "messages": step.messages, "seconds": round(step.seconds, 3)} for step in found.steps],
+        "minutes": [
+            {"minute": minute.isoformat(), "orders": orders, "amount": amount} for minute, orders, amount in found.minutes
+        ],
+        "partitions": [
+            {"partition": row.partition, "sent": row.sent, "copied": row.copied, "equal": row.equal} for row in found.partitions
+        ],
+    }
+
+
+def _show(found: "Found", folder: Path | None) -> None:
+    minutes = [(f"{minute:%H:%M}", orders, amount) for minute, orders, amount in found.minutes]
+    print_table(["minute", "orders", "amount"], minutes, right=["orders", "amount"])
+    out().print()
+    rows = [
+        (row.partition, row.sent, row.copied, row.sent_checksum, row.copied_checksum, "equal" if row.equal else "DIFFERENT")
+        for row in found.partitions
+    ]
+    columns = ["partition", "sent", "mirrored", "checksum sent", "checksum mirrored", "result"]
+    print_table(columns, rows, right=["sent", "mirrored"])
+    for step in found.steps:
+        out().print(f"{step.name:>19}: {step.messages:,} messages in {step.seconds:.1f} s")
+    out().print("everything arrived, in order and unchanged" if found.holds else "something differs", style="bold")
+    _next_steps(folder)
+
+
+def _next_steps(folder: Path | None) -> None:
+    tries = ["python examples/spark/word_count.py", "python examples/spark/join.py"]
+    if folder is None:
+        tries.insert(0, "mqbridge spark quickstart --keep /tmp/mqbridge-spark")
+    else:
+        tries.insert(0, f"mqbridge peek orders --at {shlex.quote(f'log://{folder}/copy.db')}")
+    out().print("\nTry next (docs/spark.md says more):")
+    for line in tries:
+        out().print(f"  {line}", soft_wrap=True)

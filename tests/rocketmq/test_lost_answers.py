@@ -1,0 +1,52 @@
+"""With a sender's name, a send whose answer is lost is reported and not sent again: whoever sends asks what is stored."""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.errors import Failure
+from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
+from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.wire.command import Command
+from tests.rocketmq.client.broker import TOPIC, Cluster, Link, cluster, scripted_client, store
+from tests.rocketmq.test_withdraw import QUEUE, SENDS, bodies, receipt_of, send
+
+__all__ = ["cluster"]
+
+
+@pytest_asyncio.fixture
+async def client(cluster: Cluster) -> AsyncIterator[RocketmqClient]:
+    client = scripted_client()
+    await client.connect()
+    yield client
+    await client.close()
+
+
+def outbound_of(client: RocketmqClient, sender: str | None) -> RocketMQOutbound:
+    spec = OutboundSpec(TOPIC, max_elapsed_s=10.0, sender=sender, options=RocketMQOutboundOptions(batch_messages=2))
+    producer = client.producer("P", TOPIC, fail_behind=True, max_elapsed_s=spec.resend_s)
+    return RocketMQOutbound(None, producer, spec, [QUEUE], max_message_bytes=1000)  # type: ignore[arg-type]
+
+
+def stored_but_not_answered(link: Link, request: Command) -> None:
+    store(SimpleNamespace(address=link.address, cluster=link.cluster, answer=lambda *_: None), request)  # type: ignore[arg-type]
+    for code in SENDS:
+        link.cluster.on[code] = store
+    link.drop()
+
+
+@pytest.mark.parametrize(("sender", "times"), [("somebody", 1), (None, 2)])
+async def test_a_lost_answer_is_reported_at_once_with_a_sender(
+    cluster: Cluster, client: RocketmqClient, sender: str | None, times: int
+) -> None:
+    outbound = outbound_of(client, sender)
+    for code in SENDS:
+        cluster.on[code] = stored_but_not_answered
+    receipt = await receipt_of(send(outbound, b"1"))
+    assert bodies(cluster) == [b"1"] * times
+    assert [failure.kind for failure in receipt.failures] == ([Failure.RETRY] if sender else [])
+    assert not (await receipt_of(send(outbound, b"2"))).failures

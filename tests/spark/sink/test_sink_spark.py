@@ -1,0 +1,177 @@
+"""The sink as Spark runs it, over the embedded log: batch and stream, failures in the middle, restarts from the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mqbridge.message import Message
+from tests.kit.spark import run_available
+from tests.spark.sink.logs import Log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = "mqbridge"
+PARTITIONS, EACH = 3, 200
+
+
+@pytest.fixture(scope="module")
+def spark_with(spark: SparkSession) -> SparkSession:
+    from mqbridge.spark.data_source import MqbridgeDataSource
+
+    spark.dataSource.register(MqbridgeDataSource)
+    return spark
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """With a topic `orders` to read."""
+    found = Log(tmp_path / "log")
+    found.fill("orders", [[_order(partition, n) for n in range(EACH)] for partition in range(PARTITIONS)])
+    return found
+
+
+def _order(partition: int, number: int) -> Message:
+    return Message(
+        f"{partition}/{number}".encode(), (("n", str(number)),), key=f"key {number % 7}", msg_type="a" if number % 2 else "b"
+    )
+
+
+def read(spark: SparkSession, log: Log, **options: str) -> DataFrame:
+    return spark.read.format(FORMAT).options(url=log.url, subscribe="orders", startingOffsets="earliest", **options).load()
+
+
+def stream(spark: SparkSession, log: Log, **options: str) -> DataFrame:
+    options = {"url": log.url, "subscribe": "orders", "startingOffsets": "earliest", **options}
+    return spark.readStream.format(FORMAT).options(**options).load()
+
+
+def wanted(partitions: int = PARTITIONS, each: int = EACH) -> list[list[bytes]]:
+    return [[f"{partition}/{n}".encode() for n in range(each)] for partition in range(partitions)]
+
+
+def test_a_batch_write_keeps_order_and_partitions_and_can_be_repeated(spark_with: SparkSession, log: Log) -> None:
+    log.create("copy", PARTITIONS)
+    for _ in range(2):
+        read(spark_with, log).write.format(FORMAT).options(url=log.url, topic="copy", jobId="copying").mode("append").save()
+        assert log.payloads("copy") == wanted()
+    first = log.read("copy")[1][5]
+    assert (first.key, first.msg_type, first.properties) == ("key 5", "a", (("n", "5"),))
+    assert first.origin is not None
+    assert first.origin.endswith("|orders|1|5")
+
+
+def test_rows_without_a_source_go_by_key_to_the_topics_that_they_say(spark_with: SparkSession, log: Log) -> None:
+    rows = [(f"{n}".encode(), f"key {n}", f"topic {n % 2}") for n in range(50)]
+    frame = spark_with.createDataFrame(rows, "payload BINARY, key STRING, topic STRING")
+    frame.write.format(FORMAT).options(url=log.url, createTopics="2").mode("append").save()
+    for number in range(2):
+        found = log.payloads(f"topic {number}")
+        assert len(found) == 2
+        assert all(found)
+        assert sorted(int(payload or b"") for some in found for payload in some) == list(range(number, 50, 2))
+
+
+def test_refused_rows_and_rows_without_a_topic_become_dead_letters(spark_with: SparkSession, log: Log) -> None:
+    log.create("copy", 2)
+    rows = [(b"a", "copy", 1), (b"b", None, 0), (b"c", "copy", 9)]
+    frame = spark_with.createDataFrame(rows, "payload BINARY, topic STRING, partition INT")
+    frame.coalesce(1).write.format(FORMAT).options(url=log.url, createTopics="2", deadLetterTopic="dead").mode("append").save()
+    assert log.payloads("copy") == [[], [b"a"]]
+    reasons = {message.payload: message.property("mqbridge.dead.reason") for message in log.read("dead")[0]}
+    assert reasons == {
+        b"b": "it says no topic to go to: its column `topic` is NULL, and there is no option `topic`",
+        b"c": "it is for partition 9, and there are 2 (0 to 1)",
+    }
+
+
+def test_a_mode_that_replaces_and_rows_out_of_order_are_refused(spark_with: SparkSession, log: Log) -> None:
+    log.create("copy", PARTITIONS)
+    writing = read(spark_with, log).write.format(FORMAT).options(url=log.url, topic="copy")
+    with pytest.raises(Exception, match="messages of a topic are never replaced"):
+        writing.mode("overwrite").save()
+    upside_down = read(spark_with, log).coalesce(1).sortWithinPartitions("position", ascending=False)
+    with pytest.raises(Exception, match=r"do not ascend.*sortWithinPartitions"):
+        upside_down.write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
+    assert log.payloads("copy") == [[]] * PARTITIONS
+    with pytest.raises(Exception, match="Read without minPartitions"):
+        read(spark_with, log, minPartitions="9").write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
+
+
+def test_a_source_in_several_tasks_fails_the_commit(spark_with: SparkSession, log: Log) -> None:
+    log.create("copy", PARTITIONS)
+    spread = read(spark_with, log).repartition(2, "key").sortWithinPartitions("source", "position")
+    with pytest.raises(Exception, match=r"were written by several tasks|another task has rows of its source"):
+        spread.write.format(FORMAT).options(url=log.url, topic="copy").mode("append").save()
+
+
+def failing_once(frame: DataFrame, marker: Path, at: str) -> DataFrame:
+    """The rows; at one of them the task fails, the first time."""
+    from pyspark.sql.functions import col, udf
+
+    @udf("boolean")
+    def passes(payload: bytes) -> bool:
+        if payload == at.encode() and not marker.exists():
+            marker.write_text("failed")
+            raise RuntimeError("a task fails")
+        return True
+
+    return frame.where(passes(col("payload")))
+
+
+def test_a_stream_that_fails_in_the_middle_and_is_restarted_stores_each_row_once(
+    spark_with: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    log.create("copy", PARTITIONS)
+    checkpoint = tmp_path / "checkpoint"
+    spark_with.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
+
+    def run() -> None:
+        frame = failing_once(stream(spark_with, log, maxOffsetsPerTrigger="240"), tmp_path / "marker", "1/150")
+        run_available(frame.writeStream.format(FORMAT).options(url=log.url, topic="copy"), checkpoint)
+
+    with pytest.raises(Exception, match="a task fails"):
+        run()
+    assert sum(map(len, log.payloads("copy"))) > 240, "some of the batch that failed is stored"
+    run()
+    assert log.payloads("copy") == wanted()
+    (state,) = (checkpoint / "mqbridge").glob("progress.*")
+    found = json.loads(state.read_text())
+    assert found["committed"] == found["begun"] == 2
+    assert found["ends"][0]["partitions"] == {"0": "200", "1": "200", "2": "200"}
+    assert found["totals"]["received"] == PARTITIONS * EACH
+    assert found["totals"]["skipped"] > 0
+    log.fill("orders", [[_order(partition, n) for n in range(EACH, EACH + 10)] for partition in range(PARTITIONS)])
+    run()
+    assert log.payloads("copy") == wanted(each=EACH + 10)
+    assert not list((checkpoint / "mqbridge").glob("claim-[012]-*"))
+
+
+def test_a_stream_of_a_route_writes_two_targets_with_edits_and_filter(spark_with: SparkSession, log: Log, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"""
+clusters:
+  disk: {{system: log, path: {log.url.removeprefix("log://")}}}
+routes:
+  - name: copying
+    from: {{cluster: disk, topic: "~(?P<what>ord).*", group: spark, msg_types: [a]}}
+    to:
+      - {{cluster: disk, topic: "{{what}}-one"}}
+      - {{cluster: disk, topic: two, partitions: {{by: key}}, edit: {{set: {{from: "{{topic}}"}}}}}}
+""")
+    log.create("ord-one", PARTITIONS)
+    log.create("two", 2)
+    options = {"config": str(config), "route": "copying"}
+    rows = spark_with.readStream.format(FORMAT).options(**options, startingOffsets="earliest").load()
+    run_available(rows.writeStream.format(FORMAT).options(**options), tmp_path / "checkpoint")
+    kept = [[payload for payload in some if int(payload.split(b"/")[1]) % 2] for some in wanted()]
+    assert log.payloads("ord-one") == kept
+    two = log.read("two")
+    assert sorted(message.payload or b"" for some in two for message in some) == sorted(
+        payload for some in kept for payload in some
+    )
+    assert {message.property("from") for some in two for message in some} == {"orders"}

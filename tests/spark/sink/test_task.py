@@ -1,0 +1,272 @@
+"""Rows become batches by source and topic, and the transfers of a task run side by side within its budget."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
+from mqbridge.message import NOWHERE, Batch, Partition
+from mqbridge.spark.arrow.rows import RowBuilder
+from mqbridge.spark.options import Where, parse_options
+from mqbridge.spark.schema import format_source, message_schema
+from mqbridge.spark.sink import task as task_module
+from mqbridge.spark.sink.driver import check_streams, written_topics
+from mqbridge.spark.sink.rows import RowReader, Stream
+from mqbridge.spark.sink.settings import SinkSettings, sink_settings
+from mqbridge.spark.sink.task import TaskResult, TaskWriter
+from mqbridge.spark.sink.writer import make_stream_writer, make_writer
+from mqbridge.spark.transfer.counts import Counts
+from mqbridge.spark.transfer.placing import Placement, RowPlacements
+from mqbridge.spark.transfer.spec import Placing, Replay
+from tests.spark.transfer.flaky import BAD, SOURCE, FlakyCluster, batch, conversation, message
+
+SCHEMA = message_schema()
+
+
+def rows_of(*batches: Batch, is_part: bool = False) -> pa.RecordBatch:
+    """The rows of some batches as one record batch."""
+    builder = RowBuilder(is_part=is_part)
+    return pa.Table.from_batches([builder.build(one) for one in batches]).combine_chunks().to_batches()[0]
+
+
+def with_column(rows: pa.RecordBatch, name: str, values: Sequence[Any]) -> pa.RecordBatch:
+    index = rows.schema.get_field_index(name)
+    return rows.set_column(index, name, pa.array(values, rows.schema.field(name).type))
+
+
+def reader(rows: pa.RecordBatch, *, by_topic: bool = False, placing: Placing = "auto", deduplicate: bool = True) -> RowReader:
+    return RowReader(rows.schema, by_topic=by_topic, placing=placing, deduplicate=deduplicate)
+
+
+def shown(found: Any) -> list[tuple[Stream, list[tuple[int, ...]]]]:
+    return [(stream, [one.position for one in part.messages]) for stream, part in found]
+
+
+OTHER = Partition("there", "orders", "2", 2)
+
+
+def test_rows_are_divided_by_source_in_order_however_they_are_mixed() -> None:
+    one, two = batch([message(n) for n in range(4)]), batch([message(n) for n in range(4)], OTHER)
+    rows = rows_of(one, two).take(pa.array([0, 4, 1, 5, 2, 6, 3, 7]))
+    positions = [(n,) for n in range(4)]
+    assert shown(reader(rows).streams(rows)) == [(Stream(SOURCE, None), positions), (Stream(OTHER, None), positions)]
+
+
+def test_rows_are_divided_by_topic_where_the_column_says_it() -> None:
+    rows = rows_of(batch([message(n) for n in range(4)]))
+    rows = with_column(rows, "topic", ["x", "y", None, "x"])
+    assert shown(reader(rows, by_topic=True).streams(rows)) == [
+        (Stream(SOURCE, "x"), [(0,), (3,)]),
+        (Stream(SOURCE, "y"), [(1,)]),
+        (Stream(SOURCE, ""), [(2,)]),
+    ]
+    assert [stream for stream, _ in reader(rows).streams(rows)] == [Stream(SOURCE, None)]
+
+
+def test_the_partition_column_says_something_where_it_is_not_the_source_s() -> None:
+    rows = rows_of(batch([message(n) for n in range(3)]))
+
+    def handles(values: Sequence[int | None], **options: Any) -> list[object]:
+        changed = with_column(rows, "partition", values)
+        return [part.handle for _, part in reader(changed, **options).streams(changed)]
+
+    assert handles([1, 1, 1]) == [None]
+    assert handles([0, 0, 0]) == [Placement(0)]
+    assert handles([1, 0, None]) == [RowPlacements([None, 0, None])]
+    assert handles([1, 1, 1], placing="column") == [Placement(1)]
+    assert handles([0, 0, 0], placing="rule") == [None]
+    nowhere = with_column(rows, "source", [None] * 3).drop_columns(["topic"])
+    found = [part for _, part in reader(nowhere).streams(nowhere)]
+    assert [(part.partition, part.handle) for part in found] == [(NOWHERE, Placement(1))]
+
+
+def test_rows_of_a_source_ascend_also_from_one_record_batch_to_the_next() -> None:
+    first, second = rows_of(batch([message(1), message(2)])), rows_of(batch([message(2), message(3)]))
+    reading = reader(first)
+    list(reading.streams(first))
+    with pytest.raises(ConfigError, match="position 2 comes behind 2, so nobody could tell what of them is stored"):
+        list(reading.streams(second))
+    unordered = reader(first, deduplicate=False)
+    assert [len(list(unordered.streams(rows))) for rows in (second, first)] == [1, 1]
+
+
+def test_rows_of_a_part_are_refused_where_each_is_to_be_stored_once() -> None:
+    rows = rows_of(batch([message(1)]), is_part=True)
+    with pytest.raises(ConfigError, match="deduplicate=false"):
+        list(reader(rows).streams(rows))
+    assert len(list(reader(rows, deduplicate=False).streams(rows))) == 1
+
+
+# --- the writer of a task ---------------------------------------------------------------------------------------------
+
+
+def settings_of(schema: StructType = SCHEMA, **options: str) -> SinkSettings:
+    return sink_settings(parse_options({"url": "log:///nowhere", **options}, Where.WRITE), schema)
+
+
+async def cluster_of(settings: SinkSettings, *topics: str, **config: Any) -> FlakyCluster:
+    (name,) = settings.spec.clusters
+    cluster = FlakyCluster(name, broker="here", **config)
+    for topic in topics:
+        await cluster.create(topic, 2)
+    return cluster
+
+
+def test_a_task_writes_several_sources_and_topics_side_by_side() -> None:
+    async def run() -> None:
+        settings = settings_of(createTopics="2", deadLetterTopic="dead")
+        cluster = await cluster_of(settings)
+        writer = TaskWriter(settings, "job", cluster.find, None)
+        rows = rows_of(*(batch([message(n) for n in range(20)], Partition("there", "orders", str(i), i)) for i in range(4)))
+        rows = with_column(rows, "topic", ["x", "y"] * 40)
+        reading = reader(rows, by_topic=True)
+        await writer.take(list(reading.streams(rows)))
+        result = await writer.finish()
+        assert [len(one) for one in cluster.stored("x")] == [len(one) for one in cluster.stored("y")] == [20, 20]
+        assert result.counts.stored == result.counts.received == 80
+        assert len(result.streams) == 8
+        assert {key[1] for key in written_topics(settings.spec, result.counts)} == {"x", "y", "dead"}
+        assert not any(one.is_open for one in cluster.opened)
+
+    conversation(run)
+
+
+def test_only_so_many_transfers_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "MAX_STREAMS", 3)
+
+    async def run() -> None:
+        settings = settings_of(topic="copy")
+        cluster = await cluster_of(settings, "copy")
+        writer = TaskWriter(settings, "job", cluster.find, None)
+        sources = [Partition("there", "orders", str(i), i) for i in range(6)]
+        for n in range(5):
+            for source in sources:
+                await writer.take([(Stream(source, None), batch([message(n)], source))])
+                await asyncio.sleep(0.01)
+                assert sum(one.is_open for one in cluster.opened) <= 3
+        counts = (await writer.finish()).counts
+        assert counts.stored == 30
+        for stored in cluster.stored("copy"):
+            origins = [(one.origin or "").rsplit("|", 1) for one in stored]
+            for origin in {name for name, _ in origins}:
+                assert [position for name, position in origins if name == origin] == ["0", "1", "2", "3", "4"]
+
+    conversation(run)
+
+
+def test_rows_without_source_and_topic_become_dead_letters_and_none_is_lost() -> None:
+    async def run() -> None:
+        settings = settings_of(deadLetterTopic="dead")
+        cluster = await cluster_of(settings, "copy", "dead")
+        writer = TaskWriter(settings, "job", cluster.find, Replay())
+        await writer.take([(Stream(NOWHERE, ""), batch([message(0).replace(position=())], NOWHERE))])
+        await writer.take([(Stream(SOURCE, ""), batch([message(5)]))])
+        counts = (await writer.finish()).counts
+        assert (counts.dead, counts.stored) == (2, 0)
+        assert sum(map(len, cluster.stored("dead"))) == 2
+
+    conversation(run)
+
+
+def test_rows_without_a_topic_fail_where_there_are_no_dead_letters() -> None:
+    async def run() -> None:
+        settings = settings_of()
+        cluster = await cluster_of(settings)
+        writer = TaskWriter(settings, "job", cluster.find, None)
+        await writer.take([(Stream(SOURCE, ""), batch([message(5)]))])
+        with pytest.raises(DeliveryError, match="its column `topic` is NULL"):
+            await writer.finish()
+
+    conversation(run)
+
+
+def test_a_failure_is_told_to_who_brings_more_rows_and_nothing_stays_open() -> None:
+    async def run() -> None:
+        settings = settings_of(topic="copy", inFlightBytes="64KiB")
+        cluster = await cluster_of(settings, "copy")
+        writer = TaskWriter(settings, "job", cluster.find, None)
+        with pytest.raises(DeliveryError, match="it is bad"):  # noqa: PT012 - whichever hears of it first
+            for n in range(100_000):
+                await writer.take([(Stream(SOURCE, None), batch([message(n, BAD if n == 50 else None)]))])
+        await writer.abort()
+        assert not any(one.is_open for one in cluster.opened)
+
+    conversation(run)
+
+
+def test_a_task_that_is_not_the_last_attempt_sends_no_more() -> None:
+    async def run() -> None:
+        settings = settings_of(topic="copy")
+        cluster = await cluster_of(settings, "copy")
+        sent = 0
+
+        async def gate() -> None:
+            nonlocal sent
+            sent += 1
+            if sent > 10:
+                raise ClusterError("another attempt has begun", Failure.FATAL)
+
+        writer = TaskWriter(settings, "job", cluster.find, None, gate)
+        with pytest.raises(ClusterError, match="another attempt has begun"):  # noqa: PT012 - whichever hears of it first
+            await writer.take([(Stream(SOURCE, None), batch([message(n)])) for n in range(50)])
+            await writer.finish()
+        await writer.abort()
+        assert sum(map(len, cluster.stored("copy"))) <= 10
+
+    conversation(run)
+
+
+def test_what_a_task_holds_is_bounded_while_nothing_can_be_stored() -> None:
+    async def run() -> None:
+        settings = settings_of(topic="copy", inFlightBytes="64KiB")
+        cluster = await cluster_of(settings, "copy")
+        cluster.broker.faults.hold_receipts = True
+        writer = TaskWriter(settings, "job", cluster.find, None)
+        taken = 0
+        with pytest.raises(TimeoutError):  # noqa: PT012 - somewhere in there
+            async with asyncio.timeout(5):
+                for taken in range(1000):
+                    one = Batch(SOURCE, [message(taken)], count=1, size=10, first=(taken,), next=(taken + 1,), held_bytes=2000)
+                    await writer.take([(Stream(SOURCE, None), one)])
+        assert taken * 2000 <= 64 << 10
+        cluster.broker.release_receipts()
+        assert (await writer.finish()).counts.stored >= taken - 1
+
+    conversation(run)
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_columns_and_options_must_name_a_topic() -> None:
+    without = StructType([StructField("payload", StringType())])
+    with pytest.raises(ConfigError, match="no topic is named"):
+        settings_of(without)
+    assert settings_of(without, topic="copy").topic_from == "spec"
+    assert settings_of(StructType([*without, StructField("topic", StringType())])).topic_from == "column"
+    with pytest.raises(ConfigError, match="partitions=column needs a column partition"):
+        settings_of(without, topic="copy", partitions="column")
+    assert settings_of(StructType([*without, StructField("partition", IntegerType())]), topic="copy", partitions="column")
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="stampOrigin=false"):
+        settings_of(topic="copy", stampOrigin="false")
+    assert not settings_of(topic="copy", stampOrigin="false", deduplicate="false").spec.delivery.stamp_origin
+    with pytest.raises(ConfigError, match="never replaced"):
+        make_writer({"url": "log:///nowhere", "topic": "copy"}, SCHEMA, overwrite=True)
+    with pytest.raises(ConfigError, match="never replaced"):
+        make_stream_writer({"url": "log:///nowhere", "topic": "copy"}, SCHEMA, overwrite=True)
+    with pytest.raises(ConfigError, match="there is no option 'topik'"):
+        make_writer({"url": "log:///nowhere", "topik": "copy"}, SCHEMA, overwrite=False)
+
+
+def test_one_source_in_two_tasks_is_noticed() -> None:
+    one = TaskResult(Counts(), {(format_source(SOURCE), None), (format_source(OTHER), "x")})
+    check_streams([one, TaskResult(Counts(), {(format_source(OTHER), "y")})])
+    with pytest.raises(ConfigError, match="were written by several tasks"):
+        check_streams([one, TaskResult(Counts(), {(format_source(OTHER), "x")})])

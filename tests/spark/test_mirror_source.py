@@ -1,0 +1,89 @@
+"""What a mirror asks of the source: a route's topics, ranges for so many tasks, targets for what is new, and a stop."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from mqbridge.errors import ConfigError
+from mqbridge.spark.data_source import MqbridgeDataSource
+from mqbridge.spark.mirror.stop import StopFile
+from mqbridge.spark.pump.ranges import RangeRow, parse_ranges
+from mqbridge.spark.source.stream_reader import MessageStreamReader
+from tests.spark.test_mirror import configuration, produce, stored
+
+ALL = ReadAllAvailable()
+
+
+def reader_of(config: Path, **options: str) -> MessageStreamReader:
+    given = {"config": str(config), "route": "europe", "mode": "ranges", "startingOffsets": "earliest", "metadataInterval": "1ms"}
+    source = MqbridgeDataSource({name.lower(): value for name, value in (given | options).items()})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, MessageStreamReader)
+    return reader
+
+
+def ranges_of(reader: MessageStreamReader, start: Any, end: Any) -> list[list[RangeRow]]:
+    """Those of each task, as Spark takes them there and back."""
+    tasks = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    worker: MessageStreamReader = pickle.loads(pickle.dumps(reader))
+    return [[row for rows in worker.read(task) for row in parse_ranges(rows)] for task in tasks]
+
+
+def test_the_ranges_of_a_batch_are_divided_among_the_tasks(tmp_path: Path) -> None:
+    produce(tmp_path / "source.db", "eu_orders", 3, range(200))
+    produce(tmp_path / "source.db", "eu_bills", 1, range(50))
+    produce(tmp_path / "source.db", "us_orders", 1, range(50))
+    config = configuration(tmp_path, "target")
+    reader = reader_of(config, rangeTasks="2")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    tasks = ranges_of(reader, start, end)
+    assert len(tasks) == 2
+    rows = sorted((row.partition.topic, row.partition.index, row.begin, row.end) for task in tasks for row in task)
+    assert rows == [("eu_bills", 0, (0,), (50,)), *(("eu_orders", index, (0,), (200,)) for index in range(3))]
+    assert all(row.partition.cluster == "source" and row.estimated_messages for task in tasks for row in task)
+    assert len(ranges_of(reader_of(config), start, end)) == 4, "without the option each has a task"
+
+
+def test_a_new_topic_is_read_once_its_target_is_made(tmp_path: Path) -> None:
+    produce(tmp_path / "source.db", "eu_orders", 3, range(10))
+    reader = reader_of(configuration(tmp_path, "target"), makeTargets="true", newTopicsInterval="1ms")
+    start = reader.initialOffset()
+    assert stored(tmp_path / "target.db").keys() == {"copy_orders"}
+    produce(tmp_path / "source.db", "eu_more", 2, range(10))
+    end = reader.latestOffset(start, ALL)
+    assert len(stored(tmp_path / "target.db")["copy_more"]) == 2
+    assert end["topics"]["eu_more"] == {"0": "0", "1": "0"}, "it begins with its first message"
+    following = reader.latestOffset(end, ALL)
+    assert following["topics"]["eu_more"] == {"0": "10", "1": "10"}
+
+
+def test_no_batch_begins_behind_a_stop(tmp_path: Path) -> None:
+    produce(tmp_path / "source.db", "eu_orders", 1, range(10))
+    stop = StopFile(tmp_path / "stop")
+    reader = reader_of(configuration(tmp_path, "target"), stopFile=str(stop.path))
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) != start
+    assert not stop.is_obeyed
+    stop.ask()
+    assert reader.latestOffset(start, ALL) == start
+    assert stop.is_obeyed
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"route": "asia"}, "has no route 'asia'"),
+        ({"cluster": "source"}, "the option route goes with config"),
+        ({"subscribe": "eu_orders"}, "topics are named by subscribe and route"),
+    ],
+)
+def test_a_route_says_cluster_and_topics(tmp_path: Path, options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        reader_of(configuration(tmp_path, "target"), **options)

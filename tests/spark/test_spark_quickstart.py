@@ -1,0 +1,37 @@
+"""`mqbridge spark quickstart`: what it shows is true, and it says what it is doing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mqbridge.cli.spark import spark as commands
+from tests.kit.spark import SparkProgram
+
+MESSAGES = 2003
+
+
+@pytest.mark.spark
+def test_the_quickstart_counts_and_mirrors_what_it_wrote(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    arguments = ("-n", str(MESSAGES), "--partitions", "3", "--keep", str(folder), "--json")
+    with SparkProgram(tmp_path, "-m", "mqbridge", "spark", "quickstart", *arguments) as program:
+        log = program.wait()
+    found, _ = json.JSONDecoder().raw_decode(log[log.index("{") :])
+    assert found["holds"]
+    assert sum(row["orders"] for row in found["minutes"]) == MESSAGES
+    assert sum(row["amount"] for row in found["minutes"]) == sum(number % 97 for number in range(MESSAGES))
+    assert len(found["minutes"]) == 10
+    assert sum(row["copied"] for row in found["partitions"]) == MESSAGES
+    assert [row["partition"] for row in found["partitions"]] == [0, 1, 2]
+    assert "starting Spark" in log
+    assert "mirroring 2,003 messages" in log
+    assert (folder / "copy.db").exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    answer = CliRunner().invoke(commands, ["quickstart", "--keep", str(tmp_path)])
+    assert answer.exit_code == 2
+    assert "the folder is not empty" in answer.output
