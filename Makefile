@@ -97,7 +97,7 @@ chaos: $(VENV)/.dev ## faults drawn from a seed against two instances on real se
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(if $(DIRECTION),--direction $(DIRECTION)) $(CHAOS_ARGS)
 
-bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside a Java bridge on the official clients
+bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside the official Java clients and Spark's Kafka connector
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[bench]' \
 	  || echo "==> pulsar-client cannot be installed here: its figures are left out"

@@ -1,0 +1,20 @@
+"""The processor time of a tree of processes has that of children, also after their end, but for those that are left out."""
+
+import os
+import subprocess
+import sys
+
+from tests.bench.process_tree import tree_cpu_s
+
+WORK = "import time, sys\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\nsys.stdin.read()"
+
+
+def test_children_count_while_they_run_and_after_their_end() -> None:
+    before = tree_cpu_s(os.getpid())
+    child = subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert tree_cpu_s(os.getpid()) - before >= 0.25
+    assert tree_cpu_s(os.getpid(), without=[child.pid]) - before < 0.25
+    child.communicate()
+    assert tree_cpu_s(os.getpid()) - before >= 0.25
