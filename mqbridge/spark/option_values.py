@@ -147,6 +147,8 @@ def _positions(topic: str, positions: Any) -> dict[str, Any]:
 def _position(topic: str, name: str, value: Any) -> Start | Position:
     if isinstance(value, int) and not isinstance(value, bool) and value in _KAFKA:
         return _KAFKA[value]
+    if isinstance(value, str) and value in map(str, _KAFKA):
+        return _KAFKA[int(value)]
     text = str(value) if isinstance(value, int) and value >= 0 else value
     try:
         return parse_position(text)

@@ -1,6 +1,7 @@
 """The checkpoint folder of a mirror: one mirror at a time, and only routes that its positions belong to."""
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,21 @@ def test_a_lease_whose_holder_is_gone_is_taken_over(tmp_path: Path) -> None:
     taken.release()
 
 
+@pytest.mark.usefixtures("_fast")
+def test_a_holder_that_was_away_stops_when_another_has_taken_over(tmp_path: Path) -> None:
+    """A machine that was suspended, or whose storage was, wakes up beside its successor."""
+    lost = threading.Event()
+    first = lease.Lease(fs.LocalFileSystem(), str(tmp_path / "mirror.lease"), "s3://bucket/mirror", lost.set)
+    first.take()
+    assert not lost.wait(0.2)
+    second = lease_of(tmp_path)
+    second._write()
+    assert lost.wait(5)
+    assert first.is_lost
+    first.release()
+    assert second._read() == {**(second._read() or {}), "id": second._me}, "what the successor wrote stays"
+
+
 def test_each_route_has_a_folder_of_its_own(tmp_path: Path) -> None:
     folder = CheckpointFolder(str(tmp_path))
     assert folder.of_route("eu/orders") == f"{tmp_path}/eu%2Forders"
@@ -111,3 +127,16 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mirror.json").write_text('{"version": 99}')
     with pytest.raises(ConfigError, match="not of this version"):
         claim(str(tmp_path), ORDERS)
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"version": 1}', '{"version": 1, "routes": []}', '{"version": 1, "routes": {"orders": {}}}', '{"rou']
+)
+def test_a_damaged_file_says_what_to_do(tmp_path: Path, text: str) -> None:
+    claim(str(tmp_path), ORDERS).release()
+    (tmp_path / "mirror.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"cannot be read: .*are the same as before, remove it"):
+        claim(str(tmp_path), ORDERS)
+    (tmp_path / "mirror.json").unlink()
+    (tmp_path / "mirror.json.lock").unlink()
+    claim(str(tmp_path), ORDERS).release()

@@ -1,12 +1,13 @@
 """Rates, time left, the stop file, and what Spark's errors go back to."""
 
+import socket
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from mqbridge.spark.mirror.failures import reason_of
-from mqbridge.spark.mirror.metrics import MirrorCollector
+from mqbridge.spark.mirror.metrics import MirrorCollector, serve
 from mqbridge.spark.mirror.progress import WINDOW_S, Backlog, RouteProgress, format_left
 from mqbridge.spark.mirror.stop import StopFile
 
@@ -83,6 +84,15 @@ def test_metrics_have_the_names_of_the_gateway() -> None:
         assert line in page
     progress.error = "no such topic"
     assert 'mqbridge_route_up{route="orders"} 0.0' in generate_latest(registry).decode()
+
+
+def test_an_address_of_metrics_is_free_when_the_mirror_is_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for _ in range(2):
+        serve("127.0.0.1", port, list)()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
 
 
 def test_a_stop_is_over_when_the_source_has_heard_of_it(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_offsets_of_kafka_users_and_of_a_checkpoint() -> None:
         {"a": {"0": (23,), "b:1": (12, 3), "2": Start.EARLIEST, "3": Start.LATEST}}
     )
     assert read('{"topics": {"a": {"0": "-1:-1:0"}}, "version": 1}') == Exact({"a": {"0": (-1, -1, 0)}})
+    assert read('{"a": {"0": "-2", "1": "-1"}}') == Exact({"a": {"0": Start.EARLIEST, "1": Start.LATEST}})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -55,15 +55,26 @@ class CheckpointFolder:
         """Where the query of a route keeps its checkpoint."""
         return f"{self._base}/{quote(name, safe='')}"
 
-    def claim(self, config: Config, routes: list[Route]) -> None:
-        """Take the folder for these routes. Raises ConfigError when another mirror has it, or it belongs to other routes."""
-        self._take_lock()
+    @property
+    def is_lost(self) -> bool:
+        """Whether another mirror has taken it over meanwhile."""
+        return self._lease is not None and self._lease.is_lost
+
+    def claim(self, config: Config, routes: list[Route], on_lost: Callable[[], None] = lambda: None) -> None:
+        """Take the folder for these routes. Raises ConfigError when another mirror has it, or it belongs to other routes.
+
+        `on_lost` is called, in another thread, should it be taken over by another mirror.
+        """
+        self._take_lock(on_lost)
         known = self._read()
         wanted = {route.name: identity(config, route) for route in routes}
-        problems = [
-            *_strangers(known, config),
-            *(_difference(name, known[name], wanted[name]) for name in wanted if name in known),
-        ]
+        try:
+            problems = [
+                *_strangers(known, config),
+                *(_difference(name, known[name], wanted[name]) for name in wanted if name in known),
+            ]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise self._damaged(f"{error!r} was not expected") from error
         if told := [problem for problem in problems if problem]:
             raise ConfigError(
                 f"the checkpoint folder {self.place} belongs to another mirror: {'; '.join(told)}",
@@ -85,10 +96,10 @@ class CheckpointFolder:
     def _base(self) -> str:
         return self.place if self.local is None else str(self.local)
 
-    def _take_lock(self) -> None:
+    def _take_lock(self, on_lost: Callable[[], None]) -> None:
         """By the operating system, so that it ends with the process; elsewhere by a lease."""
         if self.local is None:
-            self._lease = self._taken_lease()
+            self._lease = self._taken_lease(on_lost)
             return
         lock = os.open(self.local / f"{FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -105,8 +116,8 @@ class CheckpointFolder:
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
-    def _taken_lease(self) -> Lease:
-        lease = Lease(self._files, f"{self._root}/{LEASE}", self.place)
+    def _taken_lease(self, on_lost: Callable[[], None]) -> Lease:
+        lease = Lease(self._files, f"{self._root}/{LEASE}", self.place, on_lost)
         try:
             lease.take()
         except OSError as error:
@@ -119,12 +130,22 @@ class CheckpointFolder:
                 content = orjson.loads(file.read())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise ConfigError(f"{self.place}/{FILE} cannot be read: {error}") from error
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
         if not isinstance(content, dict) or content.get("version") != VERSION:
             raise ConfigError(f"{self.place}/{FILE} is not of this version of mqbridge")
-        routes: dict[str, Any] = content["routes"]
+        routes = content.get("routes")
+        if not isinstance(routes, dict):
+            raise self._damaged("it has no routes")
         return routes
+
+    def _damaged(self, problem: str) -> ConfigError:
+        return ConfigError(
+            f"{self.place}/{FILE} cannot be read: {problem}",
+            hint="It says only what the routes were. When they are the same as before, remove it: it is written anew",
+        )
 
     def _write(self, routes: Mapping[str, Any]) -> None:
         content = orjson.dumps({"version": VERSION, "routes": routes}, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)

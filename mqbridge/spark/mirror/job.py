@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from mqbridge.config.load import load
 from mqbridge.config.options.route import Route
-from mqbridge.errors import MqbridgeError
+from mqbridge.errors import ConfigError, MqbridgeError
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror import metrics
 from mqbridge.spark.mirror.backlog import Marks, count_backlog, marks_of, unit_of
@@ -77,7 +77,7 @@ class Mirror:
         folder = CheckpointFolder(settings.checkpoint)
         with ExitStack() as stack:
             stack.callback(folder.release)
-            folder.claim(config, routes)
+            folder.claim(config, routes, self.stop)
             scratch = self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
             self._queries = [RouteQuery(one, folder.of_route(one.name), _stop_file(scratch, one), settings) for one in routes]
             if settings.metrics is not None:
@@ -87,6 +87,11 @@ class Mirror:
             self._on_started()
             self._start(spark, _copied(settings.file, scratch))
             self._watch(refs)
+            if folder.is_lost:
+                raise ConfigError(
+                    f"the checkpoint folder {settings.checkpoint} was taken over by another mirror",
+                    hint="This one could not write there for too long; leave it to the other one",
+                )
         return self.routes
 
     async def _prepare(self, routes: list[Route], refs: Mapping[str, ClusterRef]) -> None:

@@ -3,7 +3,8 @@
 The holder writes a file again and again, each time with another number. Whoever finds the file watches it: when it changes,
 somebody is there; when it does not for long enough, its holder is gone, and the file is taken over. No two clocks are compared.
 
-It is as good as a file system that replaces files can make it: of two who take over in the same second the later one goes on.
+It is as good as a file system that replaces files can make it: of two who take over in the same second the later one goes on. A
+holder that could not write for so long that another took over, as on a machine that was suspended, hears of it at its next look.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import orjson
@@ -29,10 +31,14 @@ SETTLE_S = 2.0
 
 
 class Lease:
-    """Held from `take` to `release`; `place` is what people call the folder."""
+    """Held from `take` to `release`; `place` is what people call the folder.
 
-    def __init__(self, files: fs.FileSystem, path: str, place: str) -> None:
-        self._files, self._path, self._place = files, path, place
+    `on_lost` is called, in a thread of the lease, when another has it.
+    """
+
+    def __init__(self, files: fs.FileSystem, path: str, place: str, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._files, self._path, self._place, self._on_lost = files, path, place, on_lost
+        self.is_lost = False
         self._me = uuid4().hex
         self._number = 0
         self._ended = threading.Event()
@@ -63,14 +69,24 @@ class Lease:
         if self._renewing is not None:
             self._renewing.join()
             with contextlib.suppress(OSError):
-                self._files.delete_file(self._path)
+                if not self.is_lost and not self._is_anothers():
+                    self._files.delete_file(self._path)
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_S):
             try:
+                if self._is_anothers():
+                    self.is_lost = True
+                    log.error("%s was taken over by another mirror: this one stops", self._place)
+                    self._on_lost()
+                    return
                 self._write()
             except OSError as error:
                 log.warning("that %s is in use cannot be written: %s", self._place, error)
+
+    def _is_anothers(self) -> bool:
+        found = self._read()
+        return found is not None and found.get("id") not in (self._me, "")
 
     def _write(self) -> None:
         self._number += 1

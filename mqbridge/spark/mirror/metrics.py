@@ -84,10 +84,16 @@ def serve(host: str, port: int, routes: Callable[[], Iterable[RouteProgress]]) -
     PlatformCollector(registry=registry)
     registry.register(MirrorCollector(routes))
     try:
-        server, _ = start_http_server(port, host, registry)
+        server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise ConfigError(
             f"{host}:{port} cannot be listened on: {error.strerror or error}", path="--metrics", hint="Choose another port"
         ) from error
     log.info("metrics: http://%s:%d/metrics", host, server.server_port)
-    return server.shutdown
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop

@@ -54,6 +54,7 @@ class MessageReader(DataSourceReader):
         if not isinstance(edge, Exact):
             return found
         losses = [loss for loss in losses_of(found, bounds) if which is Start.EARLIEST or loss.position > bounds[loss.key].next]
+        losses = [loss for loss in losses if not await view.is_harmless(loss)]
         if losses and self._settings.fail_on_data_loss:
             raise GapError(f"{losses[0]}. {WHAT_TO_DO}")
         for loss in losses:

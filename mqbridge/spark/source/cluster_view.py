@@ -1,6 +1,8 @@
 """What readers ask of a cluster: topics, bounds, positions, measures. Each question is repeated while failures may pass."""
 
 import asyncio
+import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
@@ -12,15 +14,19 @@ from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError
 from mqbridge.message import Position, format_position
+from mqbridge.net.backoff import Backoff
 from mqbridge.spark.option_values import AtTime, Edge, Exact
 from mqbridge.spark.portal import portal
 from mqbridge.spark.source.admission import Density
+from mqbridge.spark.source.losses import Kind, Loss
 from mqbridge.spark.source.offsets import Key, spoken
-from mqbridge.spark.source.patience import persist
+from mqbridge.spark.source.patience import GONE_S, persist
 from mqbridge.spark.source.settings import SourceSettings, TopicChoice
 
 T = TypeVar("T")
 S = TypeVar("S")
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 """Questions to a cluster at the same time."""
@@ -49,6 +55,20 @@ class ClusterView:
         """Of the partitions that are read. Raises ClusterError, ConfigError for one that is assigned and not there."""
         bounds, assigned = await self.bounds(topics), await self.assigned()
         return bounds if assigned is None else {key: one for key, one in bounds.items() if key in assigned}
+
+    async def missing(self, keys: Iterable[Key]) -> set[Key]:
+        """Those of these partitions that are not there at the moment. Raises ClusterError."""
+        wanted = set(keys)
+        return wanted - (await self.bounds(sorted({topic for topic, _ in wanted}))).keys()
+
+    async def gone(self, keys: Iterable[Key]) -> set[Key]:
+        """Those that do not come back either: servers that restart are missing for a while. Raises ClusterError."""
+        wanted = set(keys)
+        backoff, until = Backoff(), time.monotonic() + min(GONE_S, self._settings.retry_s)
+        while (missing := await self.missing(wanted)) and time.monotonic() < until:
+            log.warning("%s and %d others are not there, looking again", spoken(min(missing)), len(missing) - 1)
+            await asyncio.sleep(backoff.delay())
+        return missing
 
     async def assigned(self) -> frozenset[Key] | None:
         """The partitions that the options assign, None where they assign none. Raises as `chosen_bounds` does."""
@@ -92,6 +112,12 @@ class ClusterView:
     async def has_gap(self, key: Key, begin: Position, end: Position) -> bool:
         """Whether messages from `begin` on are gone; `end` is the first position that is held. Raises ClusterError."""
         return await self._ask(lambda one: _has_gap(one, key, begin, end), f"looking at {spoken(key)}")
+
+    async def is_harmless(self, loss: Loss) -> bool:
+        """Whether nothing lay between the position and what is held first. Raises ClusterError."""
+        if loss.kind is not Kind.OVERTAKEN or loss.held is None:
+            return False
+        return not await self.has_gap(loss.key, loss.position, loss.held.first)
 
     async def _exact(self, edge: Exact, bounds: Mapping[Key, Bounds]) -> dict[Key, Start | Position]:
         topics = {topic for topic, _ in bounds}

@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPT_S = 60.0
 """One question; adapters have shorter deadlines of their own."""
+GONE_S = 300.0
+"""A partition that is missing for so long, while its cluster answers, does not come back: servers restart in less."""
 
 
 class Patience:

@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.stretches import position_behind
-from mqbridge.errors import GapError
+from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 from mqbridge.spark.mirror.targets import TargetKeeper
-from mqbridge.spark.option_values import Edge, Exact
+from mqbridge.spark.option_values import AtTime, Edge, Exact
 from mqbridge.spark.source.admission import admit
 from mqbridge.spark.source.cluster_view import ClusterView
 from mqbridge.spark.source.densities import Densities
@@ -60,13 +60,44 @@ class StreamPlanner:
             await self._look({})
             edge = self._settings.starting
             await self.view.described([topic for topic in self.state.topics if all(topic != one for one, _ in self.state.held)])
-            offsets = await self.view.positions(edge, self.state.may_begin(), Start.EARLIEST)
+            offsets = await self.view.positions(edge, self.state.read_now(), Start.EARLIEST)
+            if isinstance(edge, AtTime):  # it may be behind what was the end a moment ago
+                await self._look_at_bounds({})
             self.state.began(offsets, holds=_is_latest(edge))
         assert self.state.initial is not None  # noqa: S101 - it began
         return self.state.initial
 
+    async def begins(self, start: Offsets, end: Offsets) -> Offsets:
+        """Where a batch between these begins, also in partitions that `start` lacks. Raises ClusterError, GapError.
+
+        Spark does not write down where the first batch began. When it is repeated, `start` is what this process has just said: a
+        partition that is missing at the moment, or whose target is, would lose what that batch has of it.
+        """
+        lacking = end.keys() - start.keys()
+        if not lacking or start != self.state.initial:
+            return start  # what came while the query ran is read by the next batch
+        gone = await self.view.gone(lacking)
+        if gone and self._settings.fail_on_data_loss:
+            raise GapError(f"{Loss(min(gone), Kind.VANISHED, end[min(gone)], None)}. {WHAT_TO_DO}")
+        for key in sorted(gone):
+            log.warning("going on with what there is: %s", Loss(key, Kind.VANISHED, end[key], None))
+        held = await self.view.bounds(sorted({topic for topic, _ in lacking}))
+        found = {key: held[key] for key in lacking if key in held}
+        edge = self._settings.starting
+        if isinstance(edge, Exact):
+            edge = Exact({topic: given for topic, given in edge.topics.items() if any(topic == one for one, _ in found)})
+        return {**start, **await self.view.positions(edge, found, Start.EARLIEST)}
+
     async def end(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """See `latestOffset`."""
+        until = time.monotonic() + min(AWAY_S, self._settings.retry_s)
+        while (found := await self._end(start, limit)) == start and (left_out := self.state.left_out()):
+            if time.monotonic() >= until:  # a query that is to read what is there now does not end without it
+                raise ClusterError(f"the targets of {spoken(min(left_out))} and {len(left_out) - 1} others could not be made")
+            await asyncio.sleep(self._settings.metadata_s)
+        return found
+
+    async def _end(self, start: Offsets, limit: ReadLimit) -> Offsets:
         await self._look(start)
         if self.state.holds(start):
             return start
@@ -116,10 +147,8 @@ class StreamPlanner:
 
     async def _is_harmless(self, loss: Loss) -> bool:
         """Whether nothing lay between the position and what is held first: the cluster is asked once for each."""
-        if loss.kind is not Kind.OVERTAKEN or loss.held is None:
-            return False
         mark = (loss.key, loss.position)
-        if mark not in self._harmless and not await self.view.has_gap(loss.key, loss.position, loss.held.first):
+        if mark not in self._harmless and await self.view.is_harmless(loss):
             self._harmless.add(mark)
         return mark in self._harmless
 

@@ -1,5 +1,6 @@
 """What a task does: read its range, as record batches, and see to it that nothing is missing or comes twice."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -16,7 +17,7 @@ from mqbridge.spark.pump.ranges import RangeRow, build_ranges
 from mqbridge.spark.source.cluster_view import bounds_of
 from mqbridge.spark.source.losses import WHAT_TO_DO
 from mqbridge.spark.source.offsets import spoken
-from mqbridge.spark.source.patience import Patience
+from mqbridge.spark.source.patience import GONE_S, Patience
 from mqbridge.spark.source.settings import SourceSettings
 from mqbridge.spark.source.tasks import RangeTask
 
@@ -74,6 +75,7 @@ class RangeReading:
         self._settings, self._task, self._reach = settings, task, reach
         self._at = task.begin
         """Everything before it was handed out, or is lost."""
+        self._missing_since: float | None = None
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """The batches, in order and complete. Raises GapError, ClusterError."""
@@ -85,16 +87,24 @@ class RangeReading:
                         async for batch in batches:
                             self._advance(batch)
                             patience.worked()
+                            is_looked_at, self._missing_since = False, None
                             yield batch
-                    if is_looked_at or self._is_read():
+                    if is_looked_at or self._at >= self._task.end:
                         return  # where it was looked at, compaction has left nothing in the rest
                     await self._look_behind(cluster)
                     is_looked_at = True
+                    if not self._is_dense:
+                        return
             except GapError as gap:
                 self._pass_by(gap)
             except ClusterError as error:
                 if error.failure is Failure.FATAL and await self._is_missing():
+                    if self._is_gone():
+                        self._pass_by(GapError(f"the partition is not there any more: {error}"))
+                        continue
                     error = ClusterError(str(error))
+                else:
+                    self._missing_since = None
                 await patience.wait(error, f"reading {spoken(self._task.key)}")
 
     def _advance(self, batch: Batch) -> None:
@@ -106,17 +116,23 @@ class RangeReading:
             )
         self._at = batch.next
 
-    def _is_read(self) -> bool:
-        """Whether it is known that nothing is missing: only where positions are dense does their end show."""
-        return self._at >= self._task.end or len(self._at) > 1
+    @property
+    def _is_dense(self) -> bool:
+        """Whether the last message of a range ends where the range does; elsewhere the rest may hold none."""
+        return len(self._at) == 1
 
     async def _look_behind(self, cluster: Cluster) -> None:
-        """Why the range ended early. Raises GapError where what is missing is not held any more."""
+        """Why the range ended early. Raises GapError where what is missing is not held any more.
+
+        A partition that ends before the range has lost messages, as of a broker's memory, and gives their positions to others.
+        """
         topic, name = self._task.key
         held = (await cluster.bounds(topic)).get(name)
-        if held is None or held.next < self._task.end:
+        if held is None:
+            raise ClusterError(f"{spoken(self._task.key)} is not there", Failure.FATAL)
+        if held.next < self._task.end and (self._is_dense or held.first < held.next):
             raise GapError(f"the partition ends before {format_position(self._task.end)} now")
-        if held.first > self._at:
+        if self._is_dense and held.first > self._at:
             raise GapError(f"the partition begins at {format_position(held.first)} now", held.first)
 
     async def _is_missing(self) -> bool:
@@ -127,6 +143,12 @@ class RangeReading:
                 return name not in (await bounds_of(cluster, topic) or {})
         except ClusterError as error:
             return error.failure is not Failure.FATAL
+
+    def _is_gone(self) -> bool:
+        """Whether the partition has been missing for so long that it is not waited for any more."""
+        now = asyncio.get_running_loop().time()
+        self._missing_since = now if self._missing_since is None else self._missing_since
+        return now - self._missing_since >= min(GONE_S, self._settings.retry_s)
 
     def _pass_by(self, gap: GapError) -> None:
         """Go on behind a gap, if that is wanted."""

@@ -38,6 +38,7 @@ class SourceState:
         self.target: Offsets | None = None
         self.initial: Offsets | None = None
         self._to_hold: Offsets | None = None
+        self._kept: Offsets = {}
         self._topics_at: float | None = None
         self._held_at: float | None = None
 
@@ -62,8 +63,9 @@ class SourceState:
             self.target = {**{key: self.held[key].next for key in keys if key in self.held}, **self.target}
 
     def began(self, offsets: Offsets, *, holds: bool) -> None:
-        """A new query begins here; with `holds` its first batch is empty."""
-        self.initial = offsets
+        """A new query begins here, in partitions that wait as soon as they do not; with `holds` its first batch is empty."""
+        self._kept = {key: position for key, position in offsets.items() if key in self.waiting}
+        self.initial = offsets = {key: position for key, position in offsets.items() if key not in self.waiting}
         self._to_hold = offsets if holds else None
 
     def holds(self, start: Offsets) -> bool:
@@ -112,8 +114,16 @@ class SourceState:
     def end(self, start: Offsets, taken: Offsets) -> dict[Key, Position]:
         """Where a batch ends that takes this of its backlog. What was made anew goes back to its first position."""
         anew = {loss.key: loss.held.first for loss in self.losses(start) if loss.kind is Kind.ANEW and loss.held is not None}
-        added = {key: bounds.first for key, bounds in self.may_begin().items() if key not in start and self._is_targeted(key)}
+        added = {
+            key: self._kept.get(key, bounds.first)
+            for key, bounds in self.may_begin().items()
+            if key not in start and self._is_targeted(key)
+        }
         return {**start, **taken, **anew, **added}
+
+    def left_out(self) -> set[Key]:
+        """What belongs to the frozen target and still waits."""
+        return {key for key in self.waiting if self.target is not None and key in self.target}
 
     def latest(self) -> dict[Key, Position]:
         """The newest that is known of each partition that is read."""

@@ -61,7 +61,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch: whatever the cluster holds now, the same two offsets are the same messages."""
-        begins, ends = load_offsets(start), load_offsets(end)
+        ends = load_offsets(end)
+        begins = portal().run(self._planner.begins(load_offsets(start), ends))
         ranges = {key: (begins[key], position) for key, position in ends.items() if key in begins and begins[key] < position}
         tasks = portal().run(tasks_of(self._planner.view, self._settings, ranges))
         if self._settings.range_tasks is None or not self._settings.is_ranges:

@@ -1,6 +1,7 @@
 """From ranges to tasks: one for each partition, or parts of it where the options ask for more or smaller ones."""
 
 import heapq
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,13 +9,17 @@ from pyspark.sql.datasource import InputPartition
 
 from mqbridge.adapter.stretches import cut_evenly, units_of
 from mqbridge.adapter.topics import Stretch
+from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Position
 from mqbridge.spark.pump.ranges import RangeRow
 from mqbridge.spark.source.admission import Lag
 from mqbridge.spark.source.cluster_view import ClusterView
 from mqbridge.spark.source.densities import Densities
-from mqbridge.spark.source.offsets import Key
+from mqbridge.spark.source.losses import WHAT_TO_DO, loss_of
+from mqbridge.spark.source.offsets import Key, spoken
 from mqbridge.spark.source.settings import SourceSettings
+
+log = logging.getLogger(__name__)
 
 Ranges = Mapping[Key, tuple[Position, Position]]
 
@@ -43,9 +48,27 @@ class RangesTask(InputPartition):
 
 
 async def tasks_of(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
-    """The tasks of a batch, always the same for the same ranges. Asks the cluster only where the options need it."""
+    """The tasks of a batch, always the same for the same ranges. Asks the cluster only where the options need it.
+
+    Raises ClusterError, and GapError for a partition that is not there any more: where the options let it go it gets no task.
+    """
     if not settings.may_cut and not settings.is_ranges:
         return [RangeTask(key, begin, end) for key, (begin, end) in sorted(ranges.items())]
+    try:
+        return await _measured(view, settings, ranges)
+    except ClusterError as error:
+        if error.failure is not Failure.FATAL or not await view.missing(ranges):
+            raise
+    gone = await view.gone(ranges)
+    for key in sorted(gone):
+        loss = loss_of(key, ranges[key][0], None)
+        if settings.fail_on_data_loss:
+            raise GapError(f"{loss}. {WHAT_TO_DO}")
+        log.warning("going on with what there is: %s", loss)
+    return await tasks_of(view, settings, {key: one for key, one in ranges.items() if key not in gone})
+
+
+async def _measured(view: ClusterView, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
     stretches = await view.measure(ranges)
     densities = Densities(view)
     lags = await densities.lags(ranges, stretches) if settings.max_task_rows or settings.is_ranges else _counted(stretches)
@@ -55,7 +78,7 @@ async def tasks_of(view: ClusterView, settings: SourceSettings, ranges: Ranges) 
     for key, (begin, end) in sorted(ranges.items()):
         cuts = cut_evenly(stretches[key], begin, end, pieces[key]) or [(begin, end)]
         rows, size = round(lags[key].rows / len(cuts)), round(lags[key].size / len(cuts))
-        tasks += [RangeTask(key, *cut, len(cuts) > 1, indexes.get(key, 0), rows, size) for cut in cuts]
+        tasks += [RangeTask(key, *cut, len(cuts) > 1, indexes[key] if indexes else 0, rows, size) for cut in cuts]
     return tasks
 
 
@@ -83,4 +106,7 @@ def _counted(stretches: Mapping[Key, Sequence[Stretch]]) -> dict[Key, Lag]:
 
 async def _indexes(view: ClusterView, ranges: Ranges) -> dict[Key, int]:
     described = await view.described({topic for topic, _ in ranges})
-    return {(topic, name): index for topic, one in described.items() for index, name in enumerate(one.partitions)}
+    found = {(topic, name): index for topic, one in described.items() for index, name in enumerate(one.partitions)}
+    if missing := ranges.keys() - found.keys():
+        raise ClusterError(f"{spoken(min(missing))} is not there", Failure.FATAL)
+    return found

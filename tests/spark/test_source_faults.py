@@ -1,0 +1,210 @@
+"""What happens to a source between two questions: partitions that go, come back or grow, and targets that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from mqbridge.adapter.topics import Bounds
+from mqbridge.errors import ClusterError, GapError
+from mqbridge.message import Batch, Position
+from mqbridge.net import backoff
+from mqbridge.spark.options import Where
+from mqbridge.spark.source import stream_reader
+from mqbridge.spark.source.batch_reader import MessageReader
+from mqbridge.spark.source.cluster_view import ClusterView
+from mqbridge.spark.source.planner import StreamPlanner
+from mqbridge.spark.source.read import RangeReading
+from mqbridge.spark.source.stream_reader import MessageStreamReader
+from mqbridge.spark.source.tasks import RangeTask, tasks_of
+from tests.spark.fake_cluster import FakeCluster, FakePartition, instead_of_the_portal, settings
+
+A, B = ("orders", "0"), ("orders", "1")
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """Two partitions of 100 and 10 packs."""
+    found = FakeCluster(orders=[FakePartition([4] * 100), FakePartition([4] * 10)])
+    instead_of_the_portal(monkeypatch, found)
+    monkeypatch.setattr(backoff.Backoff, "delay", lambda _: 0.01)
+    return found
+
+
+async def read(cluster: FakeCluster, begin: Position, end: Position, **options: str) -> list[int]:
+    reading = RangeReading(settings(**options), RangeTask(B, begin, end), lambda: nullcontext(cluster))
+    return [message.position[0] async for batch in reading.batches() for message in batch.messages]
+
+
+# --- partitions that are gone -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_whole_topic", [True, False])
+async def test_a_partition_that_was_deleted_before_its_task_ran_is_a_loss(cluster: FakeCluster, is_whole_topic: bool) -> None:
+    """Without this a query that may go on without it would repeat the batch for ever."""
+    cluster.held.clear() if is_whole_topic else cluster.held["orders"].pop(1)
+    with pytest.raises(GapError, match=r"partition '1' .* to be read from 0 to 10: .* not there any more.*failOnDataLoss"):
+        await read(cluster, (0,), (10,), retryTimeout="100ms")
+    assert await read(cluster, (0,), (10,), retryTimeout="100ms", failOnDataLoss="false") == []
+
+
+@pytest.mark.parametrize("is_whole_topic", [True, False])
+async def test_a_partition_that_was_deleted_before_its_ranges_were_planned(cluster: FakeCluster, is_whole_topic: bool) -> None:
+    cluster.held["bills"] = {0: FakePartition([4] * 10)}
+    cluster.held.pop("orders") if is_whole_topic else cluster.held["orders"].pop(1)
+    strict, lenient = (settings(retryTimeout="100ms", failOnDataLoss=word, mode="ranges") for word in ("true", "false"))
+    ranges = {B: ((0,), (10,)), ("bills", "0"): ((0,), (10,))}
+    with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* not there any more"):
+        await tasks_of(ClusterView(strict), strict, ranges)
+    assert [task.key for task in await tasks_of(ClusterView(lenient), lenient, ranges)] == [("bills", "0")]
+
+
+async def test_a_partition_that_comes_back_is_planned(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = cluster.held.pop("orders")
+
+    def delay(_: backoff.Backoff) -> float:
+        cluster.held["orders"] = gone
+        return 0.0
+
+    monkeypatch.setattr(backoff.Backoff, "delay", delay)
+    made = settings(mode="ranges")
+    assert [task.index for task in await tasks_of(ClusterView(made), made, {B: ((0,), (10,))})] == [1]
+
+
+async def test_a_range_is_read_to_its_end_however_often_it_ends_early(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FakeCluster.read
+    monkeypatch.setattr(
+        FakeCluster,
+        "read",
+        lambda self, topic, name, begin, end=None: real(self, topic, name, begin, min(end, (begin[0] + 2,))),
+    )
+    assert len(await read(cluster, (0,), (10,))) == 40
+
+
+class Sparse(FakeCluster):
+    """Its positions have two parts."""
+
+    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+        return {name: Bounds((*one.first, 0), (*one.next, 0)) for name, one in (await super().bounds(topic)).items()}
+
+    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
+        async for one in super().read(topic, partition, begin[:1], None if end is None else end[:1]):
+            first, following = (*one.first, 0), (*one.next, 0)
+            yield Batch(one.partition, one.messages, count=one.count, size=one.size, first=first, next=following)
+
+
+async def test_a_partition_that_went_back_is_a_loss_wherever_positions_have_several_parts() -> None:
+    """A broker that was killed gives the positions of what it held in memory to what comes then: a batch would leave that out."""
+    cluster = Sparse(orders=[FakePartition(), FakePartition([1] * 20)])
+    assert len(await read(cluster, (0, 0), (20, 0))) == 20
+    with pytest.raises(GapError, match="the partition ends before 25:0 now"):
+        await read(cluster, (0, 0), (25, 0))
+    assert len(await read(cluster, (0, 0), (25, 0), failOnDataLoss="false")) == 20
+
+
+# --- beginnings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+async def test_a_time_behind_the_end_of_a_busy_topic_is_no_loss(cluster: FakeCluster, fails: str) -> None:
+    """More comes between the question for bounds and the one for the time."""
+
+    class Operations:
+        async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
+            cluster.held["orders"][0].packs += [4] * 5
+            return {str(name): (one.next,) for name, one in cluster.held["orders"].items()}
+
+    cluster.operations = Operations()  # type: ignore[assignment]
+    planner = StreamPlanner(settings(startingTimestamp="4102444800000", failOnDataLoss=fails))
+    start = await planner.initial()
+    assert start == {A: (105,), B: (10,)}
+    assert await planner.end(start, ALL) == start
+
+
+class Portal:
+    """Runs coroutines on a loop of their own, as the portal does."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, coroutine).result(timeout_s)
+
+
+def test_a_first_batch_that_is_repeated_while_a_partition_is_missing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its beginning is in no checkpoint."""
+    monkeypatch.setattr(stream_reader, "portal", Portal)
+    made = settings(startingOffsets="earliest", retryTimeout="200ms")
+    first = MessageStreamReader(made)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    planned = first.partitions(start, end)
+    assert len(planned) == 2
+    gone = cluster.held["orders"].pop(1)
+    second = MessageStreamReader(made)
+    again = second.initialOffset()
+    assert again["topics"] == {"orders": {"0": "0"}}
+    with pytest.raises(GapError, match=r"partition '1' of topic 'orders' .* not there any more"):
+        second.partitions(again, end)
+    cluster.held["orders"][1] = gone
+    assert second.partitions(again, end) == planned
+
+
+async def test_a_position_before_a_deleted_part_of_the_store_that_was_read_is_no_loss_in_a_batch(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in streams: the offsets of a stream may be given to a batch read."""
+    cluster.held["orders"][1].first = 4
+    real = FakeCluster.read
+    monkeypatch.setattr(
+        FakeCluster, "read", lambda self, topic, name, begin, end=None: real(self, topic, name, max(begin, (4,)), end)
+    )
+    tasks = await MessageReader(settings(Where.BATCH, startingOffsets='{"orders": {"1": 3}}'))._plan()
+    assert RangeTask(B, (3,), (14,)) in tasks
+
+
+# --- targets that are not there ---------------------------------------------------------------------------------------
+
+
+class Keeper:
+    """Instead of the one that makes targets."""
+
+    def __init__(self, *missing: tuple[str, str]) -> None:
+        self.missing = frozenset(missing)
+
+    async def waiting(self, new: Any) -> frozenset[tuple[str, str]]:
+        return self.missing & frozenset(new)
+
+
+async def test_a_partition_whose_target_is_made_late_begins_where_the_query_began(cluster: FakeCluster) -> None:
+    planner = StreamPlanner(settings(metadataInterval="0ms"))
+    planner._targets = keeper = Keeper(B)  # type: ignore[assignment]
+    start = await planner.initial()
+    assert start == {A: (100,)}
+    keeper.missing = frozenset()
+    cluster.held["orders"][1].packs += [4]
+    assert await planner.end(start, ALL) == start, "brings the beginning into the checkpoint"
+    assert await planner.end(start, ALL) == {A: (100,), B: (10,)}, "the latest, as for the others"
+
+
+async def test_a_query_of_what_is_there_now_does_not_end_without_it(cluster: FakeCluster) -> None:
+    planner = StreamPlanner(settings(metadataInterval="0ms", startingOffsets="earliest", retryTimeout="100ms"))
+    planner._targets = keeper = Keeper(B)  # type: ignore[assignment]
+    await planner.freeze()
+    end = await planner.end(await planner.initial(), ALL)
+    assert end == {A: (100,)}
+    with pytest.raises(ClusterError, match="the targets of partition '1' of topic 'orders' and 0 others could not be made"):
+        await planner.end(end, ALL)
+    keeper.missing = frozenset()
+    end = await planner.end(end, ALL)
+    assert end == {A: (100,), B: (0,)}
+    assert await planner.end(end, ALL) == {A: (100,), B: (10,)}
