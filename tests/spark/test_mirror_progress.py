@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from mqbridge.config.load import from_dict
 from mqbridge.spark.mirror.failures import reason_of
 from mqbridge.spark.mirror.metrics import MirrorCollector, serve
 from mqbridge.spark.mirror.progress import WINDOW_S, Backlog, RouteProgress, format_left
+from mqbridge.spark.mirror.route_query import RouteQuery
+from mqbridge.spark.mirror.settings import MirrorSettings
 from mqbridge.spark.mirror.stop import StopFile
 
 
@@ -93,6 +96,20 @@ def test_an_address_of_metrics_is_free_when_the_mirror_is_over() -> None:
         serve("127.0.0.1", port, list)()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_a_damaged_progress_of_the_sink_is_for_the_sink_to_complain_about(tmp_path: Path) -> None:
+    (tmp_path / "mqbridge").mkdir()
+    (tmp_path / "mqbridge" / "progress.1").write_text('{"version": 1, "comm')
+    config = from_dict(
+        {
+            "clusters": {name: {"system": "memory"} for name in "ab"},
+            "routes": [{"name": "orders", "from": {"cluster": "a", "topic": "orders", "group": "g"}, "to": {"cluster": "b"}}],
+        }
+    )
+    settings = MirrorSettings(tmp_path / "config.yaml", str(tmp_path))
+    query = RouteQuery(config.routes[0], str(tmp_path), StopFile(tmp_path / "stop"), settings)
+    assert query._totals() == {}
 
 
 def test_a_stop_is_over_when_the_source_has_heard_of_it(tmp_path: Path) -> None:

@@ -87,10 +87,10 @@ class RouteQuery:
             self.progress.batch_done(time.monotonic(), self._totals(), report["batchDuration"] / 1000)
 
     def _totals(self) -> Totals:
-        """What the sink has noted; what was known before where it is writing that just now."""
+        """What the sink has noted; what was known before where it is writing that just now, or cannot read it itself."""
         try:
             return read_totals(self.location)
-        except OSError:
+        except (OSError, ValueError):
             return self.progress.totals
 
     def _ended(self) -> None:
