@@ -208,3 +208,22 @@ async def test_a_query_of_what_is_there_now_does_not_end_without_it(cluster: Fak
     end = await planner.end(end, ALL)
     assert end == {A: (100,), B: (0,)}
     assert await planner.end(end, ALL) == {A: (100,), B: (10,)}
+
+
+# --- partitions that are assigned -------------------------------------------------------------------------------------
+
+
+async def test_partitions_that_are_assigned_stay_what_they_were_while_the_query_runs(cluster: FakeCluster) -> None:
+    """A broker that restarts takes its partitions out of the topic, and the indexes of others change meanwhile."""
+    assigned = settings(assign='{"orders": [1]}', startingOffsets="earliest", metadataInterval="0ms", newTopicsInterval="0ms")
+    planner = StreamPlanner(assigned)
+    start = await planner.initial()
+    gone = cluster.held["orders"].pop(1)
+
+    async def comes_back() -> None:
+        await asyncio.sleep(0.05)
+        cluster.held["orders"][1] = gone
+
+    back = asyncio.create_task(comes_back())
+    assert await planner.end(start, ALL) == {B: (10,)}
+    await back

@@ -115,7 +115,8 @@ class StreamPlanner:
         """Ask the cluster, unless it was asked a moment ago: Spark calls every 10 ms while there is nothing."""
         now = time.monotonic()
         if self.state.wants_topics(now):
-            self.state.topics_found(await self.view.topics(), now, await self.view.assigned())
+            chosen = self.state.chosen  # an index is that of the beginning: it changes while a server is away
+            self.state.topics_found(await self.view.topics(), now, await self.view.assigned() if chosen is None else chosen)
         if self.state.wants_bounds(now) or (self._settings.fail_on_data_loss and self.state.vanished(start)):
             await self._look_at_bounds(start)
             if self._targets is not None:
