@@ -1,5 +1,6 @@
 """What a mirror asks of the source: a route's topics, ranges for so many tasks, targets for what is new, and a stop."""
 
+import logging
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from mqbridge.config.load import from_dict
 from mqbridge.errors import ConfigError
+from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.store.settings import LogSettings
 from mqbridge.spark.data_source import MqbridgeDataSource
 from mqbridge.spark.mirror.stop import StopFile
+from mqbridge.spark.mirror.targets import prepare
 from mqbridge.spark.pump.ranges import RangeRow, parse_ranges
 from mqbridge.spark.source.stream_reader import MessageStreamReader
 from tests.spark.test_mirror import configuration, produce, stored
@@ -87,3 +92,27 @@ def test_no_batch_begins_behind_a_stop(tmp_path: Path) -> None:
 def test_a_route_says_cluster_and_topics(tmp_path: Path, options: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         reader_of(configuration(tmp_path, "target"), **options)
+
+
+async def test_a_source_that_waits_for_no_mirror_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its group keeps nothing for a mirror, which does not join it."""
+    source = LogCluster("source", LogSettings(path=str(tmp_path / "source.db"), retention="1h"))
+    target = LogCluster("target", LogSettings(path=str(tmp_path / "target.db")))
+    config = from_dict(
+        {
+            "clusters": {name: {"system": "log", "path": str(tmp_path / f"{name}.db")} for name in ("source", "target")},
+            "routes": [
+                {"name": "r", "from": {"cluster": "source", "topic": "orders", "group": "g"}, "to": {"cluster": "target"}}
+            ],
+        }
+    )
+    for cluster in (source, target):
+        await cluster.connect()
+    try:
+        await source.create("orders", 1)
+        with caplog.at_level(logging.WARNING):
+            await prepare(list(config.routes), {"source": source, "target": target})
+    finally:
+        for cluster in (source, target):
+            await cluster.close()
+    assert "cluster source: orders keeps messages for 1 hours only" in caplog.text

@@ -111,6 +111,14 @@ async def test_a_partition_that_went_back_is_a_loss_wherever_positions_have_seve
     assert len(await read(cluster, (0, 0), (25, 0), failOnDataLoss="false")) == 20
 
 
+async def test_a_partition_of_which_retention_left_nothing_is_a_loss_too() -> None:
+    """Pulsar's readers then find nothing, and no gap either."""
+    cluster = Sparse(orders=[FakePartition(), FakePartition()])
+    with pytest.raises(GapError, match="the partition holds nothing now"):
+        await read(cluster, (0, 0), (20, 0))
+    assert await read(cluster, (0, 0), (20, 0), failOnDataLoss="false") == []
+
+
 # --- beginnings -------------------------------------------------------------------------------------------------------
 
 

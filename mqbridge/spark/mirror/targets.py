@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route
 from mqbridge.errors import MqbridgeError
+from mqbridge.gateway.cautions import TopicUse, warnings_about
 from mqbridge.gateway.ends import Ends
 from mqbridge.gateway.plan import Plan, Planner, refuse
 from mqbridge.spark.cluster_ref import ClusterRef
@@ -39,13 +40,20 @@ async def prepare(routes: list[Route], clusters: Mapping[str, Cluster]) -> list[
 
 
 async def _carry_out(route: Route, clusters: Mapping[str, Cluster], plan: Plan) -> list[str]:
-    """Make what is missing and open every target once, which proves that it can be written; the warnings about its topics."""
+    """Make what is missing and open every target once, which proves that it can be written; the warnings about its topics.
+
+    The source's are those of a topic that no group reads: the route's has nothing to do with a mirror, and keeps nothing for it.
+    """
     ends = Ends(route, clusters, _ignore)
     try:
         await ends.open(plan)
-        return await ends.warnings()
     finally:
         await ends.close()
+    uses = [TopicUse(route.source.cluster, one.selected.topic) for one in plan.sources]
+    uses += [TopicUse(target.cluster, target.topic) for one in plan.sources for target in one.targets]
+    if (letters := route.delivery.dead_letter) is not None:
+        uses.append(TopicUse(letters.cluster, letters.topic))
+    return await warnings_about(uses, clusters)
 
 
 def _ignore(_: int) -> None:

@@ -132,6 +132,8 @@ class RangeReading:
             raise ClusterError(f"{spoken(self._task.key)} is not there", Failure.FATAL)
         if held.next < self._task.end and (self._is_dense or held.first < held.next):
             raise GapError(f"the partition ends before {format_position(self._task.end)} now")
+        if not self._is_dense and held.first == held.next and self._at == self._task.begin:
+            raise GapError("the partition holds nothing now")  # while it was planned there was something
         if self._is_dense and held.first > self._at:
             raise GapError(f"the partition begins at {format_position(held.first)} now", held.first)
 
