@@ -38,7 +38,7 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
     With a local master nothing listens on other addresses than 127.0.0.1. A session that exists is given back as it is, but for
     the `config` that can still change (its memory cannot). Raises ConfigError when pyspark, pyarrow or Java are missing.
     """
-    is_new = not _is_there()
+    is_new = not is_there()
     if is_new:
         check_prerequisites()
     from pyspark.errors import PySparkException  # noqa: PLC0415 - not before it is known to be there
@@ -64,10 +64,10 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
     return spark
 
 
-def _is_there() -> bool:
-    """Whether this process has a session."""
-    pyspark_sql = sys.modules.get("pyspark.sql")
-    return pyspark_sql is not None and pyspark_sql.SparkSession.getActiveSession() is not None
+def is_there() -> bool:
+    """Whether this process has a session, whichever thread has made it: that is what Spark calls active in one thread only."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None  # noqa: SLF001 - nothing public says it
 
 
 def _first_settings(given: dict[str, str], master: str | None, *, quiet: bool) -> tuple[dict[str, str], str | None]:

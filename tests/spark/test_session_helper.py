@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from mqbridge.spark import prerequisites
 from mqbridge.spark.functions import properties_of, properties_udf
 from mqbridge.spark.prerequisites import check_java, check_prerequisites, find_java
 from mqbridge.spark.property_blob import encode_pairs
-from mqbridge.spark.session import session
+from mqbridge.spark.session import is_there, session
 from tests.kit.spark import SparkProgram
 
 
@@ -68,6 +69,14 @@ def test_a_data_source_that_cannot_be_imported_harms_no_other(monkeypatch: pytes
     assert not hasattr(found, "DefaultSource")
 
 
+def test_a_session_is_there_for_every_thread(spark: SparkSession) -> None:
+    """A mirror in a thread of a notebook ends its own session only."""
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(is_there).result()
+        again = thread.submit(session).result()
+    assert again.sparkContext is spark.sparkContext
+
+
 def test_the_session_that_is_there_is_given_back_with_the_settings_that_can_change(spark: SparkSession) -> None:
     kept = {
         name: spark.conf.get(name) for name in ("spark.sql.shuffle.partitions", "spark.sql.streaming.numRecentProgressUpdates")
@@ -103,7 +112,7 @@ def test_binary_properties_become_maps_of_the_first_values(spark: SparkSession) 
 
 PROGRAM = """
 import json, sys
-from mqbridge.spark.session import session
+from mqbridge.spark.session import is_there, session
 spark = session("settings", "local[2]", ui_enabled=False, driver_memory="1g", **{"spark.sql.warehouse.dir": sys.argv[1]})
 conf = dict(spark.sparkContext.getConf().getAll())
 print(json.dumps(conf), file=open(sys.argv[1] + "/conf.json", "w"))

@@ -25,7 +25,7 @@ from mqbridge.spark.mirror.settings import MirrorSettings, chosen_routes
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.mirror.targets import lent, prepare
 from mqbridge.spark.portal import portal
-from mqbridge.spark.session import session
+from mqbridge.spark.session import is_there, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,15 +155,13 @@ class Mirror:
 @contextmanager
 def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
     """The session of this program; where it has none, one that ends with the context. Raises ConfigError."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - not before it is known to be there
-
-    is_there = SparkSession.getActiveSession() is not None
+    was_there = is_there()
     fair = {"spark.scheduler.mode": "FAIR"}  # routes share the cluster instead of waiting for each other
     spark = session("mqbridge mirror", settings.master, quiet=settings.quiet, **(fair | dict(settings.conf)))
     try:
         yield spark
     finally:
-        if not is_there:
+        if not was_there:
             spark.stop()
 
 
