@@ -69,7 +69,7 @@ class Claims:
         return True
 
     async def check(self) -> None:
-        """To be waited for before something is sent. Raises ClusterError when a later attempt has begun or the batch is done, OSError."""
+        """To be waited for before something is sent. Raises OSError, and ClusterError where it may not send any more."""
         async with self._looking:
             if self._time() - self._looked_at >= INTERVAL_S:
                 await self._look()
