@@ -63,6 +63,12 @@ of the checkpoint is never dropped.
 - A stream that begins with the latest messages runs one empty batch first: it brings the beginning into the checkpoint.
 - The option `startingOffsets` also takes the offsets that a checkpoint or a progress report has, to go on without the checkpoint.
 - Partitions that are missing for less than a minute (a broker that restarts) are waited for before anything is called lost.
+  A batch that was planned waits for its own for `retryTimeout`, an hour at most; with `failOnDataLoss=false` it then goes on
+  without them.
+- Positions of a partition that was made anew begin from the start. A Pulsar target with deduplication takes such messages for
+  those that it has under the same positions and drops them: begin with a new `checkpointLocation` there.
+- No subscription is made in Pulsar, so a topic without retention loses each ledger as soon as it is closed. Nobody can tell then
+  whether it was read to its end: the stream fails although it may have been. Set a retention, or a subscription that keeps.
 - Nothing is committed to the cluster: no group is made, and the checkpoint alone says what was read.
 """
 

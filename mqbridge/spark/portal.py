@@ -106,12 +106,12 @@ class Portal:
             yield await shared.ready()
         finally:
             shared.users -= 1
-            await self._close_idle()
+            await self.close_idle()
 
-    async def _close_idle(self) -> None:
-        idle = [key for key, shared in self._shared.items() if not shared.users]
-        for key in idle[: max(0, len(idle) - MAX_IDLE_CLUSTERS)]:
-            shared = self._shared.pop(key)
+    async def close_idle(self, most: int = MAX_IDLE_CLUSTERS) -> None:
+        """Close clusters that nobody uses, but for so many; a process that lives on after its work leaves none."""
+        while len(idle := [key for key, shared in self._shared.items() if not shared.users]) > most:
+            shared = self._shared.pop(idle[0])
             await cancel(shared.connecting)
             with suppress(ClusterError):
                 await shared.cluster.close()

@@ -2,8 +2,10 @@
 
 import logging
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,8 +18,13 @@ from mqbridge.errors import ConfigError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.spark.data_source import MqbridgeDataSource
+from mqbridge.spark.mirror import job
+from mqbridge.spark.mirror.job import Mirror
+from mqbridge.spark.mirror.route_query import RouteQuery
+from mqbridge.spark.mirror.settings import MirrorSettings
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.mirror.targets import prepare
+from mqbridge.spark.portal import portal
 from mqbridge.spark.pump.ranges import RangeRow, parse_ranges
 from mqbridge.spark.source.stream_reader import MessageStreamReader
 from tests.spark.test_mirror import configuration, produce, stored
@@ -116,3 +123,32 @@ async def test_a_source_that_waits_for_no_mirror_is_warned_of(tmp_path: Path, ca
         for cluster in (source, target):
             await cluster.close()
     assert "cluster source: orders keeps messages for 1 hours only" in caplog.text
+
+
+def test_a_mirror_that_is_interrupted_leaves_no_query_and_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook the session is somebody else's, and the process lives on."""
+    produce(tmp_path / "source.db", "eu_orders", 1, range(10))
+    settings = MirrorSettings(configuration(tmp_path, "target"), str(tmp_path / "checkpoint"))
+    stopped: list[bool] = []
+
+    class Query:
+        isActive = True  # noqa: N815 - Spark's name
+
+        def stop(self) -> None:
+            with pytest.raises(ConfigError, match="in use by another mirror"):
+                Mirror(settings).run()
+            stopped.append(True)
+
+    def start(self: RouteQuery, *_: object) -> None:
+        self._query = Query()  # type: ignore[assignment]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "_session", lambda _: nullcontext(MagicMock()))
+    monkeypatch.setattr(RouteQuery, "start", start)
+    monkeypatch.setattr(Mirror, "_watch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Mirror(settings).run()
+    assert stopped == [True]
+    assert not portal()._shared

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.2
 BACKLOG_EVERY_S, BACKLOG_PATIENCE_S = 5.0, 30.0
+CLOSE_S = 10.0
 PREPARE_PATIENCE_S = 300.0
 """For the plans of all routes and the topics that they make."""
 
@@ -78,12 +79,14 @@ class Mirror:
         with ExitStack() as stack:
             stack.callback(folder.release)
             folder.claim(config, routes, self.stop)
+            stack.callback(_close_clusters)
             scratch = self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
             self._queries = [RouteQuery(one, folder.of_route(one.name), _stop_file(scratch, one), settings) for one in routes]
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.routes))
             portal().run(self._prepare(routes, refs), PREPARE_PATIENCE_S)
             spark = stack.enter_context(_session(settings))
+            stack.callback(self._end_queries)
             self._on_started()
             self._start(spark, _copied(settings.file, scratch))
             self._watch(refs)
@@ -119,6 +122,11 @@ class Mirror:
                 continue
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.route.name)
             query.start(spark, config, tasks)
+
+    def _end_queries(self) -> None:
+        """Whatever has ended the run: nothing goes on without the folder's lock, in a session that goes on."""
+        for query in self._queries:
+            query.end()
 
     def _watch(self, refs: Mapping[str, ClusterRef]) -> None:
         counting: Future[None] | None = None
@@ -163,6 +171,12 @@ def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
     finally:
         if not was_there:
             spark.stop()
+
+
+def _close_clusters() -> None:
+    """This process may live on, and its portal with it."""
+    with suppress(MqbridgeError):
+        portal().run(portal().close_idle(0), CLOSE_S)
 
 
 def _stop_file(scratch: Path, route: Route) -> StopFile:

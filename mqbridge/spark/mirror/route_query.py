@@ -73,6 +73,16 @@ class RouteQuery:
         self._stopping = True
         self._stop.ask()
 
+    def end(self) -> None:
+        """At once, if it still runs."""
+        if self._query is None:
+            return
+        try:
+            if self._query.isActive:
+                self._query.stop()
+        except Exception:  # whatever py4j raises without its JVM, and then nothing runs
+            log.debug("route %s: its query cannot be stopped", self.route.name, exc_info=True)
+
     def _read_progress(self, report: Any) -> None:
         if report is None or report["batchId"] == self._batch or not report["sources"]:
             return

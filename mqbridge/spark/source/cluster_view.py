@@ -20,7 +20,7 @@ from mqbridge.spark.portal import portal
 from mqbridge.spark.source.admission import Density
 from mqbridge.spark.source.losses import Kind, Loss
 from mqbridge.spark.source.offsets import Key, spoken
-from mqbridge.spark.source.patience import GONE_S, persist
+from mqbridge.spark.source.patience import AWAY_S, GONE_S, persist
 from mqbridge.spark.source.settings import SourceSettings, TopicChoice
 
 T = TypeVar("T")
@@ -63,8 +63,8 @@ class ClusterView:
 
     async def gone(self, keys: Iterable[Key]) -> set[Key]:
         """Those that do not come back either: servers that restart are missing for a while. Raises ClusterError."""
-        wanted = set(keys)
-        backoff, until = Backoff(), time.monotonic() + min(GONE_S, self._settings.retry_s)
+        wanted, patience_s = set(keys), AWAY_S if self._settings.fail_on_data_loss else GONE_S
+        backoff, until = Backoff(), time.monotonic() + min(patience_s, self._settings.retry_s)
         while (missing := await self.missing(wanted)) and time.monotonic() < until:
             log.warning("%s and %d others are not there, looking again", spoken(min(missing)), len(missing) - 1)
             await asyncio.sleep(backoff.delay())

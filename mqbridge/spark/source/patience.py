@@ -13,8 +13,10 @@ log = logging.getLogger(__name__)
 
 ATTEMPT_S = 60.0
 """One question; adapters have shorter deadlines of their own."""
-GONE_S = 300.0
-"""A partition that is missing for so long, while its cluster answers, does not come back: servers restart in less."""
+AWAY_S = 60.0
+"""For how long partitions may be missing: longer than a server needs to restart, short of what people wait for an error."""
+GONE_S = 3600.0
+"""What is missing for so long while its cluster answers was deleted. Not less: what is given up too early is lost."""
 
 
 class Patience:

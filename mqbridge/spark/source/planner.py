@@ -22,13 +22,11 @@ from mqbridge.spark.source.cluster_view import ClusterView
 from mqbridge.spark.source.densities import Densities
 from mqbridge.spark.source.losses import WHAT_TO_DO, Kind, Loss
 from mqbridge.spark.source.offsets import Key, Offsets, spoken
+from mqbridge.spark.source.patience import AWAY_S
 from mqbridge.spark.source.settings import SourceSettings
 from mqbridge.spark.source.state import SourceState
 
 log = logging.getLogger(__name__)
-
-AWAY_S = 60.0
-"""For how long partitions may be missing: longer than a server needs to restart, short of what people wait for an error."""
 
 
 class StreamPlanner:
