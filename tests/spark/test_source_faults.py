@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
@@ -235,3 +235,16 @@ async def test_partitions_that_are_assigned_stay_what_they_were_while_the_query_
     back = asyncio.create_task(comes_back())
     assert await planner.end(start, ALL) == {B: (10,)}
     await back
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("empty", [0, 20, 5000])
+async def test_a_limit_holds_where_the_first_units_hold_nothing(cluster: FakeCluster, empty: int) -> None:
+    """On TubeMQ partitions share an index, so thousands of its entries may be of others."""
+    cluster.held["orders"] = {0: FakePartition([0] * empty + [4] * 10_000)}
+    planner = StreamPlanner(settings(startingOffsets="earliest", maxBytesPerTrigger="40000"))
+    start = await planner.initial()
+    end = await planner.end(start, ReadMaxBytes(40_000))
+    assert 50 <= end[A][0] <= 110

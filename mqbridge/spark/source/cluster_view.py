@@ -32,6 +32,8 @@ AT_ONCE = 16
 """Questions to a cluster at the same time."""
 SAMPLE_UNITS, SAMPLE_ROWS = 8, 256
 """A sample ends with either; what was read is let go at once."""
+SAMPLE_GROWTH = 32
+"""How many times more units are looked at where those before held nothing."""
 
 
 class ClusterView:
@@ -105,9 +107,15 @@ class ClusterView:
 
     async def density(self, key: Key, begin: Position, end: Position, stretches: Sequence[Stretch]) -> Density | None:
         """What the first units of a range are made of, None where there is nothing any more. Raises ClusterError."""
-        units = min(SAMPLE_UNITS, units_of(stretches))
-        until = position_behind(stretches, units, end)
-        return await self._ask(lambda one: _sample(one, key, begin, until, stretches), f"sampling {spoken(key)}")
+        units, most = SAMPLE_UNITS, units_of(stretches)
+        while True:  # the first units may hold nothing
+            until = position_behind(stretches, min(units, most), end)
+            found = await self._ask(
+                lambda one, until=until: _sample(one, key, begin, until, stretches), f"sampling {spoken(key)}"
+            )
+            if found is not None or units >= most:
+                return found
+            units *= SAMPLE_GROWTH
 
     async def has_gap(self, key: Key, begin: Position, end: Position) -> bool:
         """Whether messages from `begin` on are gone; `end` is the first position that is held. Raises ClusterError."""
@@ -192,12 +200,15 @@ async def _sample(cluster: Cluster, key: Key, begin: Position, until: Position, 
     try:
         async with aclosing(cluster.read(*key, begin, until)) as batches:
             async for batch in batches:
+                begin = begin if rows else batch.first  # behind what held nothing
                 rows, size, reached = rows + batch.count, size + batch.size, batch.next
                 if rows >= SAMPLE_ROWS:
                     break
     except GapError:  # the reading itself will say so
         return None
-    units = sum(_units_before(stretch, min(reached, until)) for stretch in stretches)
+    ends = (min(reached, until), begin)
+    units, before = (sum(_units_before(stretch, position) for stretch in stretches) for position in ends)
+    units -= before
     return Density(rows / units, size / rows) if rows and units else None
 
 
