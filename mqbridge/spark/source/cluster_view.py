@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TypeVar
 
 from mqbridge.adapter.cluster import Cluster
@@ -110,9 +111,8 @@ class ClusterView:
         units, most = SAMPLE_UNITS, units_of(stretches)
         while True:  # the first units may hold nothing
             until = position_behind(stretches, min(units, most), end)
-            found = await self._ask(
-                lambda one, until=until: _sample(one, key, begin, until, stretches), f"sampling {spoken(key)}"
-            )
+            sample = partial(_sample, key=key, begin=begin, until=until, stretches=stretches)
+            found = await self._ask(sample, f"sampling {spoken(key)}")
             if found is not None or units >= most:
                 return found
             units *= SAMPLE_GROWTH
