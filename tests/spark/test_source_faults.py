@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from mqbridge.adapter.topics import Bounds
-from mqbridge.errors import ClusterError, GapError
+from mqbridge.errors import ClusterError, GapError, Unreachable
 from mqbridge.message import Batch, Position
 from mqbridge.net import backoff
+from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.options import Where
 from mqbridge.spark.source import stream_reader
 from mqbridge.spark.source.batch_reader import MessageReader
@@ -248,3 +250,20 @@ async def test_a_limit_holds_where_the_first_units_hold_nothing(cluster: FakeClu
     start = await planner.initial()
     end = await planner.end(start, ReadMaxBytes(40_000))
     assert 50 <= end[A][0] <= 110
+
+
+def test_a_stop_is_obeyed_while_the_source_is_away(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A mirror asks a source that is away for as long as its route says, which may be for ever."""
+    monkeypatch.setattr(stream_reader, "portal", Portal)
+    stop = StopFile(tmp_path / "stop")
+    reader = MessageStreamReader(settings(startingOffsets="earliest", retryTimeout="20s", stopFile=str(stop.path)))
+    start = reader.initialOffset()
+    cluster.errors = [Unreachable("down")] * 100_000
+    reader._planner.state._held_at = None
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(reader.latestOffset, start, ALL)
+        with pytest.raises(TimeoutError):
+            asking.result(0.2)
+        stop.ask()
+        assert asking.result(5) == start
+    assert stop.is_obeyed

@@ -4,9 +4,10 @@ Offsets are found in one process that lives as long as the query; an exception t
 waited for. Tasks read on executors. A group is never made: the checkpoint alone says what was read.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.mirror.stop import StopFile
 from mqbridge.spark.portal import portal
 from mqbridge.spark.pump.ranges import build_ranges, divide
@@ -26,6 +28,11 @@ from mqbridge.spark.source.planner import StreamPlanner
 from mqbridge.spark.source.read import range_row, read_task
 from mqbridge.spark.source.settings import SourceSettings
 from mqbridge.spark.source.tasks import RangesTask, RangeTask, tasks_of
+
+T = TypeVar("T")
+
+LOOK_S = 0.5
+"""Between two looks for a stop while the cluster is waited for."""
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,9 +58,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` where there is nothing. Raises ClusterError, ConfigError, GapError."""
-        if self._settings.stop_file is not None and StopFile(Path(self._settings.stop_file)).obey():
+        stop = None if self._settings.stop_file is None else StopFile(Path(self._settings.stop_file))
+        if stop is not None and stop.obey():
             return start
-        return dump_offsets(portal().run(self._planner.end(load_offsets(start), limit)))
+        end = portal().run(_unless_stopped(self._planner.end(load_offsets(start), limit), stop))
+        return start if end is None else dump_offsets(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What was there when the cluster was asked last, for people who watch the lag."""
@@ -84,3 +93,16 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._made is None:
             self._made = StreamPlanner(self._settings)
         return self._made
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, T], stop: StopFile | None) -> T | None:
+    """Its result; None once a stop was asked for: a cluster that is away may be waited for for days."""
+    working: asyncio.Task[T] = spawn(work, "the end of a batch", quiet=True)
+    try:
+        while not working.done():
+            await asyncio.wait([working], timeout=LOOK_S)
+            if not working.done() and stop is not None and stop.obey():
+                return None
+        return working.result()
+    finally:
+        await cancel(working)
