@@ -98,18 +98,45 @@ def test_an_address_of_metrics_is_free_when_the_mirror_is_over() -> None:
         socket.create_connection(("127.0.0.1", port), 5)
 
 
+def query_of(folder: Path) -> RouteQuery:
+    route = {"name": "orders", "from": {"cluster": "a", "topic": "orders", "group": "g"}, "to": {"cluster": "b"}}
+    config = from_dict({"clusters": {name: {"system": "memory"} for name in "ab"}, "routes": [route]})
+    settings = MirrorSettings(folder / "config.yaml", str(folder))
+    return RouteQuery(config.routes[0], str(folder), StopFile(folder / "stop"), settings)
+
+
 def test_a_damaged_progress_of_the_sink_is_for_the_sink_to_complain_about(tmp_path: Path) -> None:
     (tmp_path / "mqbridge").mkdir()
     (tmp_path / "mqbridge" / "progress.1").write_text('{"version": 1, "comm')
-    config = from_dict(
-        {
-            "clusters": {name: {"system": "memory"} for name in "ab"},
-            "routes": [{"name": "orders", "from": {"cluster": "a", "topic": "orders", "group": "g"}, "to": {"cluster": "b"}}],
-        }
-    )
-    settings = MirrorSettings(tmp_path / "config.yaml", str(tmp_path))
-    query = RouteQuery(config.routes[0], str(tmp_path), StopFile(tmp_path / "stop"), settings)
-    assert query._totals() == {}
+    assert query_of(tmp_path)._totals() == {}
+
+
+def test_batches_are_counted_however_rarely_one_looks(tmp_path: Path) -> None:
+    """Batches without anything do not count."""
+
+    class Query:
+        def __init__(self) -> None:
+            self.isActive, self.recentProgress = True, list[dict[str, object]]()
+
+        @property
+        def lastProgress(self) -> object:  # noqa: N802 - Spark's name
+            return self.recentProgress[-1] if self.recentProgress else None
+
+        def done(self, batch: int, rows: int) -> None:
+            offsets = '{"topics": {"orders": {"0": "5"}}, "version": 1}'
+            report = {"batchId": batch, "numInputRows": rows, "batchDuration": 1000, "sources": [{"endOffset": offsets}]}
+            self.recentProgress.append(report)
+
+    query, spark = query_of(tmp_path), Query()
+    query._query = spark  # type: ignore[assignment]
+    query.look()
+    counts = []
+    for batches in ([(7, 3), (8, 1), (9, 2)], [], [(10, 0)], [(11, 4), (12, 1)]):
+        for batch, rows in batches:
+            spark.done(batch, rows)
+        query.look()
+        counts.append(query.progress.batches)
+    assert counts == [3, 3, 3, 5]
 
 
 def test_a_stop_is_over_when_the_source_has_heard_of_it(tmp_path: Path) -> None:

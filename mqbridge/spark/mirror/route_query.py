@@ -91,10 +91,14 @@ class RouteQuery:
             return
         self.ends = json.loads(end)["topics"]
         if report["numInputRows"]:
-            batches = report["batchId"] - self._batch if self._batch >= 0 else 1
+            self.progress.batches += self._batches_since(self._batch)
             self._batch = report["batchId"]
-            self.progress.batches += batches
             self.progress.batch_done(time.monotonic(), self._totals(), report["batchDuration"] / 1000)
+
+    def _batches_since(self, batch: int) -> int:
+        """How many batches with anything in them are done behind this one: several may be between two looks."""
+        assert self._query is not None  # noqa: S101 - for the type checker
+        return len({one["batchId"] for one in self._query.recentProgress if one["batchId"] > batch and one["numInputRows"]})
 
     def _totals(self) -> Totals:
         """What the sink has noted; what was known before where it is writing that just now, or cannot read it itself."""
