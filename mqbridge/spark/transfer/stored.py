@@ -18,7 +18,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError
-from mqbridge.message import Partition, Position, Share, position_of
+from mqbridge.message import Message, Partition, Position, Share, position_of
 from mqbridge.ranges import stored_from
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
@@ -97,8 +97,13 @@ async def find_dead(
             for message in batch.messages:
                 position = position_of(message.origin, source)
                 if position is not None and position >= first:
-                    found.setdefault(message.property(DEAD_TARGET) or "", set()).add(position)
+                    found.setdefault(_refused_by(message), set()).add(position)
     return found
+
+
+def _refused_by(letter: Message) -> str:
+    """The target that refused it last: a message may have been a dead letter before."""
+    return next((value for name, value in reversed(letter.properties) if name == DEAD_TARGET), "")
 
 
 class ResumedTarget(Target):

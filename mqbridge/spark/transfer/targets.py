@@ -107,7 +107,7 @@ class OpenTargets:
         return ResumedTarget(
             label,
             outbound,
-            RowPartitioner(config.partitions, outbound, self._spec.placing),
+            RowPartitioner(config.partitions, outbound, self._spec.placing, deduplicate=self._spec.deduplicate),
             self._tally,
             guard=await loop_guard(cluster, name, self._spec.delivery, self._tally.looped),
             edit=None if config.edit is None else Edit(config.edit, selected.words),

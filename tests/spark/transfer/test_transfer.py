@@ -9,23 +9,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.config.options.delivery import DeadLetter, Delivery
 from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.target import Target
-from mqbridge.errors import ClusterError, ConfigError, DeliveryError
+from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
 from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.message import NOWHERE, Batch, Message, Partition
+from mqbridge.message import NOWHERE, Batch, Message, Partition, Share
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer import transfer as transfer_module
 from mqbridge.spark.transfer.counts import Counts
-from mqbridge.spark.transfer.placing import Placement
+from mqbridge.spark.transfer.placing import Placement, RowPlacements
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 from mqbridge.spark.transfer.stored import find_ends
 from mqbridge.spark.transfer.transfer import Transfer
-from tests.spark.transfer.flaky import BAD, SOURCE, Action, FlakyCluster, batch, conversation, iterate, message
+from tests.spark.transfer.flaky import BAD, SOURCE, Action, FlakyCluster, FlakyOutbound, batch, conversation, iterate, message
 
 REF = ClusterRef("here", "memory", MemoryConfig())
 LETTERS = Delivery(dead_letter=DeadLetter(cluster="here", topic="dead"))
@@ -318,6 +319,62 @@ def test_a_placement_is_exact_and_one_that_is_not_there_is_refused() -> None:
         assert reasons == {"it is for partition 7, and there are 2 (0 to 1)", "it says no partition to go to"}
         await move(cluster, spec_of(placing="auto"), [batch([message(9)])])
         assert len(cluster.stored("copy")[1]) == 1, "by modulo of the source"
+
+    conversation(run)
+
+
+@pytest.mark.parametrize("by", ["key", "round_robin"])
+def test_a_target_partition_that_is_down_for_a_while_gets_what_others_did_not_wait_for(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        loop = asyncio.get_running_loop()
+        is_up, store = loop.time() + 5, FlakyOutbound.send
+
+        def send(to: FlakyOutbound, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+            if partition == 1 or loop.time() >= is_up:
+                return store(to, partition, share)
+            lost = Receipt(failures=[MessageFailure(index, Failure.RETRY, "it is down") for index in range(share.count)])
+            answer: asyncio.Future[Receipt] = loop.create_future()
+            loop.call_later(1, answer.set_result, lost)
+            return answer
+
+        monkeypatch.setattr(FlakyOutbound, "send", send)
+        spec = spec_of(Target(cluster="here", topic="copy", partitions=PartitionRule(by=by)))  # type: ignore[arg-type]
+        counts = await move(cluster, spec, batches_of([message(n, key=f"key {n % 7}") for n in range(60)]))
+        numbers = [[int(one.payload or b"") for one in some] for some in cluster.stored("copy")]
+        assert sorted(number for some in numbers for number in some) == list(range(60))
+        assert all(some == sorted(some) and len(some) > 15 for some in numbers)
+        assert counts.stored == 60
+
+    conversation(run)
+
+
+def test_rows_that_say_a_partition_keep_their_order_with_those_that_go_there_by_the_rule() -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        one = batch([message(n) for n in range(6)])
+        one.handle = RowPlacements([None, 1, None, 1, 0, None])
+        await move(cluster, spec_of(placing="auto"), [one])
+        assert [payloads(some) for some in cluster.stored("copy")] == [[b"4"], [b"0", b"1", b"2", b"3", b"5"]]
+
+    conversation(run)
+
+
+@pytest.mark.parametrize("before", ["there/orders", "here/other"])
+def test_messages_that_were_dead_letters_before_are_told_by_who_refused_them_last(before: str) -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        spec = spec_of(Target(cluster="here", topic="copy"), Target(cluster="here", topic="other"), delivery=LETTERS)
+        ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "other", "dead")}
+        marked = (("mqbridge.dead.target", before),)
+        batches = batches_of([message(n, BAD if n in (3, 7) else None, properties=marked) for n in range(12)])
+        await move(cluster, spec, batches)
+        found = [[payloads(some) for some in cluster.stored(topic)] for topic in ("copy", "other", "dead")]
+        counts = await move(cluster, spec, batches, Replay(ends))
+        assert (counts.stored, counts.dead) == (0, 0)
+        assert [[payloads(some) for some in cluster.stored(topic)] for topic in ("copy", "other", "dead")] == found
 
     conversation(run)
 
