@@ -5,7 +5,8 @@ Spark starts a task again when it failed, when it has lost sight of it, when its
 a second sender out. For all others each attempt writes a file, its claim:
 
 - One that finds an earlier claim is a repetition, and waits for two intervals.
-- One that finds a later claim stops. It looks before it sends, whenever an interval has passed since it looked last.
+- One that finds a later claim, or its own no more, stops. It looks before it sends, whenever an interval has passed since its
+  last look.
 
 Tasks of another run of the same batch count as well: it may have divided the batch in another way.
 
@@ -72,7 +73,7 @@ class Claims:
         now = self._time()
         claims = [_claim(name.removeprefix(self._batch)) for name in await self._files.names(self._batch)]
         found = [attempt for task, attempt in claims if task == self._task or attempt.run != self._attempt.run]
-        if found and max(found) > self._attempt:
+        if self._attempt not in found or max(found) > self._attempt:  # claims are removed when their batch is stored
             raise ClusterError(f"another attempt at {self._batch}{self._task} has begun, so this one stops", Failure.FATAL)
         self._looked_at = now
         return [attempt for attempt in found if attempt != self._attempt]
