@@ -102,6 +102,16 @@ def test_rows_of_a_part_are_refused_where_each_is_to_be_stored_once() -> None:
     assert len(list(reader(rows, deduplicate=False).streams(rows))) == 1
 
 
+@pytest.mark.parametrize(
+    "fields", [{"properties": (("text", "x" * 50_000),)}, {"key": "x" * 50_000}, {"attributes": b"x" * 50_000}]
+)
+def test_what_rows_hold_beside_their_payload_counts(fields: dict[str, Any]) -> None:
+    rows = rows_of(batch([message(n, **fields) for n in range(20)]), batch([message(n) for n in range(20)], OTHER))
+    large, small = (one.held_bytes for _, one in reader(rows).streams(rows))
+    assert large > 20 * 50_000
+    assert small < 20 * 1000
+
+
 # --- the writer of a task ---------------------------------------------------------------------------------------------
 
 
