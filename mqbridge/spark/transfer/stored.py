@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.delivery.target import Target
-from mqbridge.errors import ClusterError
-from mqbridge.message import Message, Partition, Position, Share, position_of
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.message import Message, Partition, Position, Share, format_position, position_of
 from mqbridge.ranges import stored_from
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
@@ -63,7 +63,11 @@ async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
 async def find_stored(
     cluster: Cluster, topic: str, outbound: Outbound, source: Partition, first: Position, since: Mapping[int, Position] | None
 ) -> StoredBefore:
-    """Ask a target what it holds of a source from the position `first` on. Raises ClusterError."""
+    """Ask a target what it holds of a source from the position `first` on.
+
+    Raises ClusterError, RETRY where the system has taken more than it has stored yet: Pulsar says the last that it was sent, and
+    what an earlier attempt has sent may still be on its way to the disks, or fail there.
+    """
     last = await outbound.resume(source, since)
     concerned = [index for index, position in last.items() if position >= first]
     if not concerned:
@@ -72,13 +76,22 @@ async def find_stored(
     if described is None:
         raise ClusterError(f"the topic {topic!r} of cluster {cluster.name!r} is gone")
     names = {index: described.partitions[index] for index in concerned}
+    floors = since or {}
     held = await stored_from(cluster, topic, names, source, first, since)
-    bounds, floors = await cluster.bounds(topic), since or {}
+    # A job may have begun anew under its old name: then the system knows the name from before `since`.
+    if before := {index: names[index] for index in names if index in floors and max(held[index], default=()) < last[index]}:
+        held |= await stored_from(cluster, topic, before, source, first)
+    bounds = await cluster.bounds(topic)
     known: dict[int, Position] = {}
     for index, name in names.items():
         begin = floors.get(index)
         if not held[index] if begin is None else bounds[name].first > begin:
             known[index] = min(held[index], default=last[index])
+        elif max(held[index], default=()) < last[index]:
+            raise ClusterError(
+                f"{cluster.name}/{topic} has taken {source} up to {format_position(last[index])}, and has not stored that yet",
+                Failure.RETRY,
+            )
     return StoredBefore(last, frozenset(position for positions in held.values() for position in positions), known)
 
 

@@ -1,7 +1,7 @@
 """A transfer stores each message once, whatever fails: failures in the middle, lost answers, crashes and refusals."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.config.options.delivery import DeadLetter, Delivery
 from mqbridge.config.options.edit import EditRules
@@ -16,8 +17,9 @@ from mqbridge.config.options.filter import FilterRules
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.target import Target
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
+from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.message import NOWHERE, Batch, Message, Partition, Share
+from mqbridge.message import NOWHERE, Batch, Message, Partition, Position, Share
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer import transfer as transfer_module
@@ -399,6 +401,51 @@ def test_what_the_target_has_deleted_counts_as_stored() -> None:
         cluster.broker.gap("copy", 1, 6)
         counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(12)]), Replay(since))
         assert (counts.skipped, counts.stored) == (10, 2)
+
+    conversation(run)
+
+
+def test_a_name_that_is_known_from_before_the_checkpoint_finds_what_it_has_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream with a jobId whose checkpoint was removed: its first batch is repeated, behind where the target ended when it began."""
+
+    async def run() -> None:
+        cluster = await cluster_of()
+        await move(cluster, spec_of(), batches_of([message(n) for n in range(10)]))
+        ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "dead")}
+
+        async def resume(*_: object) -> Mapping[int, Position]:
+            return {1: (9,)}
+
+        monkeypatch.setattr(FlakyOutbound, "resume", resume)
+        counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(15)]), Replay(ends))
+        assert (counts.skipped, counts.stored) == (10, 5)
+
+    conversation(run)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_what_a_broker_has_taken_and_not_stored_is_waited_for(arrives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Pulsar: the last sequence id of a name is that of what was sent, until its disks fail."""
+
+    async def run() -> None:
+        cluster = await cluster_of()
+        ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "dead")}
+        await move(cluster, spec_of(), batches_of([message(n) for n in range(6)]))
+        loop = asyncio.get_running_loop()
+        decided, really = loop.time() + 20, FlakyOutbound.resume
+
+        async def resume(
+            to: FlakyOutbound, source: Partition, since: Mapping[int, Position] | None = None
+        ) -> Mapping[int, Position]:
+            return {1: (9,)} if to.spec.topic == "copy" and loop.time() < decided else await really(to, source, since)
+
+        monkeypatch.setattr(FlakyOutbound, "resume", resume)
+        if arrives:
+            late = await MemoryCluster.outbound(cluster, OutboundSpec("copy"))
+            loop.call_at(decided - 5, lambda: late.send(1, Share(batch([message(n) for n in range(6, 10)]))))
+        counts = await move(cluster, spec_of(delivery=LETTERS), batches_of([message(n) for n in range(15)]), Replay(ends))
+        assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(15)]
+        assert (counts.dead, counts.skipped) == (0, 10 if arrives else 6)
 
     conversation(run)
 
