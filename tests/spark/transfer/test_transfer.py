@@ -406,7 +406,7 @@ def test_what_the_target_has_deleted_counts_as_stored() -> None:
 
 
 def test_a_name_that_is_known_from_before_the_checkpoint_finds_what_it_has_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream with a jobId whose checkpoint was removed: its first batch is repeated, behind where the target ended when it began."""
+    """A stream with a jobId whose checkpoint was removed, when its first batch is repeated."""
 
     async def run() -> None:
         cluster = await cluster_of()
