@@ -80,7 +80,7 @@ class OpenTargets:
         letters, dead = self._spec.delivery.dead_letter, dict[str, set[Position]]()
         opening = self._opening
         if letters is not None:
-            outbound = await self._outbound(letters.cluster, letters.topic, None, sender=None)
+            outbound = await self._outbound(letters.cluster, letters.topic, None, sender=None, repeats=opening.sender is None)
             label = f"{letters.cluster}/{letters.topic}"
             self.dead_letters = BoundedDeadLetters(self._spec.name, outbound, label, self._spec.max_dead_letters)
             if opening.sender is not None:
@@ -136,9 +136,11 @@ class OpenTargets:
             return {}
         return await find_dead(cluster, topic, opening.source, opening.first, opening.replay.since.get((cluster.name, topic)))
 
-    async def _outbound(self, cluster: str, topic: str, options: BaseModel | None, sender: str | None) -> Outbound:
+    async def _outbound(
+        self, cluster: str, topic: str, options: BaseModel | None, sender: str | None, *, repeats: bool = True
+    ) -> Outbound:
         spec = self._spec
-        wanted = replace(outbound_spec(spec.delivery, topic, options), max_elapsed_s=RESEND_S, sender=sender)
+        wanted = replace(outbound_spec(spec.delivery, topic, options), max_elapsed_s=RESEND_S, sender=sender, repeats=repeats)
         if sender is not None:  # what is stored is told by the last message: nothing may overtake
             wanted = replace(wanted, ordered=True)
         outbound = await self._clusters[cluster].outbound(wanted)

@@ -196,6 +196,17 @@ def test_refused_messages_become_dead_letters_and_the_others_are_stored() -> Non
     conversation(run)
 
 
+def test_dead_letters_are_looked_for_before_they_are_sent_again() -> None:
+    async def run() -> None:
+        cluster = await cluster_of(["store", "store", "lose the answer"])
+        await move(cluster, spec_of(delivery=LETTERS), batches_of([message(n, BAD if n == 4 else None) for n in range(12)]))
+        assert sum(map(len, cluster.stored("dead"))) == 1
+        assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(12) if n != 4]
+        assert {spec.repeats for spec in cluster.specs if spec.topic == "dead"} == {False}
+
+    conversation(run)
+
+
 def test_without_dead_letters_a_refused_message_fails_and_is_never_skipped_later() -> None:
     async def run() -> None:
         cluster = await cluster_of()
