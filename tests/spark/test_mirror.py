@@ -150,7 +150,7 @@ def test_a_mirror_does_what_the_gateway_does(spark: Any, tmp_path: Path, through
     gateway = [sys.executable, "-m", "mqbridge", "run", str(configuration(tmp_path, "gateway")), "--until-idle", "0.5"]
     subprocess.run(gateway, check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
     config = configuration(tmp_path, "target")
-    done = mirror(tmp_path, config, through=through, follow=False, batch_bytes=600_000)
+    done = mirror(tmp_path, config, through=through, follow=False, batch_bytes=60_000)
     assert done["batches"] > 1
     assert result(tmp_path, "target") == result(tmp_path, "gateway")
     kept = 1600 - done["filtered"]

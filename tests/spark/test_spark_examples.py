@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "spark"
 SHOWN = {
-    "word_count": ["|  to|    4|", "|  be|    2|", "|that|    1|"],
+    "word_count": ["|      to|    4|", "|      be|    2|", "|    that|    1|"],
     "windowed_count": [
         '|ann|{"minute":"2026-01-31T12:00:00.000Z","count":2}|',
         '|bob|{"minute":"2026-01-31T12:00:00.000Z","count":2}|',

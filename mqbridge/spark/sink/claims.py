@@ -5,10 +5,11 @@ Spark starts a task again when it failed, when it has lost sight of it, when its
 a second sender out. For all others each attempt writes a file, its claim:
 
 - One that finds an earlier claim is a repetition, and waits for two intervals.
-- One that finds a later claim, or its own no more, stops. It looks before it sends, whenever an interval has passed since its
-  last look.
+- One that finds a later claim stops, or its own no more: then the batch is done. It looks before it sends, whenever an interval
+  has passed since it looked last.
 
-Tasks of another run of the same batch count as well: it may have divided the batch in another way.
+Tasks of another run of the same batch count as well: it may have divided the batch in another way. Whoever has waited for those
+of earlier runs writes a note of it, so a run of many tasks waits once.
 
 So when the later one begins, all others have stopped, or are going to before they send more. It takes a folder that all executors
 reach, and clocks that run equally fast; nothing is compared between two machines.
@@ -24,6 +25,7 @@ INTERVAL_S = 5.0
 WAIT_INTERVALS = 2
 
 PREFIX = "claim-"
+_WAITED = "waited"
 
 
 class Attempt(NamedTuple):
@@ -59,21 +61,27 @@ class Claims:
         others = await self._look()
         if not others:
             return False
-        await asyncio.sleep(INTERVAL_S * WAIT_INTERVALS)
-        await self._look()
+        waited = f"{self._batch}{_WAITED}.{self._attempt.run}"
+        if any(one.run == self._attempt.run for one in others) or waited not in await self._files.names(waited):
+            await asyncio.sleep(INTERVAL_S * WAIT_INTERVALS)
+            await self._look()
+            await self._files.write(waited)
         return True
 
     async def check(self) -> None:
-        """To be waited for before something is sent. Raises ClusterError when a later attempt has begun, OSError."""
+        """To be waited for before something is sent. Raises OSError, and ClusterError where it may not send any more."""
         async with self._looking:
             if self._time() - self._looked_at >= INTERVAL_S:
                 await self._look()
 
     async def _look(self) -> list[Attempt]:
         now = self._time()
-        claims = [_claim(name.removeprefix(self._batch)) for name in await self._files.names(self._batch)]
+        names = [name.removeprefix(self._batch) for name in await self._files.names(self._batch)]
+        claims = [_claim(name) for name in names if not name.startswith(_WAITED)]
+        if (self._task, self._attempt) not in claims:
+            raise ClusterError(f"{self._batch}{self._task} is done, so this attempt stops", Failure.FATAL)
         found = [attempt for task, attempt in claims if task == self._task or attempt.run != self._attempt.run]
-        if self._attempt not in found or max(found) > self._attempt:  # claims are removed when their batch is stored
+        if max(found) > self._attempt:
             raise ClusterError(f"another attempt at {self._batch}{self._task} has begun, so this one stops", Failure.FATAL)
         self._looked_at = now
         return [attempt for attempt in found if attempt != self._attempt]

@@ -9,7 +9,7 @@ from typing import Any
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import NOWHERE, Batch
 from mqbridge.net.budget import Budget
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import cancel, collect_error, spawn
 from mqbridge.spark.schema import format_source
 from mqbridge.spark.sink.rows import Stream
 from mqbridge.spark.sink.settings import SinkSettings
@@ -165,6 +165,7 @@ class TaskWriter:
         )
         self._check()
         task = spawn(self._run(transfer, feed), f"writing {stream.source} to {stream.topic}", quiet=True)
+        task.add_done_callback(collect_error)  # `_error` has it, and after `abort` nobody asks
         return feed, task
 
     async def _run(self, transfer: Transfer, feed: _Feed) -> Counts:

@@ -68,3 +68,30 @@ async def test_a_later_run_with_more_tasks_waits_in_all_of_them() -> None:
     for one in after:
         await one.check()
     assert not await Claims(files, 70, 0, Attempt(1, 0)).begin()
+
+
+async def test_many_tasks_wait_once_for_the_earlier_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    files = Files()
+    assert not await Claims(files, 7, 0, Attempt(1, 0)).begin()
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    for task in range(8):
+        assert await Claims(files, 7, task, Attempt(2, task)).begin()
+    assert len(waits) == 1
+    assert await Claims(files, 7, 3, Attempt(2, 9)).begin()
+    assert len(waits) == 2, "an earlier attempt of the same run is waited for"
+    assert await Claims(files, 7, 3, Attempt(3, 10)).begin()
+    assert len(waits) == 3, "another run waits anew"
+
+
+async def test_an_attempt_at_a_batch_that_is_done_stops() -> None:
+    files = Files()
+    late = Claims(files, 7, 0, Attempt(1, 0))
+    assert not await late.begin()
+    files.found.clear()
+    with pytest.raises(ClusterError, match="claim-7-0 is done"):
+        await late.check()
