@@ -1,5 +1,6 @@
 """Opens the targets of a transfer, and asks them what they hold of its source."""
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from mqbridge.errors import ConfigError
 from mqbridge.gateway.closing import close_by
 from mqbridge.gateway.ends import loop_guard
 from mqbridge.gateway.plan import outbound_spec
-from mqbridge.message import NOWHERE, Partition, Position, origin_prefix
+from mqbridge.message import NOWHERE, Partition, Position, format_position, origin_prefix
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.topics import Selected, render, select
 from mqbridge.spark.cluster_ref import ClusterRef
@@ -24,6 +25,8 @@ from mqbridge.spark.transfer.placing import CheckedOutbound, NoOutbound, RowPart
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicKey
 from mqbridge.spark.transfer.stored import ResumedTarget, StoredBefore, find_dead, find_ends, find_stored
 from mqbridge.spark.transfer.tally import Tally
+
+log = logging.getLogger(__name__)
 
 RESEND_S = 10.0
 """How long an outbound tries again by itself before the transfer opens it anew, where it may try again at all."""
@@ -126,6 +129,15 @@ class OpenTargets:
         now = self.began[cluster.name, topic] = await find_ends(cluster, topic)
         last = await outbound.resume(opening.source, now)
         if any(position >= opening.first for position in last.values()):  # the system knows better
+            log.warning(
+                "%s: %s/%s has it up to %s already, as sent by %r before; all up to there that it holds is left out. If that source "
+                "was made anew, take a new checkpoint and another jobId",
+                opening.source,
+                cluster.name,
+                topic,
+                format_position(max(last.values())),
+                opening.sender,
+            )
             return await find_stored(cluster, topic, outbound, opening.source, opening.first, None)
         return StoredBefore(last)
 

@@ -434,6 +434,24 @@ def test_a_name_that_is_known_from_before_the_checkpoint_finds_what_it_has_store
     conversation(run)
 
 
+def test_a_name_that_has_sent_what_is_new_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A source that was made anew begins at its first position again; nobody can tell its messages from those before."""
+
+    async def run() -> None:
+        cluster = await cluster_of()
+        await move(cluster, spec_of(), batches_of([message(n) for n in range(10)]))
+
+        async def resume(*_: object) -> Mapping[int, Position]:
+            return {1: (9,)}
+
+        monkeypatch.setattr(FlakyOutbound, "resume", resume)
+        counts = await move(cluster, spec_of(), batches_of([message(n, b"another") for n in range(15)]))
+        assert (counts.skipped, counts.stored) == (10, 5)
+        assert "here/copy has it up to 9 already" in caplog.text
+
+    conversation(run)
+
+
 @pytest.mark.parametrize("arrives", [True, False])
 def test_what_a_broker_has_taken_and_not_stored_is_waited_for(arrives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Pulsar: the last sequence id of a name is that of what was sent, until its disks fail."""
