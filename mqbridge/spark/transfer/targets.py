@@ -130,8 +130,8 @@ class OpenTargets:
         last = await outbound.resume(opening.source, now)
         if any(position >= opening.first for position in last.values()):  # the system knows better
             log.warning(
-                "%s: %s/%s has it up to %s already, as sent by %r before; all up to there that it holds is left out. If that source "
-                "was made anew, take a new checkpoint and another jobId",
+                "%s: %s/%s has it up to %s already, as sent by %r before; all up to there that it holds is left out. If that "
+                "source was made anew, take a new checkpoint and another jobId",
                 opening.source,
                 cluster.name,
                 topic,
