@@ -99,11 +99,16 @@ class OpenTargets:
         await close_by(deadline, f"closing the targets of {self._opening.source}", *closing)
 
     async def _target(self, config: TargetConfig, selected: Selected, dead: Mapping[str, set[Position]]) -> ResumedTarget:
-        name, cluster, opening = render(config.topic, selected), self._clusters[config.cluster], self._opening
+        cluster, opening = self._clusters[config.cluster], self._opening
+        name = config.topic if self._spec.by_rows else render(config.topic, selected)
         label = f"{config.cluster}/{name}"
         if any(target.label == label for target in self.targets) and opening.sender is not None:
             raise ConfigError(f"two targets are {label}: of which of them a message is stored nobody could tell")
-        outbound = CheckedOutbound(await self._outbound(config.cluster, name, config.options, opening.sender))
+        outbound: Outbound
+        if self._spec.by_rows and await cluster.describe(name) is None:
+            outbound = NoOutbound(f"it is for the topic {name!r}, which is not there")
+        else:
+            outbound = CheckedOutbound(await self._outbound(config.cluster, name, config.options, opening.sender))
         before = None
         if opening.sender is not None:
             before = (await self._before(cluster, name, outbound)).without(dead.get(label, ()))

@@ -145,6 +145,7 @@ def test_a_stream_that_fails_in_the_middle_and_is_restarted_stores_each_row_once
     assert found["ends"][0]["partitions"] == {"0": "200", "1": "200", "2": "200"}
     assert found["totals"]["received"] == PARTITIONS * EACH
     assert found["totals"]["skipped"] > 0
+    assert found["query"] == json.loads((checkpoint / "metadata").read_text())["id"]
     log.fill("orders", [[_order(partition, n) for n in range(EACH, EACH + 10)] for partition in range(PARTITIONS)])
     run()
     assert log.payloads("copy") == wanted(each=EACH + 10)

@@ -183,6 +183,26 @@ def test_rows_without_source_and_topic_become_dead_letters_and_none_is_lost() ->
     conversation(run)
 
 
+@pytest.mark.parametrize("topic", ["missing", "{topic}", "{what}", "a{", "a}b", "{{x}}"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_topics_of_rows_are_no_templates_and_those_that_are_not_there_make_dead_letters(topic: str, is_there: bool) -> None:
+    async def run() -> None:
+        settings = settings_of(deadLetterTopic="dead")
+        cluster = await cluster_of(settings, "orders", "dead", *([topic] if is_there else []))
+        for replay in (None, Replay()):
+            writer = TaskWriter(settings, "job", cluster.find, replay)
+            await writer.take([(Stream(SOURCE, topic), batch([message(n) for n in range(3)]))])
+            await writer.finish()
+        stored = cluster.stored(topic if is_there else "dead")
+        assert sum(map(len, stored)) == 3
+        assert cluster.stored("orders") == [[], []]
+        if not is_there:
+            reasons = {one.property("mqbridge.dead.reason") for some in stored for one in some}
+            assert reasons == {f"it is for the topic {topic!r}, which is not there"}
+
+    conversation(run)
+
+
 def test_rows_without_a_topic_fail_where_there_are_no_dead_letters() -> None:
     async def run() -> None:
         settings = settings_of()
