@@ -41,10 +41,14 @@ class Positions:
         self._last: Position = ()
 
     def add(self, position: Position) -> None:
-        """One more; it is not empty."""
+        """One more; it is not empty. One beyond 64 bits is nobody's, whatever an origin says, and is left out."""
+        try:
+            numbers = array("q", position)
+        except OverflowError:
+            return
         if not self._runs or position <= self._last or len(position) != self._runs[-1].width:
             self._runs.append(_Run(len(position)))
-        self._runs[-1].numbers.extend(position)
+        self._runs[-1].numbers.extend(numbers)
         self._last = position
 
     def __len__(self) -> int:

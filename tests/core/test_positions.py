@@ -25,6 +25,13 @@ def test_ranges_of_them_are_those_of_a_set(added: list[Position], first: Positio
         assert positions.first == min(added)
 
 
+def test_what_cannot_be_a_position_is_left_out() -> None:
+    positions = Positions()
+    for position in ((1, 2), (3, 1 << 63), (4, 5)):
+        positions.add(position)
+    assert list(positions) == [(1, 2), (4, 5)]
+
+
 def test_a_million_take_little_memory() -> None:
     positions = Positions()
     tracemalloc.start()
