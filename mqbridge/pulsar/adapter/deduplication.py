@@ -42,6 +42,8 @@ class DeduplicationWarnings:
         except ClusterError as error:
             log.info("whether %s deduplicates cannot be told: %s", topic, error)
             return
+        if topic in self._warned:
+            return  # somebody else asked at the same time
         self._warned.add(topic)
         log.warning(
             "%s does not deduplicate: what is sent again over a new connection may be stored twice; switch it on: "

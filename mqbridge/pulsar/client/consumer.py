@@ -80,7 +80,8 @@ class Consumer(ConsumerHandler):
     async def changed_within(self, timeout: float) -> None:
         """Wait until something has happened, at most `timeout` seconds."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wait(), timeout)
+            async with asyncio.timeout(timeout):  # wait_for would begin a turn later, and clear what came in between
+                await self._wait()
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 

@@ -153,7 +153,8 @@ class QueueStream:
             raise self._error
         else:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wait(), timeout)
+                async with asyncio.timeout(timeout):  # wait_for would begin a turn later, and clear what came in between
+                    await self._wait()
 
     async def _wait(self) -> None:
         self._changed.clear()

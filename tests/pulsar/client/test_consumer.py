@@ -51,6 +51,18 @@ async def test_a_damaged_entry_is_delivered_as_such(broker: Broker, client):
     await consumer.close()
 
 
+@pytest.mark.parametrize("turns", range(1, 4))
+async def test_what_comes_as_a_wait_begins_ends_it(broker: Broker, client, turns: int):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    waiting = asyncio.create_task(consumer.changed(PATIENCE_S))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    consumer._changed.set()  # as an entry does
+    await asyncio.wait([waiting], timeout=PATIENCE_S / 2)
+    assert waiting.done()
+    await consumer.close()
+
+
 async def test_acknowledgements_are_gathered(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     for entry in range(2500):

@@ -72,6 +72,18 @@ async def test_a_held_pull_that_brings_nothing_is_repeated(scene: Scene) -> None
     assert bodies_of(await stream.receive()) == [b"x"]
 
 
+@pytest.mark.parametrize("turns", range(1, 4))
+async def test_what_comes_as_a_wait_begins_ends_it(scene: Scene, turns: int) -> None:
+    stream = await scene.stream()
+    await until(lambda: scene.groups.held)
+    waiting = asyncio.create_task(stream.changed(PATIENCE_S))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    stream._changed.set()  # as the answer to a pull does
+    await asyncio.wait([waiting], timeout=PATIENCE_S / 2)
+    assert waiting.done()
+
+
 async def test_what_is_pulled_names_limit_hold_and_version(scene: Scene) -> None:
     await scene.stream(max_msgs=777)
     await until(lambda: scene.groups.held)
