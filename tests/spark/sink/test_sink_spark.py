@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,7 @@ def failing_once(frame: DataFrame, marker: Path, at: str) -> DataFrame:
     def passes(payload):  # type: ignore[no-untyped-def]  # with hints Spark takes it for a function of columns
         if payload == at.encode() and not marker.exists():
             marker.write_text("failed")
+            time.sleep(3)  # what came before is stored meanwhile
             raise RuntimeError("a task fails")
         return True
 
