@@ -15,6 +15,7 @@ from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition, Position, position_of
+from mqbridge.positions import Positions
 
 Edge = Start | Mapping[str, Position]
 """An end of a reading: of all partitions, or positions by name, where a partition that is left out is read as far as it goes."""
@@ -94,9 +95,11 @@ async def _last_of(
 ) -> Position | None:
     async with aclosing(_windows_back(cluster, topic, name, bounds, since)) as windows:
         async for begin, end in windows:
-            found = [position async for position in _positions(cluster, topic, name, begin, end, source)]
-            if found:
-                return found[-1]
+            last = None
+            async for position in _positions(cluster, topic, name, begin, end, source):
+                last = position
+            if last is not None:
+                return last
     return None
 
 
@@ -107,7 +110,7 @@ async def stored_from(
     source: Partition,
     first: Position,
     since: Mapping[int, Position] | None = None,
-) -> dict[int, list[Position]]:
+) -> dict[int, Positions]:
     """All positions of the source from `first` on that each of these target partitions holds, by index. Raises ClusterError.
 
     Each is read back to a message of the source before `first`, for its messages are stored in order; or to `since`, or to its
@@ -122,13 +125,17 @@ async def stored_from(
 
 async def _stored_in(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, first: Position, since: Position | None
-) -> list[Position]:
-    found: list[Position] = []
+) -> Positions:
+    found = Positions()
     async with aclosing(_windows_back(cluster, topic, name, bounds, since)) as windows:
         async for begin, end in windows:
-            positions = [position async for position in _positions(cluster, topic, name, begin, end, source)]
-            found += [position for position in positions if position >= first]
-            if positions and positions[0] < first:
+            is_before = False
+            async for position in _positions(cluster, topic, name, begin, end, source):
+                if position >= first:
+                    found.add(position)
+                else:
+                    is_before = True
+            if is_before:
                 break
     return found
 

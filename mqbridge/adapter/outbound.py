@@ -34,11 +34,13 @@ class OutboundSpec:
     that cannot drop what it is sent twice sends nothing again whose answer was lost: it reports the failure at once, and whoever
     sends asks `resume` what is stored.
     """
+    repeats: bool = True
+    """False: such a system sends nothing again without a sender either. Whoever sends looks for it."""
 
     @property
     def resend_s(self) -> float | None:
         """For how long a system that cannot drop what it is sent twice tries again what may be stored; None is for ever."""
-        return self.max_elapsed_s if self.sender is None else 0.0
+        return self.max_elapsed_s if self.sender is None and self.repeats else 0.0
 
     @property
     def origin_of(self) -> Callable[[Partition], str | None]:

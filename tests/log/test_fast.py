@@ -71,6 +71,18 @@ def test_messages_are_written_alike(sent: list[Message], origin: str | None) -> 
         assert fast.encode_record(message, message.origin) == records.encode_record(message, message.origin)
 
 
+@pytest.mark.parametrize("hops", [0, 1, 2, 7])
+def test_hops_are_written_alike(hops: int) -> None:
+    """A row of Spark may say them; where nothing is stamped, its origin is kept with them."""
+    [message] = fast.decode_row(row_of([Message(b"x", origin="cluster|topic|0|5")]), 1, 0)
+    message.hops = hops
+    for origin in (message.origin, "cluster|topic|0|6", None):
+        record = fast.encode_record(message, origin)
+        assert record == records.encode_record(message, origin)
+    [found] = records.decode_row(records.encode_row([fast.encode_record(message, message.origin)]), 1, 0)
+    assert found.hops == max(hops, 1)
+
+
 def test_a_number_beyond_64_bits_is_refused() -> None:
     [message] = fast.decode_row(row_of([Message(b"x")]), 1, 0)
     message.event_time = 1 << 63

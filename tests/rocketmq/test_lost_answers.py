@@ -26,8 +26,9 @@ async def client(cluster: Cluster) -> AsyncIterator[RocketmqClient]:
     await client.close()
 
 
-def outbound_of(client: RocketmqClient, sender: str | None) -> RocketMQOutbound:
-    spec = OutboundSpec(TOPIC, max_elapsed_s=10.0, sender=sender, options=RocketMQOutboundOptions(batch_messages=2))
+def outbound_of(client: RocketmqClient, sender: str | None, *, repeats: bool) -> RocketMQOutbound:
+    options = RocketMQOutboundOptions(batch_messages=2)
+    spec = OutboundSpec(TOPIC, max_elapsed_s=10.0, sender=sender, repeats=repeats, options=options)
     producer = client.producer("P", TOPIC, fail_behind=True, max_elapsed_s=spec.resend_s)
     return RocketMQOutbound(None, producer, spec, [QUEUE], max_message_bytes=1000)  # type: ignore[arg-type]
 
@@ -39,14 +40,14 @@ def stored_but_not_answered(link: Link, request: Command) -> None:
     link.drop()
 
 
-@pytest.mark.parametrize(("sender", "times"), [("somebody", 1), (None, 2)])
-async def test_a_lost_answer_is_reported_at_once_with_a_sender(
-    cluster: Cluster, client: RocketmqClient, sender: str | None, times: int
+@pytest.mark.parametrize(("sender", "repeats", "times"), [("somebody", True, 1), (None, False, 1), (None, True, 2)])
+async def test_a_lost_answer_is_reported_at_once_where_it_is_asked_for(
+    cluster: Cluster, client: RocketmqClient, sender: str | None, repeats: bool, times: int
 ) -> None:
-    outbound = outbound_of(client, sender)
+    outbound = outbound_of(client, sender, repeats=repeats)
     for code in SENDS:
         cluster.on[code] = stored_but_not_answered
     receipt = await receipt_of(send(outbound, b"1"))
     assert bodies(cluster) == [b"1"] * times
-    assert [failure.kind for failure in receipt.failures] == ([Failure.RETRY] if sender else [])
+    assert [failure.kind for failure in receipt.failures] == ([Failure.RETRY] if times == 1 else [])
     assert not (await receipt_of(send(outbound, b"2"))).failures

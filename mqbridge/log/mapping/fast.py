@@ -167,7 +167,7 @@ def _encode(message: LazyMessage, origin: str | None) -> bytes | None:
     """None for messages that are not ordinary."""
     if message.attributes is not None or message.keys or message.delivery_count or message.deliver_at is not None:
         return None
-    if message.hops and origin is not message.origin:  # it is one more
+    if message.hops > 1 or (message.hops and origin is not message.origin):  # more than an origin alone says, or one more
         return None
     form: _Form = message.property_names.target_cache("log", _Form)
     key, values, payload = message.key, message.values, message.payload

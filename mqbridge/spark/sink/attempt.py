@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pyspark import TaskContext
 
@@ -56,7 +56,7 @@ class FolderClaims:
 async def while_last(claims: Claims | None, work: Coroutine[Any, Any, T]) -> T:
     """The result of the work; it is cancelled when a later attempt begins, which is raised (ClusterError)."""
     working: asyncio.Task[T] = spawn(work, "the work of a task", quiet=True)
-    watch = None if claims is None else spawn(_watch(claims), "later attempts", quiet=True)
+    watch = None if claims is None else spawn(wait_for_later(claims), "later attempts", quiet=True)
     try:
         await asyncio.wait([working] if watch is None else [working, watch], return_when=asyncio.FIRST_COMPLETED)
         if not working.done() and watch is not None:
@@ -66,7 +66,8 @@ async def while_last(claims: Claims | None, work: Coroutine[Any, Any, T]) -> T:
         await cancel(working, watch)
 
 
-async def _watch(claims: Claims) -> None:
+async def wait_for_later(claims: Claims) -> NoReturn:
+    """Raise ClusterError when a later attempt begins."""
     while True:
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(INTERVAL_S / 2)  # somebody else may have looked in between: then it is not due yet
         await claims.check()

@@ -36,6 +36,14 @@ class Folder:
         with self._files.open_input_stream(self._place(name, numbers[-1])) as stream:
             return bytes(stream.read())
 
+    def read_beside(self, name: str) -> bytes | None:
+        """A file of Spark's, in the checkpoint itself; None where there is none."""
+        try:
+            with self._files.open_input_stream(posixpath.join(posixpath.dirname(self.path), name)) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
     def write(self, name: str, data: bytes) -> None:
         """Replace it in one step."""
         self._files.create_dir(self.path, recursive=True)

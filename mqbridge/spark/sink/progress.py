@@ -12,10 +12,14 @@ that begins follows the one that was committed last. Transitions:
                may end before it has written its own commit, and then repeats the batch) -> nothing
     abort      nothing: what was sent is sent, and the batch comes again
 
+The file belongs to one query. Where Spark's own files are gone it makes a query with another id, whose batches begin at 0 again:
+then the file counts for nothing.
+
 Whoever moves Spark's own checkpoint back removes the folder `mqbridge` in it, too: else batches with known numbers are skipped.
 Without the folder a batch is looked for in all of its targets; only batch 0, which nothing precedes, then counts as new.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -26,6 +30,8 @@ import orjson
 from mqbridge.message import format_position, parse_position
 from mqbridge.spark.sink.folder import Folder, open_folder
 from mqbridge.spark.transfer.spec import Ends
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 NAME = "progress"
@@ -51,6 +57,17 @@ class Progress:
     """Where target partitions ended when the last batch was committed, or before the very first one."""
     totals: Mapping[str, int] = field(default_factory=dict)
     """Of all batches together, by the names of counts."""
+    query: str = ""
+    """Spark's id of it; empty where it is not known."""
+
+    def of_query(self, query: str) -> "Progress":
+        """The same for the query of this id; a new one where it is another query's."""
+        if not query or query == self.query:
+            return self
+        if not self.query:
+            return replace(self, query=query)
+        log.warning("the progress of the sink is of the query %s, and this one is %s: it begins anew", self.query, query)
+        return Progress(runs=self.runs, query=query)
 
     def begin(self, ends_now: Callable[[], Ends]) -> "tuple[Progress, Stage]":
         """A writer was made for the batch behind the one that is committed."""
@@ -74,7 +91,7 @@ class Progress:
         if batch_id <= self.committed:
             return self
         added = {name: self.totals.get(name, 0) + count for name, count in totals.items()}
-        return Progress(batch_id, batch_id, self.runs, {**self.ends, **ends}, {**self.totals, **added})
+        return replace(self, committed=batch_id, begun=batch_id, ends={**self.ends, **ends}, totals={**self.totals, **added})
 
     def as_json(self) -> bytes:
         """For the file."""
@@ -94,6 +111,7 @@ class Progress:
                 "runs": self.runs,
                 "ends": ends,
                 "totals": dict(self.totals),
+                "query": self.query,
             },
             option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS,
         )
@@ -109,7 +127,7 @@ class Progress:
                 (one["cluster"], one["topic"]): {int(index): parse_position(text) for index, text in one["partitions"].items()}
                 for one in found["ends"]
             }
-            return cls(found["committed"], found["begun"], found["runs"], ends, found["totals"])
+            return cls(found["committed"], found["begun"], found["runs"], ends, found["totals"], found.get("query", ""))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no progress of a sink: {error!r}") from error
 
@@ -117,7 +135,16 @@ class Progress:
 def load_progress(folder: Folder) -> Progress:
     """What the file says; a new one when there is none. Raises OSError, and ValueError when it cannot be read."""
     data = folder.read(NAME)
-    return Progress() if data is None else Progress.from_json(data)
+    progress = Progress() if data is None else Progress.from_json(data)
+    return progress.of_query(_query_of(folder))
+
+
+def _query_of(folder: Folder) -> str:
+    """The id of the query that the checkpoint is of, as Spark keeps it there."""
+    try:
+        return str(orjson.loads(folder.read_beside("metadata") or b"")["id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def save_progress(folder: Folder, progress: Progress) -> None:

@@ -14,7 +14,7 @@ from mqbridge.spark.transfer.placing import Placement, RowPlacements
 from mqbridge.spark.transfer.spec import Placing
 
 MESSAGE_BYTES = 400
-"""What a message of a row holds beside its payload: its object, position, key, and values of properties."""
+"""What a message of a row holds beside the bytes of the row: its object, and those of its fields."""
 
 
 class Stream(NamedTuple):
@@ -50,7 +50,7 @@ class RowReader:
                         "tell what of it is stored",
                         hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
                     )
-                batch.held_bytes = batch.size + MESSAGE_BYTES * batch.count
+                batch.held_bytes = part.slice(run.first_row, batch.count).nbytes + MESSAGE_BYTES * batch.count
                 stream = Stream(batch.partition, topic)
                 if self._deduplicate and batch.partition is not NOWHERE:
                     self._check_order(stream, batch)

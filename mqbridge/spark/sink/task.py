@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import NOWHERE, Batch
@@ -22,6 +23,8 @@ MAX_STREAMS = 64
 
 Gate = Callable[[], Awaitable[None]]
 """Waited for before each batch is sent; raises when this task is not to send any more."""
+Watch = Callable[[], Coroutine[Any, Any, None]]
+"""Runs beside all of it, and raises likewise: what has passed the gate may wait for its target for long, and be sent again."""
 
 
 @dataclass(slots=True)
@@ -82,10 +85,17 @@ class TaskWriter:
     """
 
     def __init__(
-        self, settings: SinkSettings, job: str, find_cluster: FindCluster, replay: Replay | None, gate: Gate | None = None
+        self,
+        settings: SinkSettings,
+        job: str,
+        find_cluster: FindCluster,
+        replay: Replay | None,
+        gate: Gate | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._settings, self._job, self._find_cluster, self._replay = settings, job, find_cluster, replay
-        self._gate = gate or _open_gate
+        self._gate, self._watch = gate or _open_gate, watch
+        self._watching: asyncio.Task[None] | None = None
         delivery = settings.spec.delivery
         self._budget, self._ahead = Budget(delivery.sending_bytes), Budget(delivery.read_ahead_bytes)
         self._open: dict[Stream, tuple[_Feed, asyncio.Task[Counts]]] = {}
@@ -96,6 +106,8 @@ class TaskWriter:
 
     async def take(self, batches: Iterable[tuple[Stream, Batch]]) -> None:
         """Write these, some time; waits while too much is not written yet. Raises what the transfers raise."""
+        if self._watch is not None and self._watching is None:
+            self._watching = spawn(self._stop_when_told(self._watch), "later attempts")
         for stream, batch in batches:
             self._check()
             if (opened := self._open.pop(stream, None)) is None:
@@ -120,7 +132,14 @@ class TaskWriter:
     async def abort(self) -> None:
         """Leave everything where it is."""
         opened, self._open = self._open, {}
-        await cancel(*(task for _, task in opened.values()))
+        await cancel(self._watching, *(task for _, task in opened.values()))
+
+    async def _stop_when_told(self, watch: Watch) -> None:
+        try:
+            await watch()
+        except Exception as error:  # noqa: BLE001 - whatever it is, `take` and `finish` raise it
+            self._error = self._error or error
+            await cancel(*(task for _, task in self._open.values()))
 
     def _check(self) -> None:
         if self._error is not None:
@@ -130,9 +149,10 @@ class TaskWriter:
         stream = next(iter(self._open))
         feed, task = self._open[stream]
         feed.end()
-        counts = await task
+        await asyncio.wait([task])
+        self._check()
         del self._open[stream]
-        self._result.counts.add(counts)
+        self._result.counts.add(task.result())
 
     async def _begin(self, stream: Stream) -> tuple[_Feed, asyncio.Task[Counts]]:
         spec = self._settings.spec if stream.topic is None else self._settings.spec.into(stream.topic)
@@ -143,6 +163,7 @@ class TaskWriter:
         transfer = Transfer(
             spec, stream.source, self._job, find_cluster=self._find_cluster, replay=self._replay, budget=self._budget
         )
+        self._check()
         task = spawn(self._run(transfer, feed), f"writing {stream.source} to {stream.topic}", quiet=True)
         task.add_done_callback(collect_error)  # `_error` has it, and after `abort` nobody asks
         return feed, task

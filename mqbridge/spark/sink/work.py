@@ -1,6 +1,7 @@
 """Writes what Spark hands to a task, whose rows are messages, or ranges to be moved."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 
@@ -9,7 +10,7 @@ from mqbridge.spark.portal import portal
 from mqbridge.spark.pump.pump import Pump
 from mqbridge.spark.pump.ranges import parse_ranges
 from mqbridge.spark.schema import format_source
-from mqbridge.spark.sink.attempt import while_last
+from mqbridge.spark.sink.attempt import wait_for_later, while_last
 from mqbridge.spark.sink.claims import Claims
 from mqbridge.spark.sink.rows import RowReader
 from mqbridge.spark.sink.settings import SinkSettings
@@ -29,7 +30,8 @@ def _write_messages(
     settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
 ) -> TaskResult:
     portal_ = portal()
-    writer = TaskWriter(settings, job, portal_.cluster, replay, None if claims is None else claims.check)
+    gate, watch = (None, None) if claims is None else (claims.check, partial(wait_for_later, claims))
+    writer = TaskWriter(settings, job, portal_.cluster, replay, gate, watch)
     reader: RowReader | None = None
     try:
         for rows in iterator:
@@ -38,7 +40,7 @@ def _write_messages(
                 by_topic = settings.topic_from == "column"
                 reader = RowReader(rows.schema, by_topic=by_topic, placing=spec.placing, deduplicate=spec.deduplicate)
             portal_.run(writer.take(list(reader.streams(rows))))
-        return portal_.run(while_last(claims, writer.finish()))
+        return portal_.run(writer.finish())
     finally:
         portal_.run(writer.abort())
 

@@ -5,18 +5,22 @@ A batch whose rows say something has a `Placement` or `RowPlacements` as its han
 auto     the placement where there is one; else as by modulo; rows without a source by their key, or in turn
 column   the placement, always
 
+By round_robin, messages that are stored once go where their position says: another attempt, whose batches are others, would give
+them another turn, and nobody could tell what of them is missing.
+
 What has no place is given to NOWHERE_TO_GO, where a `CheckedOutbound` refuses it.
 """
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import Failure
-from mqbridge.message import NOWHERE, Partition, Position, Share
+from mqbridge.message import NOWHERE, Partition, Position, Share, format_position
 from mqbridge.routing.partitions import Partitioner, Placed
 from mqbridge.spark.transfer.spec import Placing
 
@@ -46,9 +50,10 @@ class RowPlacements(NamedTuple):
 class RowPartitioner(Partitioner):
     """Divides batches of rows, by their placement or by a rule."""
 
-    def __init__(self, rule: PartitionRule, outbound: Outbound, placing: Placing) -> None:
+    def __init__(self, rule: PartitionRule, outbound: Outbound, placing: Placing, *, deduplicate: bool = False) -> None:
         super().__init__(rule, outbound)
         self._to, self._placing, self._by_rule = outbound, placing, self.divide
+        self._in_turn_by_position = deduplicate and rule.by == "round_robin"
         self._next = -1
         self.divide = self._place
 
@@ -63,12 +68,16 @@ class RowPartitioner(Partitioner):
         return self._unsaid(share)
 
     def _row_by_row(self, share: Share, wanted: Sequence[int | None]) -> list[Placed]:
-        parts: dict[int | None, list[int]] = {}
+        said: dict[int, list[int]] = {}
+        unsaid: list[int] = []
         for index, place in enumerate(share.places):
-            parts.setdefault(wanted[place], []).append(index)
-        unsaid = parts.pop(None, None)
-        placed = [(partition, share.part(indexes)) for partition, indexes in parts.items() if partition is not None]
-        return placed if unsaid is None else [*placed, *self._unsaid(share.part(unsaid))]
+            partition = wanted[place]
+            (unsaid if partition is None else said.setdefault(partition, [])).append(index)
+        if unsaid:
+            index_of = dict(zip(share.places, range(share.count), strict=True))
+            for partition, one in self._unsaid(share.part(unsaid)):
+                said[partition] = sorted([*said.get(partition, ()), *map(index_of.__getitem__, one.places)])
+        return [(partition, share.part(indexes)) for partition, indexes in said.items()]
 
     def _unsaid(self, share: Share) -> list[Placed]:
         return [(NOWHERE_TO_GO, share)] if self._placing == "column" else self._by_itself(share)
@@ -79,7 +88,16 @@ class RowPartitioner(Partitioner):
             return self._key_or_turn(share)
         if batch.partition is NOWHERE and self.rule.by != "round_robin":
             return [(NOWHERE_TO_GO, share)]
+        if self._in_turn_by_position and batch.partition is not NOWHERE:
+            return self._by_position(share)
         return self._by_rule(share)
+
+    def _by_position(self, share: Share) -> list[Placed]:
+        """Spread as in turn, and in every attempt in the same way."""
+        parts: dict[int, list[int]] = {}
+        for index, message in enumerate(share.originals):
+            parts.setdefault(crc32(format_position(message.position).encode()) % self._to.partitions, []).append(index)
+        return [(partition, share.part(indexes)) for partition, indexes in parts.items()]
 
     def _key_or_turn(self, share: Share) -> list[Placed]:
         """By key; all that have none go to the next partition together."""

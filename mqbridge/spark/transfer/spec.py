@@ -43,6 +43,8 @@ class TargetsSpec:
     """How long failures that may pass are tried again while nothing is stored."""
     max_dead_letters: int | None = None
     """More refused messages than these end a transfer."""
+    by_rows: bool = False
+    """The topic is what rows say: no template, and what is for one that is not there is refused as a bad message is."""
 
     @classmethod
     def of_route(cls, route: Route, clusters: Mapping[str, ClusterRef]) -> "TargetsSpec":
@@ -65,8 +67,8 @@ class TargetsSpec:
         return list(names if letters is None else {**names, letters.cluster: None})
 
     def into(self, topic: str) -> "TargetsSpec":
-        """The same with this exact target topic."""
-        return replace(self, targets=tuple(target.model_copy(update={"topic": topic}) for target in self.targets))
+        """The same with this exact target topic, which rows say."""
+        return replace(self, by_rows=True, targets=tuple(target.model_copy(update={"topic": topic}) for target in self.targets))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.delivery.target import Target
-from mqbridge.errors import ClusterError
-from mqbridge.message import Partition, Position, Share, position_of
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.message import Message, Partition, Position, Share, format_position, position_of
+from mqbridge.positions import Positions
 from mqbridge.ranges import stored_from
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
@@ -34,21 +35,30 @@ class StoredBefore:
 
     last   by partition the last position
     held   all positions
+    dead   positions that are done with, as dead letters
     known  by partition the position behind which a message that is not held was never stored
     """
 
     last: Mapping[int, Position]
-    held: frozenset[Position] = frozenset()
+    held: Sequence[Positions] = ()
+    dead: Collection[Position] = ()
     known: Mapping[int, Position] = field(default_factory=dict)
 
     def without(self, dead: Collection[Position]) -> "StoredBefore":
         """The same where these are done with, as dead letters."""
-        return replace(self, held=self.held.union(dead)) if dead else self
+        return replace(self, dead=frozenset(dead)) if dead else self
 
     @property
     def highest(self) -> Position:
         """Behind it nothing is stored."""
-        return max((*self.last.values(), *self.held), default=())
+        return max((*self.last.values(), *(held.last for held in self.held), *self.dead), default=())
+
+    def done_between(self, first: Position, last: Position) -> set[Position]:
+        """Those from `first` to `last` that are stored or dead."""
+        done = {position for position in self.dead if first <= position <= last}
+        for held in self.held:
+            done |= held.between(first, last)
+        return done
 
 
 async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
@@ -63,7 +73,11 @@ async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
 async def find_stored(
     cluster: Cluster, topic: str, outbound: Outbound, source: Partition, first: Position, since: Mapping[int, Position] | None
 ) -> StoredBefore:
-    """Ask a target what it holds of a source from the position `first` on. Raises ClusterError."""
+    """Ask a target what it holds of a source from the position `first` on.
+
+    Raises ClusterError, RETRY where the system has taken more than it has stored yet: Pulsar says the last that it was sent, and
+    what an earlier attempt has sent may still be on its way to the disks, or fail there.
+    """
     last = await outbound.resume(source, since)
     concerned = [index for index, position in last.items() if position >= first]
     if not concerned:
@@ -72,14 +86,23 @@ async def find_stored(
     if described is None:
         raise ClusterError(f"the topic {topic!r} of cluster {cluster.name!r} is gone")
     names = {index: described.partitions[index] for index in concerned}
+    floors = since or {}
     held = await stored_from(cluster, topic, names, source, first, since)
-    bounds, floors = await cluster.bounds(topic), since or {}
+    # A job may have begun anew under its old name: then the system knows the name from before `since`.
+    if before := {index: names[index] for index in names if index in floors and held[index].last < last[index]}:
+        held |= await stored_from(cluster, topic, before, source, first)
+    bounds = await cluster.bounds(topic)
     known: dict[int, Position] = {}
     for index, name in names.items():
         begin = floors.get(index)
         if not held[index] if begin is None else bounds[name].first > begin:
-            known[index] = min(held[index], default=last[index])
-    return StoredBefore(last, frozenset(position for positions in held.values() for position in positions), known)
+            known[index] = held[index].first if held[index] else last[index]
+        elif held[index].last < last[index]:
+            raise ClusterError(
+                f"{cluster.name}/{topic} has taken {source} up to {format_position(last[index])}, and has not stored that yet",
+                Failure.RETRY,
+            )
+    return StoredBefore(last, list(held.values()), known=known)
 
 
 async def find_dead(
@@ -97,8 +120,13 @@ async def find_dead(
             for message in batch.messages:
                 position = position_of(message.origin, source)
                 if position is not None and position >= first:
-                    found.setdefault(message.property(DEAD_TARGET) or "", set()).add(position)
+                    found.setdefault(_refused_by(message), set()).add(position)
     return found
+
+
+def _refused_by(letter: Message) -> str:
+    """The target that refused it last: a message may have been a dead letter before."""
+    return next((value for name, value in reversed(letter.properties) if name == DEAD_TARGET), "")
 
 
 class ResumedTarget(Target):
@@ -134,13 +162,14 @@ class ResumedTarget(Target):
 
 def _divide(before: StoredBefore, partition: int, share: Share) -> list[tuple[int, Share]]:
     """What of a share is to be sent, and what was missed."""
-    last, held, known = before.last.get(partition, ()), before.held, before.known.get(partition, ())
+    last, known = before.last.get(partition, ()), before.known.get(partition, ())
+    positions = [message.position for message in share.originals]
+    done = before.done_between(positions[0], positions[-1])
     new: list[int] = []
     missed: list[int] = []
-    for index, message in enumerate(share.originals):
-        position = message.position
-        if position > last and position not in held:
+    for index, position in enumerate(positions):
+        if position > last and position not in done:
             new.append(index)
-        elif position > known and position not in held:
+        elif position > known and position not in done:
             missed.append(index)
     return [(to, share.part(places)) for to, places in ((MISSED, missed), (partition, new)) if places]

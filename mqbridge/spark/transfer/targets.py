@@ -1,5 +1,6 @@
 """Opens the targets of a transfer, and asks them what they hold of its source."""
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from mqbridge.errors import ConfigError
 from mqbridge.gateway.closing import close_by
 from mqbridge.gateway.ends import loop_guard
 from mqbridge.gateway.plan import outbound_spec
-from mqbridge.message import NOWHERE, Partition, Position, origin_prefix
+from mqbridge.message import NOWHERE, Partition, Position, format_position, origin_prefix
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.topics import Selected, render, select
 from mqbridge.spark.cluster_ref import ClusterRef
@@ -24,6 +25,8 @@ from mqbridge.spark.transfer.placing import CheckedOutbound, NoOutbound, RowPart
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicKey
 from mqbridge.spark.transfer.stored import ResumedTarget, StoredBefore, find_dead, find_ends, find_stored
 from mqbridge.spark.transfer.tally import Tally
+
+log = logging.getLogger(__name__)
 
 RESEND_S = 10.0
 """How long an outbound tries again by itself before the transfer opens it anew, where it may try again at all."""
@@ -80,7 +83,7 @@ class OpenTargets:
         letters, dead = self._spec.delivery.dead_letter, dict[str, set[Position]]()
         opening = self._opening
         if letters is not None:
-            outbound = await self._outbound(letters.cluster, letters.topic, None, sender=None)
+            outbound = await self._outbound(letters.cluster, letters.topic, None, sender=None, repeats=opening.sender is None)
             label = f"{letters.cluster}/{letters.topic}"
             self.dead_letters = BoundedDeadLetters(self._spec.name, outbound, label, self._spec.max_dead_letters)
             if opening.sender is not None:
@@ -96,18 +99,23 @@ class OpenTargets:
         await close_by(deadline, f"closing the targets of {self._opening.source}", *closing)
 
     async def _target(self, config: TargetConfig, selected: Selected, dead: Mapping[str, set[Position]]) -> ResumedTarget:
-        name, cluster, opening = render(config.topic, selected), self._clusters[config.cluster], self._opening
+        cluster, opening = self._clusters[config.cluster], self._opening
+        name = config.topic if self._spec.by_rows else render(config.topic, selected)
         label = f"{config.cluster}/{name}"
         if any(target.label == label for target in self.targets) and opening.sender is not None:
             raise ConfigError(f"two targets are {label}: of which of them a message is stored nobody could tell")
-        outbound = CheckedOutbound(await self._outbound(config.cluster, name, config.options, opening.sender))
+        outbound: Outbound
+        if self._spec.by_rows and await cluster.describe(name) is None:
+            outbound = NoOutbound(f"it is for the topic {name!r}, which is not there")
+        else:
+            outbound = CheckedOutbound(await self._outbound(config.cluster, name, config.options, opening.sender))
         before = None
         if opening.sender is not None:
             before = (await self._before(cluster, name, outbound)).without(dead.get(label, ()))
         return ResumedTarget(
             label,
             outbound,
-            RowPartitioner(config.partitions, outbound, self._spec.placing),
+            RowPartitioner(config.partitions, outbound, self._spec.placing, deduplicate=self._spec.deduplicate),
             self._tally,
             guard=await loop_guard(cluster, name, self._spec.delivery, self._tally.looped),
             edit=None if config.edit is None else Edit(config.edit, selected.words),
@@ -126,6 +134,15 @@ class OpenTargets:
         now = self.began[cluster.name, topic] = await find_ends(cluster, topic)
         last = await outbound.resume(opening.source, now)
         if any(position >= opening.first for position in last.values()):  # the system knows better
+            log.warning(
+                "%s: %s/%s has it up to %s already, as sent by %r before; all up to there that it holds is left out. If that "
+                "source was made anew, take a new checkpoint and another jobId",
+                opening.source,
+                cluster.name,
+                topic,
+                format_position(max(last.values())),
+                opening.sender,
+            )
             return await find_stored(cluster, topic, outbound, opening.source, opening.first, None)
         return StoredBefore(last)
 
@@ -136,9 +153,11 @@ class OpenTargets:
             return {}
         return await find_dead(cluster, topic, opening.source, opening.first, opening.replay.since.get((cluster.name, topic)))
 
-    async def _outbound(self, cluster: str, topic: str, options: BaseModel | None, sender: str | None) -> Outbound:
+    async def _outbound(
+        self, cluster: str, topic: str, options: BaseModel | None, sender: str | None, *, repeats: bool = True
+    ) -> Outbound:
         spec = self._spec
-        wanted = replace(outbound_spec(spec.delivery, topic, options), max_elapsed_s=RESEND_S, sender=sender)
+        wanted = replace(outbound_spec(spec.delivery, topic, options), max_elapsed_s=RESEND_S, sender=sender, repeats=repeats)
         if sender is not None:  # what is stored is told by the last message: nothing may overtake
             wanted = replace(wanted, ordered=True)
         outbound = await self._clusters[cluster].outbound(wanted)

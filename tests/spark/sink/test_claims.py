@@ -82,6 +82,58 @@ def test_a_later_attempt_stops_the_earlier_one_and_never_the_other_way_round(lat
     conversation(run)
 
 
+def test_an_attempt_that_was_frozen_until_its_batch_was_committed_stops() -> None:
+    """The driver removes the claims of batches that are committed."""
+
+    async def run() -> None:
+        files = Files()
+        first = Claims(files, 5, 1, Attempt(1, 70))
+        await first.begin()
+        await Claims(files, 5, 1, Attempt(1, 71)).begin()
+        files.found.clear()
+        await asyncio.sleep(INTERVAL_S)
+        with pytest.raises(ClusterError, match="is done"):
+            await first.check()
+
+    conversation(run)
+
+
+def test_work_that_sends_no_more_batches_is_watched_in_time_however_slow_the_folder_is() -> None:
+    """Its last look was not when the watch wanted to look, but just after it."""
+
+    async def run() -> None:
+        files = Files()
+
+        class Slow(Files):
+            async def names(self, prefix: str) -> Collection[str]:
+                found = await files.names(prefix)
+                await asyncio.sleep(2.0)
+                return found
+
+        files.found.add("claim-5-1.1-70")
+        first = Claims(Slow(), 5, 1, Attempt(1, 70))
+        await asyncio.sleep(INTERVAL_S)
+        ended: list[float] = []
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(0.01)
+                await first.check()
+                await asyncio.sleep(3600)
+            finally:
+                ended.append(now())
+
+        working = spawn(while_last(first, work()), "work", quiet=True)
+        await asyncio.sleep(0.2)
+        await Claims(files, 5, 1, Attempt(1, 71)).begin()
+        began = now()
+        with pytest.raises(ClusterError, match="another attempt"):
+            await working
+        assert ended[0] < began
+
+    conversation(run)
+
+
 def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
     async def run() -> None:
         files = Files()

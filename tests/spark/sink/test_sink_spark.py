@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,7 @@ def failing_once(frame: DataFrame, marker: Path, at: str) -> DataFrame:
     def passes(payload):  # type: ignore[no-untyped-def]  # with hints Spark takes it for a function of columns
         if payload == at.encode() and not marker.exists():
             marker.write_text("failed")
+            time.sleep(3)  # what came before is stored meanwhile
             raise RuntimeError("a task fails")
         return True
 
@@ -145,6 +147,7 @@ def test_a_stream_that_fails_in_the_middle_and_is_restarted_stores_each_row_once
     assert found["ends"][0]["partitions"] == {"0": "200", "1": "200", "2": "200"}
     assert found["totals"]["received"] == PARTITIONS * EACH
     assert found["totals"]["skipped"] > 0
+    assert found["query"] == json.loads((checkpoint / "metadata").read_text())["id"]
     log.fill("orders", [[_order(partition, n) for n in range(EACH, EACH + 10)] for partition in range(PARTITIONS)])
     run()
     assert log.payloads("copy") == wanted(each=EACH + 10)

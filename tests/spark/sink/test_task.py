@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
-from mqbridge.message import NOWHERE, Batch, Partition
+from mqbridge.message import NOWHERE, Batch, Partition, Share
 from mqbridge.spark.arrow.rows import RowBuilder
 from mqbridge.spark.options import Where, parse_options
 from mqbridge.spark.schema import format_source, message_schema
@@ -22,7 +23,7 @@ from mqbridge.spark.sink.writer import make_stream_writer, make_writer
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.placing import Placement, RowPlacements
 from mqbridge.spark.transfer.spec import Placing, Replay
-from tests.spark.transfer.flaky import BAD, SOURCE, FlakyCluster, batch, conversation, message
+from tests.spark.transfer.flaky import BAD, SOURCE, FlakyCluster, FlakyOutbound, batch, conversation, message
 
 SCHEMA = message_schema()
 
@@ -101,6 +102,16 @@ def test_rows_of_a_part_are_refused_where_each_is_to_be_stored_once() -> None:
     assert len(list(reader(rows, deduplicate=False).streams(rows))) == 1
 
 
+@pytest.mark.parametrize(
+    "fields", [{"properties": (("text", "x" * 50_000),)}, {"key": "x" * 50_000}, {"attributes": b"x" * 50_000}]
+)
+def test_what_rows_hold_beside_their_payload_counts(fields: dict[str, Any]) -> None:
+    rows = rows_of(batch([message(n, **fields) for n in range(20)]), batch([message(n) for n in range(20)], OTHER))
+    large, small = (one.held_bytes for _, one in reader(rows).streams(rows))
+    assert large > 20 * 50_000
+    assert small < 20 * 1000
+
+
 # --- the writer of a task ---------------------------------------------------------------------------------------------
 
 
@@ -172,6 +183,26 @@ def test_rows_without_source_and_topic_become_dead_letters_and_none_is_lost() ->
     conversation(run)
 
 
+@pytest.mark.parametrize("topic", ["missing", "{topic}", "{what}", "a{", "a}b", "{{x}}"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_topics_of_rows_are_no_templates_and_those_that_are_not_there_make_dead_letters(topic: str, is_there: bool) -> None:
+    async def run() -> None:
+        settings = settings_of(deadLetterTopic="dead")
+        cluster = await cluster_of(settings, "orders", "dead", *([topic] if is_there else []))
+        for replay in (None, Replay()):
+            writer = TaskWriter(settings, "job", cluster.find, replay)
+            await writer.take([(Stream(SOURCE, topic), batch([message(n) for n in range(3)]))])
+            await writer.finish()
+        stored = cluster.stored(topic if is_there else "dead")
+        assert sum(map(len, stored)) == 3
+        assert cluster.stored("orders") == [[], []]
+        if not is_there:
+            reasons = {one.property("mqbridge.dead.reason") for some in stored for one in some}
+            assert reasons == {f"it is for the topic {topic!r}, which is not there"}
+
+    conversation(run)
+
+
 def test_rows_without_a_topic_fail_where_there_are_no_dead_letters() -> None:
     async def run() -> None:
         settings = settings_of()
@@ -216,6 +247,42 @@ def test_a_task_that_is_not_the_last_attempt_sends_no_more() -> None:
             await writer.finish()
         await writer.abort()
         assert sum(map(len, cluster.stored("copy"))) <= 10
+
+    conversation(run)
+
+
+def test_a_task_that_waits_for_rows_and_is_not_the_last_attempt_sends_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its target is down, what it has passed the gate before, and its next rows do not come: nobody asks the gate."""
+
+    async def run() -> None:
+        settings = settings_of(topic="copy", writeTimeout="10m")
+        cluster = await cluster_of(settings, "copy")
+        loop, sent = asyncio.get_running_loop(), list[float]()
+
+        def send(_: FlakyOutbound, __: int, share: Share) -> "asyncio.Future[Receipt]":
+            sent.append(loop.time())
+            lost = Receipt(failures=[MessageFailure(index, Failure.RETRY, "it is down") for index in range(share.count)])
+            answer: asyncio.Future[Receipt] = loop.create_future()
+            loop.call_later(1, answer.set_result, lost)
+            return answer
+
+        monkeypatch.setattr(FlakyOutbound, "send", send)
+        later = loop.time() + 60
+
+        async def watch() -> None:
+            await asyncio.sleep(later - loop.time())
+            raise ClusterError("another attempt has begun", Failure.FATAL)
+
+        writer = TaskWriter(settings, "job", cluster.find, None, watch=watch)
+        await writer.take([(Stream(SOURCE, None), batch([message(n)])) for n in range(20)])
+        await asyncio.sleep(300)
+        assert later - 20 < max(sent) <= later
+        with pytest.raises(ClusterError, match="another attempt has begun"):
+            await writer.take([(Stream(SOURCE, None), batch([message(20)]))])
+        with pytest.raises(ClusterError, match="another attempt has begun"):
+            await writer.finish()
+        await writer.abort()
+        assert not any(one.is_open for one in cluster.opened)
 
     conversation(run)
 

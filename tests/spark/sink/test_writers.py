@@ -159,6 +159,28 @@ def test_a_folder_whose_file_was_lost_asks_the_target(log: Log, tmp_path: Path, 
     assert numbers_of(log)[0] == list(range(20))
 
 
+def test_progress_of_a_query_that_is_gone_counts_for_nothing(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody removes what he knows of a checkpoint, and not the sink's folder: batches begin at 0 again."""
+    tasks = Tasks(log, tmp_path, monkeypatch)
+    (tmp_path / "metadata").write_text('{"id":"one"}')
+    for batch_id in range(2):
+        tasks.commit(batch_id, tasks.write(tasks.begin(), batch_id, 0, range(10 * batch_id, 10 * batch_id + 10)))
+    assert counts(tasks.write(tasks.begin(), 1, 0, range(10, 20))) == (0, 0), "of the same query"
+
+    (tmp_path / "metadata").write_text('{"id":"two"}')
+    begun = tasks.begin()
+    assert counts(tasks.write(begun, 0, 0, range(20, 26))) == (6, 0)
+    again = tasks.begin()
+    written = tasks.write(again, 0, 0, range(20, 30))
+    assert counts(written) == (4, 6)
+    tasks.commit(0, written)
+    tasks.commit(1, tasks.write(tasks.begin(), 1, 0, range(30, 40)))
+    assert numbers_of(log)[0] == list(range(40))
+    assert "the progress of the sink is of the query one, and this one is two" in caplog.text
+
+
 def test_a_source_in_two_tasks_is_refused_at_the_commit(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = Tasks(log, tmp_path, monkeypatch)
     begun = tasks.begin()

@@ -1,7 +1,7 @@
 """A transfer stores each message once, whatever fails: failures in the middle, lost answers, crashes and refusals."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -9,23 +9,26 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.config.options.delivery import DeadLetter, Delivery
 from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.target import Target
-from mqbridge.errors import ClusterError, ConfigError, DeliveryError
+from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
+from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.message import NOWHERE, Batch, Message, Partition
+from mqbridge.message import NOWHERE, Batch, Message, Partition, Position, Share
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer import transfer as transfer_module
 from mqbridge.spark.transfer.counts import Counts
-from mqbridge.spark.transfer.placing import Placement
+from mqbridge.spark.transfer.placing import Placement, RowPlacements
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 from mqbridge.spark.transfer.stored import find_ends
 from mqbridge.spark.transfer.transfer import Transfer
-from tests.spark.transfer.flaky import BAD, SOURCE, Action, FlakyCluster, batch, conversation, iterate, message
+from tests.spark.transfer.flaky import BAD, SOURCE, Action, FlakyCluster, FlakyOutbound, batch, conversation, iterate, message
 
 REF = ClusterRef("here", "memory", MemoryConfig())
 LETTERS = Delivery(dead_letter=DeadLetter(cluster="here", topic="dead"))
@@ -193,6 +196,17 @@ def test_refused_messages_become_dead_letters_and_the_others_are_stored() -> Non
     conversation(run)
 
 
+def test_dead_letters_are_looked_for_before_they_are_sent_again() -> None:
+    async def run() -> None:
+        cluster = await cluster_of(["store", "store", "lose the answer"])
+        await move(cluster, spec_of(delivery=LETTERS), batches_of([message(n, BAD if n == 4 else None) for n in range(12)]))
+        assert sum(map(len, cluster.stored("dead"))) == 1
+        assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(12) if n != 4]
+        assert {spec.repeats for spec in cluster.specs if spec.topic == "dead"} == {False}
+
+    conversation(run)
+
+
 def test_without_dead_letters_a_refused_message_fails_and_is_never_skipped_later() -> None:
     async def run() -> None:
         cluster = await cluster_of()
@@ -322,6 +336,62 @@ def test_a_placement_is_exact_and_one_that_is_not_there_is_refused() -> None:
     conversation(run)
 
 
+@pytest.mark.parametrize("by", ["key", "round_robin"])
+def test_a_target_partition_that_is_down_for_a_while_gets_what_others_did_not_wait_for(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        loop = asyncio.get_running_loop()
+        is_up, store = loop.time() + 5, FlakyOutbound.send
+
+        def send(to: FlakyOutbound, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+            if partition == 1 or loop.time() >= is_up:
+                return store(to, partition, share)
+            lost = Receipt(failures=[MessageFailure(index, Failure.RETRY, "it is down") for index in range(share.count)])
+            answer: asyncio.Future[Receipt] = loop.create_future()
+            loop.call_later(1, answer.set_result, lost)
+            return answer
+
+        monkeypatch.setattr(FlakyOutbound, "send", send)
+        spec = spec_of(Target(cluster="here", topic="copy", partitions=PartitionRule(by=by)))  # type: ignore[arg-type]
+        counts = await move(cluster, spec, batches_of([message(n, key=f"key {n % 7}") for n in range(60)]))
+        numbers = [[int(one.payload or b"") for one in some] for some in cluster.stored("copy")]
+        assert sorted(number for some in numbers for number in some) == list(range(60))
+        assert all(some == sorted(some) and len(some) > 15 for some in numbers)
+        assert counts.stored == 60
+
+    conversation(run)
+
+
+def test_rows_that_say_a_partition_keep_their_order_with_those_that_go_there_by_the_rule() -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        one = batch([message(n) for n in range(6)])
+        one.handle = RowPlacements([None, 1, None, 1, 0, None])
+        await move(cluster, spec_of(placing="auto"), [one])
+        assert [payloads(some) for some in cluster.stored("copy")] == [[b"4"], [b"0", b"1", b"2", b"3", b"5"]]
+
+    conversation(run)
+
+
+@pytest.mark.parametrize("before", ["there/orders", "here/other"])
+def test_messages_that_were_dead_letters_before_are_told_by_who_refused_them_last(before: str) -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        spec = spec_of(Target(cluster="here", topic="copy"), Target(cluster="here", topic="other"), delivery=LETTERS)
+        ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "other", "dead")}
+        marked = (("mqbridge.dead.target", before),)
+        batches = batches_of([message(n, BAD if n in (3, 7) else None, properties=marked) for n in range(12)])
+        await move(cluster, spec, batches)
+        found = [[payloads(some) for some in cluster.stored(topic)] for topic in ("copy", "other", "dead")]
+        counts = await move(cluster, spec, batches, Replay(ends))
+        assert (counts.stored, counts.dead) == (0, 0)
+        assert [[payloads(some) for some in cluster.stored(topic)] for topic in ("copy", "other", "dead")] == found
+
+    conversation(run)
+
+
 def test_a_target_that_grew_between_two_attempts_gets_nothing_twice() -> None:
     async def run() -> None:
         cluster = await cluster_of(partitions=1)
@@ -342,6 +412,69 @@ def test_what_the_target_has_deleted_counts_as_stored() -> None:
         cluster.broker.gap("copy", 1, 6)
         counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(12)]), Replay(since))
         assert (counts.skipped, counts.stored) == (10, 2)
+
+    conversation(run)
+
+
+def test_a_name_that_is_known_from_before_the_checkpoint_finds_what_it_has_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream with a jobId whose checkpoint was removed, when its first batch is repeated."""
+
+    async def run() -> None:
+        cluster = await cluster_of()
+        await move(cluster, spec_of(), batches_of([message(n) for n in range(10)]))
+        ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "dead")}
+
+        async def resume(*_: object) -> Mapping[int, Position]:
+            return {1: (9,)}
+
+        monkeypatch.setattr(FlakyOutbound, "resume", resume)
+        counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(15)]), Replay(ends))
+        assert (counts.skipped, counts.stored) == (10, 5)
+
+    conversation(run)
+
+
+def test_a_name_that_has_sent_what_is_new_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A source that was made anew begins at its first position again; nobody can tell its messages from those before."""
+
+    async def run() -> None:
+        cluster = await cluster_of()
+        await move(cluster, spec_of(), batches_of([message(n) for n in range(10)]))
+
+        async def resume(*_: object) -> Mapping[int, Position]:
+            return {1: (9,)}
+
+        monkeypatch.setattr(FlakyOutbound, "resume", resume)
+        counts = await move(cluster, spec_of(), batches_of([message(n, b"another") for n in range(15)]))
+        assert (counts.skipped, counts.stored) == (10, 5)
+        assert "here/copy has it up to 9 already" in caplog.text
+
+    conversation(run)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_what_a_broker_has_taken_and_not_stored_is_waited_for(arrives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Pulsar: the last sequence id of a name is that of what was sent, until its disks fail."""
+
+    async def run() -> None:
+        cluster = await cluster_of()
+        ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "dead")}
+        await move(cluster, spec_of(), batches_of([message(n) for n in range(6)]))
+        loop = asyncio.get_running_loop()
+        decided, really = loop.time() + 20, FlakyOutbound.resume
+
+        async def resume(
+            to: FlakyOutbound, source: Partition, since: Mapping[int, Position] | None = None
+        ) -> Mapping[int, Position]:
+            return {1: (9,)} if to.spec.topic == "copy" and loop.time() < decided else await really(to, source, since)
+
+        monkeypatch.setattr(FlakyOutbound, "resume", resume)
+        if arrives:
+            late = await MemoryCluster.outbound(cluster, OutboundSpec("copy"))
+            loop.call_at(decided - 5, lambda: late.send(1, Share(batch([message(n) for n in range(6, 10)]))))
+        counts = await move(cluster, spec_of(delivery=LETTERS), batches_of([message(n) for n in range(15)]), Replay(ends))
+        assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(15)]
+        assert (counts.dead, counts.skipped) == (0, 10 if arrives else 6)
 
     conversation(run)
 
