@@ -128,3 +128,10 @@ def test_source_and_sink_are_told_what_the_route_says(tmp_path: Path) -> None:
     values = parse_options(source_options(route, since, tmp_path / "c.yaml", tmp_path / "stop", 4), Where.STREAM)
     assert (values["mode"], values["startingTimestamp"], values["startingOffsets"]) == ("rows", 1000, None)
     assert parse_options(sink_options(route, tmp_path / "c.yaml", "m/r"), Where.WRITE)["checkpointLocation"] == "m/r"
+
+
+def test_the_quickstart_leaves_alone_a_folder_with_something_in_it(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    answer = invoke("spark", "quickstart", "--keep", tmp_path)
+    assert answer.code == 2
+    assert "the folder is not empty" in answer.err

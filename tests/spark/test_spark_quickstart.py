@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from mqbridge.cli.spark import spark as commands
 from tests.kit.spark import SparkProgram
 
 MESSAGES = 2003
@@ -28,10 +26,3 @@ def test_the_quickstart_counts_and_mirrors_what_it_wrote(tmp_path: Path) -> None
     assert "starting Spark" in log
     assert "mirroring 2,003 messages" in log
     assert (folder / "copy.db").exists()
-
-
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine").touch()
-    answer = CliRunner().invoke(commands, ["quickstart", "--keep", str(tmp_path)])
-    assert answer.exit_code == 2
-    assert "the folder is not empty" in answer.output
