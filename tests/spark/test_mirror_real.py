@@ -16,7 +16,7 @@ from tests.spark.mirror_runs import PARTITIONS, Mirror, settle, source_place, ta
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(600)]
 
-MESSAGES = 16_000
+MESSAGES = 10_000
 
 
 @pytest.mark.parametrize(("system", "through"), [("rocketmq", "rows"), ("tubemq", "pump")])
