@@ -63,7 +63,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	@echo "==> all checks passed"
 
-test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (15 to 25 minutes, the first time more)
+test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (half an hour on two cores, the first time more)
 	@sh tests/prerequisites.sh
 	@echo "==> fetching the real servers (once; kept in the cache)"
 	@$(BIN)/python -m tests.kit.clusters fetch
@@ -75,7 +75,7 @@ test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (15 t
 test-fast: $(VENV)/.dev ## what needs no Java: three or four minutes
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not ($(CLUSTER_TESTS) or long or thorough)"
 
-test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, second brokers, examples, mixed groups with Java (seven minutes)
+test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, second brokers, mixed groups with Java, large state (a quarter of an hour)
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long"
 	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
