@@ -53,6 +53,5 @@ def test_a_page_shows_the_way_to_its_examples(page: Path) -> None:
 
 
 def test_every_system_with_examples_has_a_page() -> None:
-    assert {path.name for path in (TESTS.parent / "examples").iterdir() if any(path.glob("*.py"))} == {
-        page.stem for page in PAGES
-    }
+    shown = {path.name for path in (TESTS.parent / "examples").iterdir() if any(path.glob("*.py"))}
+    assert shown - {"spark"} == {page.stem for page in PAGES}  # Spark is no system, and has pages of its own

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 90.0
-"""A JVM and its Python workers are up in 5 s on two idle cores."""
+PATIENCE_S = 240.0
+"""A JVM and its Python workers are up in 5 s on two idle cores, and in a minute where four others want them."""
 POLL_S = 0.05
 
 
