@@ -49,9 +49,11 @@ async def read_cells(
                 left_out = min(skip, count)
                 skip -= left_out
                 position, index = (base, index + left_out), index + count
-                is_last = index >= stop[1] if stop[1] else found.next >= stop
+                # A cell is left only at its end: whoever goes on where a range ended within it counts on in it.
+                ends_cell = found.next >= stop == (_cell_end(base), 0)
+                following = stop if ends_cell else (base, index)
                 if left_out < count:
-                    yield CellSlice(found.pack, found.first + left_out, found.last, position, stop if is_last else (base, index))
+                    yield CellSlice(found.pack, found.first + left_out, found.last, position, following)
         if stop == end:
             return
         base = stop[0]
