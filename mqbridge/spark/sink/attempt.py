@@ -53,10 +53,10 @@ class FolderClaims:
         await asyncio.to_thread(self._folder.write, name, b"")
 
 
-async def while_last(claims: Claims | None, work: Coroutine[Any, Any, T]) -> T:
+async def run_while_latest(claims: Claims | None, work: Coroutine[Any, Any, T]) -> T:
     """The result of the work; it is cancelled when a later attempt begins, which is raised (ClusterError)."""
     working: asyncio.Task[T] = spawn(work, "the work of a task", quiet=True)
-    watch = None if claims is None else spawn(wait_for_later(claims), "later attempts", quiet=True)
+    watch = None if claims is None else spawn(raise_when_superseded(claims), "later attempts", quiet=True)
     try:
         await asyncio.wait([working] if watch is None else [working, watch], return_when=asyncio.FIRST_COMPLETED)
         if not working.done() and watch is not None:
@@ -66,7 +66,7 @@ async def while_last(claims: Claims | None, work: Coroutine[Any, Any, T]) -> T:
         await cancel(working, watch)
 
 
-async def wait_for_later(claims: Claims) -> NoReturn:
+async def raise_when_superseded(claims: Claims) -> NoReturn:
     """Raise ClusterError when a later attempt begins."""
     while True:
         await asyncio.sleep(INTERVAL_S / 2)  # somebody else may have looked in between: then it is not due yet

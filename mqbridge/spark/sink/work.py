@@ -10,7 +10,7 @@ from mqbridge.spark.portal import portal
 from mqbridge.spark.pump.pump import Pump
 from mqbridge.spark.pump.ranges import parse_ranges
 from mqbridge.spark.schema import format_source
-from mqbridge.spark.sink.attempt import wait_for_later, while_last
+from mqbridge.spark.sink.attempt import raise_when_superseded, run_while_latest
 from mqbridge.spark.sink.claims import Claims
 from mqbridge.spark.sink.rows import RowReader
 from mqbridge.spark.sink.settings import SinkSettings
@@ -30,7 +30,7 @@ def _write_messages(
     settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, claims: Claims | None
 ) -> TaskResult:
     portal_ = portal()
-    gate, watch = (None, None) if claims is None else (claims.check, partial(wait_for_later, claims))
+    gate, watch = (None, None) if claims is None else (claims.check, partial(raise_when_superseded, claims))
     writer = TaskWriter(settings, job, portal_.cluster, replay, gate, watch)
     reader: RowReader | None = None
     try:
@@ -56,5 +56,5 @@ def _move_ranges(
             hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
         )
     pump = Pump(spec, spec.clusters, job)
-    counts = portal().run(while_last(claims, pump.move(ranges, portal().cluster, replay)))
+    counts = portal().run(run_while_latest(claims, pump.move(ranges, portal().cluster, replay)))
     return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.spark.sink.attempt import while_last
+from mqbridge.spark.sink.attempt import run_while_latest
 from mqbridge.spark.sink.claims import INTERVAL_S, WAIT_INTERVALS, Attempt, Claims
 from tests.spark.transfer.flaky import conversation
 
@@ -123,7 +123,7 @@ def test_work_that_sends_no_more_batches_is_watched_in_time_however_slow_the_fol
             finally:
                 ended.append(now())
 
-        working = spawn(while_last(first, work()), "work", quiet=True)
+        working = spawn(run_while_latest(first, work()), "work", quiet=True)
         await asyncio.sleep(0.2)
         await Claims(files, 5, 1, Attempt(1, 71)).begin()
         began = now()
@@ -147,7 +147,7 @@ def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
             finally:
                 ended.set()
 
-        working = spawn(while_last(first, work()), "work", quiet=True)
+        working = spawn(run_while_latest(first, work()), "work", quiet=True)
         await asyncio.sleep(1)
         await Claims(files, 5, 1, Attempt(1, 71)).begin()
         with pytest.raises(ClusterError, match="another attempt"):
@@ -157,7 +157,7 @@ def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
         async def soon() -> int:
             return 7
 
-        assert await while_last(first, soon()) == await while_last(None, soon()) == 7
+        assert await run_while_latest(first, soon()) == await run_while_latest(None, soon()) == 7
 
     conversation(run)
 
