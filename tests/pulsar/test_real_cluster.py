@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
+from mqbridge.errors import Failure, ServerRefused
 from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.connection import Connection
@@ -58,14 +59,28 @@ class Brokers:
                 await asyncio.sleep(0.05)
 
     async def give(self, namespace: str, to: Broker) -> None:
-        """Unload it to this broker: again where another was given it, as happens on a busy machine when clients ask meanwhile."""
+        """Unload it to this broker: again where another was given it, as happens on a busy machine when clients ask meanwhile.
+
+        Brokers that both want it at that moment refuse what is asked, with status 500 and a failure that may pass.
+        """
         path = f"/namespaces/{namespace}/{BUNDLE}/unload?destinationBroker={to.id}"
         async with asyncio.timeout(SERVER_PATIENCE_S):
             while await self.owner(namespace) is not to:
-                await self.admins[0].call("PUT", path)
+                await self.insisting("PUT", path)
                 # Nobody has it until somebody asks for it.
-                await self.admins[0].topics(namespace)
-                await self.admins[0].stats(parse_topic(f"persistent://{namespace}/first"))
+                await self.insisting("GET", f"/persistent/{namespace}/first/stats")
+
+    async def insisting(self, method: str, path: str) -> None:
+        """A call, again until it is not refused for the moment."""
+        while True:
+            try:
+                await self.admins[0].call(method, path)
+            except ServerRefused as refused:
+                if refused.failure is not Failure.RETRY:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                return
 
     def other(self, broker: Broker) -> Broker:
         return next(one for one in self.cluster.brokers if one is not broker)
