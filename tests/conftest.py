@@ -2,6 +2,10 @@
 
 If the selected tests need several, the first that asks for one starts all of them side by side. A test that stops or kills
 a server makes a cluster of its own: `with TubeMQ(pool={1: 1}) as cluster: ...`.
+
+A test against real servers that fails is tried a second time: servers on a busy machine may refuse for a moment what no client
+can help. A run allows five of these (`--max-suite-reruns`), and prints the first failure of each at its end. A test that is seen
+there twice has a fault to mend.
 """
 
 from __future__ import annotations
@@ -32,6 +36,12 @@ KINDS: dict[str, Callable[[], Cluster]] = {
 }
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A second try is for tests against real servers only."""
+    if any(item.get_closest_marker(name) for name in ("cluster", "sdk")):
+        item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 class Clusters:
     """The clusters of this run, each with what becomes of its start."""
 
@@ -47,10 +57,14 @@ class Clusters:
             self._launched[name] = cluster, ready
 
     def ready(self, name: str) -> Cluster:
-        """A cluster once it serves; ClusterError if it could not be started."""
+        """A cluster once it serves; ClusterError if it could not be started, and who asks next has it started anew."""
         self.launch(name)
         cluster, ready = self._launched[name]
-        ready.result()
+        try:
+            ready.result()
+        except BaseException:
+            del self._launched[name]
+            raise
         return cluster
 
 
