@@ -10,7 +10,7 @@ import pytest
 from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError, Unreachable
 from mqbridge.log.adapter.cluster import ADAPTER, LogCluster
 from mqbridge.log.adapter.outbound import ROW_BYTES, ROW_MESSAGES
-from mqbridge.log.store import append
+from mqbridge.log.store import append, schema
 from mqbridge.log.store.append import write_group
 from mqbridge.message import Batch, Message, Share
 from tests.conformance.arena import numbered, numbers
@@ -259,6 +259,25 @@ async def test_two_writers_interleave(open_log: OpenLog) -> None:
     assert sorted(positions) == list(range(200))
     assert positions[::2] == sorted(positions[::2])
     assert positions[1::2] == sorted(positions[1::2])
+
+
+def test_a_new_file_that_another_connection_writes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when two processes open a new log at the same moment: SQLite's busy timeout does not hold for what they ask."""
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(schema.time, "sleep", lambda _: other.rollback())
+    schema.open_connection(tmp_path / "log.db", "NORMAL", PATIENCE_S).close()
+    assert not other.in_transaction, "the first attempt was refused"
+    other.close()
+
+
+def test_a_new_file_that_another_connection_keeps_is_refused_in_time(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ClusterError, match="another process is writing for too long") as refused:
+        schema.open_connection(tmp_path / "log.db", "NORMAL", 0.05)
+    assert refused.value.failure is Failure.RETRY
+    other.close()
 
 
 async def test_a_file_that_is_no_log_is_fatal(tmp_path: Path) -> None:
