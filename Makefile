@@ -78,6 +78,8 @@ test-fast: $(VENV)/.dev ## what needs no Java: three or four minutes
 test-thorough: $(VENV)/.dev ## what `make test` leaves out for time: faults, second brokers, mixed groups with Java, large state (a quarter of an hour)
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long"
+	@echo "==> properties once more, with examples that are drawn (make test tries the same ones every time)"
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "hypothesis and not ($(CLUSTER_TESTS) or long)" --hypothesis-profile drawn
 	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
 
 MESSAGES := 5000000

@@ -25,8 +25,10 @@ from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
 
 # A machine that is busy for a quarter of a second says nothing about an example.
-settings.register_profile("mqbridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("mqbridge")
+settings.register_profile("drawn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Whoever changes something else is not told of a fault that one run in a thousand finds: `make test-thorough` draws its examples.
+settings.register_profile("same", settings.get_profile("drawn"), derandomize=True)
+settings.load_profile("same")
 
 KINDS: dict[str, Callable[[], Cluster]] = {
     "tubemq": TubeMQ,
