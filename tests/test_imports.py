@@ -17,8 +17,9 @@ CORE = CONTRACT | {"net", "routing", "delivery"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "message": set(),
+    "secret": {"errors"},
     "wire": {"errors"},
-    "net": {"errors", "wire"},
+    "net": {"errors", "secret", "wire"},
     "adapter": MODEL | {"mapping"},
     "receipts": CONTRACT,
     "positions": {"message"},
@@ -27,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "mapping": {"errors", "message", "wire"},
     "routing": CONTRACT | {"config"},
     "delivery": CONTRACT | {"net", "routing"},
-    "config": CONTRACT,
+    "config": CONTRACT | {"net", "secret"},
     "gateway": CORE | {"config"},
     "spark": CORE | {"config", "gateway", "mapping", "positions", "ranges", "wire"},
     "cli": CORE | {"config", "gateway", "mapping", "spark"},
@@ -38,10 +39,11 @@ for system in SYSTEMS:
     inner = {layer: f"{system}.{layer}" for layer in ("wire", "mapping", "client", "store", "adapter")}
     ALLOWED |= {
         inner["wire"]: {"errors", "wire"} | ({"message"} if system == "log" else set()),
-        inner["client"]: {"errors", "wire", "net", inner["wire"]},
+        inner["client"]: {"errors", "secret", "wire", "net", inner["wire"]},
         inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
-        inner["adapter"]: CONTRACT | {"config", "net", "ranges", "receipts", "retention", "wire", system, *inner.values()},
+        inner["adapter"]: CONTRACT
+        | {"config", "net", "ranges", "receipts", "retention", "secret", "wire", system, *inner.values()},
         system: CONTRACT | {"net"},
     }
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}

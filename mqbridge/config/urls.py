@@ -1,6 +1,7 @@
 """Clusters given by a URL: `system://HOST:PORT[,HOST:PORT]?NAME=VALUE&…`, where the names are those of the configuration."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel
@@ -13,19 +14,30 @@ ADMIN = {"admin": "admin_url"}
 
 def split_url(
     url: str, model: type[BaseModel], *, without: Iterable[str], short: Mapping[str, str] | None = None
-) -> tuple[str, dict[str, str]]:
+) -> tuple[str, dict[str, Any]]:
     """The URL without its parameters, and these by the names of the model's fields, except `without`.
 
-    Raises ValueError for a parameter that is not known, with the nearest that is, and for one that is given twice.
+    A name with dots is a path into groups of options: `tls.authorities=FILE`, `auth.token.file=FILE`. Raises ValueError for a
+    parameter that is not known, with the nearest that is, and for one that is given twice.
     """
     rest, _, query = url.partition("?")
     names = {name: name for name in model.model_fields.keys() - set(without)} | dict(short or {})
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in names:
+        first, *deeper = name.split(".")
+        if first not in names:
             hint = nearest(name, names) or "It takes none"
             raise ValueError(f"there is no parameter {name!r}. {hint}")
-        if names[name] in found:
-            raise ValueError(f"the parameter {name!r} is given twice")
-        found[names[name]] = value
+        _put(found, [names[first], *deeper], value, name)
     return rest, found
+
+
+def _put(found: dict[str, Any], path: list[str], value: str, name: str) -> None:
+    *groups, last = path
+    for group in groups:
+        found = found.setdefault(group, {})
+        if not isinstance(found, dict):
+            raise ValueError(f"the parameters {name!r} and {name.rpartition('.')[0]!r} exclude each other")
+    if last in found:
+        raise ValueError(f"the parameter {name!r} is given twice")
+    found[last] = value

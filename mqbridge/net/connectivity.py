@@ -46,6 +46,8 @@ class Connectivity:
         """Connections to servers that had answered over another one before; several side by side are no reconnects."""
         self.retries = 0
         """Sends that were repeated; counted by the clients."""
+        self.admitted = False
+        """Whether the cluster has ever let us in: what refuses us from then on may pass."""
         self.missing: dict[str, str] = {}
         """Servers that cannot be reached, and why."""
         self._any_of = [address_of(host, port) for host, port in any_of]
@@ -148,6 +150,15 @@ class Link:
     def repeats(self, sends: int) -> None:
         """So many sends that were lost with another connection are sent again over this one."""
         self._connectivity.retries += sends
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the cluster has ever let us in."""
+        return self._connectivity.admitted
+
+    def admit(self) -> None:
+        """The server let us in: it took our credentials, or wants none."""
+        self._connectivity.admitted = True
 
     def failed(self, error: Exception) -> None:
         """It could not be made."""

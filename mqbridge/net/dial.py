@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.tls.explained import explain_tls
+from mqbridge.net.tls.tls import Tls
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -26,11 +28,15 @@ async def dial(
     port: int,
     make: Callable[[], Endpoint],
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: Tls | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
     link: Link | None = None,
 ) -> Endpoint:
-    """Connect and return the endpoint that `make` built; `link` is told how it fares. Raises Unreachable."""
+    """Connect and return the endpoint that `make` built; `link` is told how it fares.
+
+    Raises Unreachable, which is FATAL where TLS fails at a cluster that never let us in, and ClusterError (FATAL) when the files
+    that `tls` needs cannot be used.
+    """
     try:
         return await _connect(host, port, make, tls, timeout, link)
     except Unreachable as error:
@@ -40,23 +46,38 @@ async def dial(
 
 
 async def _connect(
-    host: str, port: int, make: Callable[[], Endpoint], tls: ssl.SSLContext | None, timeout: float, link: Link | None
+    host: str, port: int, make: Callable[[], Endpoint], tls: Tls | None, timeout: float, link: Link | None
 ) -> Endpoint:
     def linked() -> Endpoint:
         endpoint = make()
         endpoint.link = link
+        endpoint.tls = tls
         return endpoint
 
+    context = None if tls is None else await tls.context()
+    name = None if tls is None else tls.server_name(host)
     try:
         async with asyncio.timeout(timeout):
-            _, endpoint = await asyncio.get_running_loop().create_connection(linked, host, port, ssl=tls)
+            transport, endpoint = await asyncio.get_running_loop().create_connection(
+                linked, host, port, ssl=context, server_hostname=name
+            )
     except TimeoutError as error:
         raise Unreachable(f"{host}:{port} did not accept a connection within {timeout:g} s") from error
     except UnicodeError as error:  # before it is looked up: an empty part between two dots, or one that is too long
         raise Unreachable(f"{host}:{port} cannot be reached: the name is none: {error}") from error
     except OSError as error:
+        if tls is not None and isinstance(error, (ssl.SSLError, ConnectionResetError, BrokenPipeError)):
+            why = explain_tls(error, tls.settings, name or host)
+            raise Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", lasting(link)) from error
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
+    if tls is not None:
+        tls.met(f"{host}:{port}", transport)
     return endpoint
+
+
+def lasting(link: Link | None) -> Failure:
+    """FATAL for a refusal by a cluster that never let us in; later it may be mended without us, by a new certificate or token."""
+    return Failure.RETRY if link is not None and link.admitted else Failure.FATAL
 
 
 @contextlib.contextmanager
@@ -73,6 +94,6 @@ def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterat
             raise
         raise Unreachable(
             f"{addresses} can be reached, but does not answer as {protocol} does: {error}. "
-            "Is it the port of another system, of a web interface, or one for TLS (which is not supported yet)?",
+            "Is it the port of another system, of a web interface, or one for TLS?",
             error.failure if isinstance(error, ClusterError) else Failure.RETRY,
         ) from error

@@ -6,12 +6,15 @@ as FLUSH_BYTES have gathered: a write per frame was measured 13 to 50 times slow
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable
 from typing import cast
 
 from mqbridge.errors import ConnectionLost, PeerSilent, ProtocolError
 from mqbridge.net.connectivity import Link
 from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
+from mqbridge.net.tls.explained import explain_tls
+from mqbridge.net.tls.tls import Tls
 from mqbridge.wire.cutter import FrameCutter, Measure
 
 FLUSH_BYTES = 256 << 10
@@ -43,6 +46,8 @@ class Endpoint(asyncio.Protocol):
         """Whether the peer has said anything."""
         self.link: Link | None = None
         """Who is told how this connection fares; set by `dial`."""
+        self.tls: Tls | None = None
+        """How it is encrypted; set by `dial`."""
         self.peer = "?"
         self.alive = False
         """Whether sending makes sense: it is connected, and nobody has ended it."""
@@ -79,7 +84,7 @@ class Endpoint(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
-        error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {exc}' if exc else ''}")
+        error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {self._why(exc)}' if exc else ''}")
         self._error = error
         self._transport = None
         self.alive = False
@@ -89,6 +94,12 @@ class Endpoint(asyncio.Protocol):
         if self.link is not None:
             self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
+
+    def _why(self, error: Exception) -> str:
+        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake."""
+        if self.tls is None or not isinstance(error, ssl.SSLError):
+            return str(error)
+        return explain_tls(error, self.tls.settings, self.peer)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""

@@ -5,11 +5,11 @@ patterns of topics and single messages there are `topic_producer` and `topic_con
 """
 
 import itertools
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client import schemas
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
@@ -48,7 +48,7 @@ class PulsarClient:
         self,
         service: Sequence[Address],
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         auth: Auth = NO_AUTH,
         timing: Timing | None = None,
         connectivity: Connectivity | None = None,

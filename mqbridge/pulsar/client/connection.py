@@ -7,7 +7,6 @@ that the connection is gone. Request ids come from one counter, so that an answe
 import asyncio
 import itertools
 import logging
-import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from mqbridge.net.connectivity import Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
+from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import SendWindow
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.dispatch import CLOSES, CONSUMER_PUSHES, PRODUCER_PUSHES, RESPONSES, is_for_producer
@@ -240,7 +240,7 @@ async def open_connection(
     port: int,
     *,
     proxy_to: str | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: Tls | None = None,
     auth: Auth = NO_AUTH,
     keep_alive_s: float = KEEP_ALIVE_S,
     timeout: float = HANDSHAKE_TIMEOUT_S,

@@ -4,7 +4,6 @@ The broker is the logical `host:port`, the address where the socket goes; behind
 """
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
+from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, open_connection
 
@@ -49,7 +49,7 @@ class Pool:
         self,
         service: Sequence[Address],
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         auth: Auth = NO_AUTH,
         keep_alive_s: float = KEEP_ALIVE_S,
         connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,

@@ -7,7 +7,6 @@ its id, and brokers know them by that id: two members of one consumer group need
 import itertools
 import logging
 import os
-import ssl
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Self
 from mqbridge.errors import Failure, LocalProtocolError, MqbridgeError
 from mqbridge.net.connectivity import Connectivity, level_of
 from mqbridge.net.dial import split_address
+from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection, Sign
 from mqbridge.rocketmq.client.heartbeats import HEARTBEAT_S, Heartbeats
@@ -71,7 +71,7 @@ class BaseClient:
         *,
         timing: Timing | None = None,
         instance: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         sign: Sign | None = None,
         connectivity: Connectivity | None = None,
     ) -> None:

@@ -1,9 +1,9 @@
 """A client of one RocketMQ cluster, as applications make it: it hands out producers and what administers the cluster."""
 
-import ssl
 from collections.abc import Sequence
 
 from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.base_client import BaseClient, Timing
 from mqbridge.rocketmq.client.connection import Sign
@@ -25,7 +25,7 @@ class RocketmqClient(BaseClient):
         *,
         timing: Timing | None = None,
         instance: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         sign: Sign | None = None,
         connectivity: Connectivity | None = None,
     ) -> None:

@@ -7,7 +7,6 @@ that is still waiting. A late answer to a request that was given up finds nobody
 import asyncio
 import itertools
 import logging
-import ssl
 from collections.abc import Callable, Mapping
 
 from mqbridge.errors import ClusterError, ConnectionLost, PeerSilent, RequestTimeout
@@ -15,6 +14,7 @@ from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial, split_address
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
+from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.wire.codes import name_of
 from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode, encode, measure
 
@@ -137,7 +137,7 @@ async def open_connection(
     on_request: OnRequest,
     on_lost: OnLost,
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: Tls | None = None,
     sign: Sign | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
     connectivity: Connectivity | None = None,

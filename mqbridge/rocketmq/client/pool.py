@@ -5,12 +5,12 @@ of ours.
 """
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
+from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, Sign, open_connection
 
 Greet = Callable[[Connection], Awaitable[None]]
@@ -25,7 +25,7 @@ class Pool:
         on_lost: OnLost,
         greet: Greet,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         sign: Sign | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         connectivity: Connectivity | None = None,

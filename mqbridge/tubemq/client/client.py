@@ -7,7 +7,6 @@
 Everything that was opened here is closed here, in order.
 """
 
-import ssl
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
@@ -15,6 +14,7 @@ from typing import Any, Self
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import split_address
+from mqbridge.net.tls.tls import Tls
 from mqbridge.tubemq.client.admin import Admin
 from mqbridge.tubemq.client.balanced import BalancedConsumer
 from mqbridge.tubemq.client.consumer import Consumer
@@ -44,7 +44,7 @@ class TubeMQClient:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         idle_s: float = IDLE_S,
         shared_connections: bool = True,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
     ) -> None:
         texts = masters.split(",") if isinstance(masters, str) else masters
         self._addresses = [split_address(text.strip(), DEFAULT_PORT) for text in texts]

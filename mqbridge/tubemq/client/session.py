@@ -8,7 +8,6 @@ would cost as much as all the rest.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -20,6 +19,7 @@ from mqbridge.errors import ConnectionLost
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.tasks import collect_error, spawn
+from mqbridge.net.tls.tls import Tls
 from mqbridge.tubemq.client.connection import Answer, Connection, OnAnswer
 from mqbridge.tubemq.client.stats import CallCounters
 from mqbridge.tubemq.wire.frame import encode_frame
@@ -41,7 +41,7 @@ class Session:
         port: int,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         connectivity: Connectivity | None = None,
         closed: bool = False,
     ) -> None:

@@ -1,10 +1,10 @@
 """The sessions of one cluster, by address; a connection that nothing was sent over for a while is closed without a word."""
 
 import asyncio
-import ssl
 
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tls.tls import Tls
 from mqbridge.tubemq.client.session import REQUEST_TIMEOUT_S, Session
 
 IDLE_S = 180.0
@@ -23,7 +23,7 @@ class Sessions:
         self,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         shared: bool = True,
         idle_s: float = IDLE_S,
         connectivity: Connectivity | None = None,

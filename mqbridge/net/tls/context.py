@@ -1,0 +1,57 @@
+"""A context of settings, or what is wrong with the files that they name."""
+
+import ssl
+from pathlib import Path
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.tls.settings import TlsSettings
+
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+async def make_context(settings: TlsSettings) -> ssl.SSLContext:
+    """For connections to servers. Raises ClusterError (FATAL), which names the option."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = _VERSIONS[settings.minimum_version]
+    context.check_hostname = settings.verify == "full"
+    context.verify_mode = ssl.CERT_NONE if settings.verify == "none" else ssl.CERT_REQUIRED
+    if settings.verify != "none":
+        _load_authorities(context, settings.authorities)
+    if settings.certificate is not None:
+        # An empty password is given in any case: without one OpenSSL would ask at the terminal.
+        password = await settings.key_password.read() if settings.key_password is not None else ""
+        _load_certificate(context, settings.certificate, settings.key or settings.certificate, password)
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, path: Path | None) -> None:
+    try:
+        if path is None:
+            context.load_default_certs()
+        elif path.is_dir():
+            context.load_verify_locations(capath=path)
+        else:
+            context.load_verify_locations(cafile=path)
+    except (OSError, ValueError) as error:
+        raise _unusable("tls.authorities", path, error, "a file of PEM certificates") from error
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, password: str) -> None:
+    try:
+        context.load_cert_chain(certificate, key, password=password)
+    except (OSError, ValueError) as error:
+        what = str(error).upper().replace(" ", "_")
+        if "KEY_VALUES_MISMATCH" in what:
+            raise ClusterError(f"tls.key {key} is not the key of tls.certificate {certificate}", Failure.FATAL) from error
+        if "BAD_DECRYPT" in what or "BAD_PASSWORD" in what:
+            wrong = "tls.key_password does not open it" if password else "give tls.key_password"
+            raise ClusterError(f"tls.key {key} is encrypted: {wrong}", Failure.FATAL) from error
+        option, path = ("tls.key", key) if certificate.is_file() else ("tls.certificate", certificate)
+        raise _unusable(option, path, error, "PEM, the certificate with its chain, and its key") from error
+
+
+def _unusable(option: str, path: Path | None, error: Exception, wanted: str) -> ClusterError:
+    """OpenSSL's own words are told only where the operating system has none: they name its source files."""
+    from_system = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+    why = getattr(error, "strerror", None) if from_system else "its content is of another kind"
+    return ClusterError(f"{option} {path} cannot be used: {why}; it has to be {wanted}", Failure.FATAL)

@@ -1,0 +1,45 @@
+"""What went wrong when TLS failed, in a sentence that names the option which mends it."""
+
+import ssl
+
+from mqbridge.net.tls.settings import TlsSettings
+
+_NAME_MISMATCH = frozenset({62, 64})
+"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
+_EXPIRED, _NOT_YET = 10, 9
+_ALERTS = (
+    ("UNKNOWN_CA", "the server does not know the authority of our certificate: see tls.certificate"),
+    ("CERTIFICATE_REQUIRED", "the server demands a certificate of ours: give tls.certificate and tls.key"),
+    ("CERTIFICATE_EXPIRED", "the server says that our certificate has expired: renew tls.certificate"),
+    ("CERTIFICATE_REVOKED", "the server says that our certificate was revoked: renew tls.certificate"),
+    ("BAD_CERTIFICATE", "the server does not accept our certificate, or demands one: see tls.certificate"),
+    ("CERTIFICATE_UNKNOWN", "the server does not accept our certificate: see tls.certificate"),
+    ("ACCESS_DENIED", "the server refuses our certificate: see tls.certificate"),
+    ("PROTOCOL_VERSION", "the server speaks no TLS version that we may: see tls.minimum_version"),
+    ("UNSUPPORTED_PROTOCOL", "the server speaks only TLS versions older than tls.minimum_version"),
+    ("HANDSHAKE_FAILURE", "the server found no common cipher, or demands a certificate of ours: see tls.certificate"),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS: is this its port without TLS?"),
+    ("HTTP_REQUEST", "it does not speak TLS but HTTP: is this the port of a web interface?"),
+    ("RECORD_LAYER_FAILURE", "it does not speak TLS: is this its port without TLS?"),
+)
+
+
+def explain_tls(error: Exception, settings: TlsSettings, name: str) -> str:
+    """One sentence; `name` is what the server's certificate had to hold."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _untrusted(error, settings, name)
+    if isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return "it ended the connection during the TLS handshake: is this its port for TLS, and does it demand tls.certificate?"
+    text = str(error).upper().replace(" ", "_")
+    return next((said for mark, said in _ALERTS if mark in text), f"TLS failed: {error}")
+
+
+def _untrusted(error: ssl.SSLCertVerificationError, settings: TlsSettings, name: str) -> str:
+    if error.verify_code in _NAME_MISMATCH:
+        return f"its certificate is not for {name}: give the name that it is for as tls.server_name"
+    if error.verify_code == _EXPIRED:
+        return "its certificate, or one that signed it, has expired: it must be renewed there"
+    if error.verify_code == _NOT_YET:
+        return "its certificate is not valid yet: check the clocks"
+    known = settings.authorities or "those of this platform"
+    return f"its certificate is signed by no authority that tls.authorities holds ({known}): {error.verify_message}"

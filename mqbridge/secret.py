@@ -1,0 +1,230 @@
+"""A secret, and where it comes from: the configuration's own text, an environment variable, a file, or a command.
+
+Files and commands are asked again whenever somebody reads the secret, so that one which is exchanged is used without a restart.
+What was read once outlives a source that fails: a file that is being replaced is missing for a moment. No secret shows in a
+representation, an error, or what a model is dumped to.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from mqbridge.errors import ClusterError, Failure
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 64 << 10
+"""A secret beyond this is some other file."""
+COMMAND_TIMEOUT_S = 20.0
+COMMAND_KEPT_S = 30.0
+"""What a command said is used again for so long, except by those who need a fresh one."""
+HIDDEN = "**********"
+SOURCES = ("file", "env", "command")
+
+
+class Secret:
+    """One secret. Equal secrets come from the same source."""
+
+    def __init__(
+        self,
+        text: str | None = None,
+        *,
+        file: str | Path | None = None,
+        env: str | None = None,
+        command: str | list[str] | tuple[str, ...] | None = None,
+    ) -> None:
+        """One source. A `command` is a program with its arguments, as a list or as one text that is split like a shell's line.
+
+        Raises ValueError unless exactly one source is given, and for a command that cannot be split.
+        """
+        given = {"text": text, "file": file and str(file), "env": env, "command": command}
+        sources = [(kind, source) for kind, source in given.items() if source]
+        if len(sources) != 1:
+            raise ValueError(f"a secret has one source: its text, or one of {', '.join(SOURCES)}")
+        self._kind, source = sources[0]
+        if self._kind == "command" and isinstance(source, str):
+            source = shlex.split(source)
+        self._source: tuple[str, ...] = (source,) if isinstance(source, str) else tuple(source or ())
+        self._last: str | None = text
+        self._read_at = 0.0
+        self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self, *, fresh: bool = False) -> str:
+        """The secret as its source has it now; with `fresh` a command is run in any case.
+
+        Raises ClusterError (FATAL) when it cannot be read and never was.
+        """
+        if self._kind == "text":
+            return self.last
+        loop = asyncio.get_running_loop()
+        if self._lock is None or self._lock[0] is not loop:  # a job may read it in one loop after another
+            self._lock = loop, asyncio.Lock()
+        asked_at = time.monotonic()
+        async with self._lock[1]:  # those who come while a command runs take what it says
+            try:
+                self._last = await self._current(asked_at, fresh=fresh)
+            except _Unreadable as error:
+                if self._last is None:
+                    raise ClusterError(f"the secret from {self.source} cannot be read: {error}", Failure.FATAL) from None
+                log.warning("the secret from %s cannot be read, using the last one: %s", self.source, error)
+        return self.last
+
+    async def _current(self, asked_at: float, *, fresh: bool) -> str:
+        if self._kind == "env":
+            return _checked(os.environ.get(self._source[0], "").encode(), "the variable is not set, or empty")
+        if self._kind == "file":
+            return await asyncio.to_thread(_file, self._source[0])
+        if self._last is not None and self._read_at > (asked_at if fresh else asked_at - COMMAND_KEPT_S):
+            return self._last
+        text = await _command(self._source)
+        self._read_at = time.monotonic()
+        return text
+
+    @property
+    def last(self) -> str:
+        """What was read last. Raises LookupError before anything was."""
+        if self._last is None:
+            raise LookupError("the secret was not read yet")
+        return self._last
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, to be shown: the file's path, the variable's name, the command's program."""
+        return "the configuration" if self._kind == "text" else f"{self._kind} {self._source[0]}"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the configuration itself holds it."""
+        return self._kind == "text"
+
+    # --- a value among others ---------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"Secret({HIDDEN if self.is_text else self.source})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and (self._kind, self._source) == (other._kind, other._source)
+
+    def __hash__(self) -> int:
+        return hash((self._kind, self._source))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        value: Any = list(self._source) if self._kind == "command" else self._source[0]
+        return _restored, (self._kind, value)
+
+    @classmethod
+    def parsed(cls, value: Any) -> Self:
+        """A text, or a mapping with one of `file`, `env`, `command`. Raises ValueError."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str) and value:
+            return cls(value)
+        if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= set(SOURCES):
+            raise ValueError("must be a text, or one of {file: PATH}, {env: NAME}, {command: PROGRAM}")
+        ((kind, source),) = value.items()
+        parts = source if kind == "command" and isinstance(source, (list, tuple)) else [source]
+        if not source or not parts or not all(isinstance(part, str) for part in parts):
+            raise ValueError(f"{kind} must be a text" + (", or a list of texts" if kind == "command" else ""))
+        return cls(**{kind: source})
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _validated, serialization=core_schema.plain_serializer_function_ser_schema(_shown)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        text = {"type": "string", "minLength": 1}
+        one = {
+            "file": text | {"description": "A file that holds it; read again when it is needed."},
+            "env": text | {"description": "An environment variable that holds it."},
+            "command": {
+                "description": "A program that prints it; run again when it is needed.",
+                "anyOf": [text, {"type": "array", "items": text, "minItems": 1}],
+            },
+        }
+        sources = {"type": "object", "properties": one, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
+        return {"anyOf": [text, sources]}
+
+
+def _restored(kind: str, value: Any) -> Secret:
+    return Secret(value) if kind == "text" else Secret(**{kind: value})
+
+
+def _validated(value: Any) -> Secret:
+    try:
+        return Secret.parsed(value)
+    except ValueError as error:  # without the value, which pydantic would show
+        raise PydanticCustomError("secret", "{problem}", {"problem": str(error)}) from None
+
+
+def _shown(secret: Secret) -> Any:
+    return HIDDEN if secret.is_text else secret.source
+
+
+class _Unreadable(Exception):
+    """Why a source gave nothing, without what it holds."""
+
+
+def _checked(raw: bytes, empty: str) -> str:
+    if len(raw) > MAX_BYTES:
+        raise _Unreadable(f"it is larger than {MAX_BYTES >> 10} KiB")
+    try:
+        text = raw.decode().strip()
+    except UnicodeDecodeError:
+        raise _Unreadable("it is not UTF-8 text") from None
+    if not text:
+        raise _Unreadable(empty)
+    return text
+
+
+def _file(path: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return _checked(file.read(MAX_BYTES + 1), "the file is empty")
+    except OSError as error:
+        raise _Unreadable(error.strerror or str(error)) from None
+
+
+async def _command(argv: tuple[str, ...]) -> str:
+    """What it prints. Neither its arguments nor what it complains of are shown: both may hold secrets."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise _Unreadable(error.strerror or str(error)) from None
+    try:
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            assert process.stdout is not None  # noqa: S101 - asked for above
+            raw = await _read_all(process.stdout)
+            status = await process.wait()
+    except TimeoutError:
+        raise _Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if status:
+        raise _Unreadable(f"the command ended with status {status}; run it by hand to see why")
+    return _checked(raw, "the command printed nothing")
+
+
+async def _read_all(stream: asyncio.StreamReader) -> bytes:
+    raw = b""
+    while len(raw) <= MAX_BYTES and (piece := await stream.read(MAX_BYTES)):
+        raw += piece
+    return raw
