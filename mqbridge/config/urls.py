@@ -36,7 +36,7 @@ def _put(found: dict[str, Any], path: list[str], value: str, name: str) -> None:
     *groups, last = path
     for group in groups:
         found = found.setdefault(group, {})
-        if not isinstance(found, dict):
+        if isinstance(found, str):
             raise ValueError(f"the parameters {name!r} and {name.rpartition('.')[0]!r} exclude each other")
     if last in found:
         raise ValueError(f"the parameter {name!r} is given twice")
