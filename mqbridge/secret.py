@@ -163,7 +163,7 @@ class Secret:
             },
         }
         sources = {"type": "object", "properties": one, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
-        return {"anyOf": [text, sources]}
+        return {"anyOf": [text, sources], "format": "secret"}
 
 
 def _restored(kind: str, value: Any) -> Secret:
