@@ -92,6 +92,12 @@ class Cluster(Protocol):
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into an existing topic. Raises ClusterError (FATAL for a missing topic)."""
 
+    async def check_outbound(self, spec: OutboundSpec) -> None:
+        """Raise what `outbound` would, and what sends would be refused for, as far as the cluster tells without being changed.
+
+        A missing right is FATAL, and says who may not do what, and how it is granted.
+        """
+
 
 class Connectivity(Protocol):
     """Whether the servers of a cluster can be reached, for the log, health and metrics; totals only grow."""
@@ -110,6 +116,15 @@ class Connectivity(Protocol):
     @property
     def reason(self) -> str | None:
         """Why, in a sentence; None while all can be reached."""
+
+
+@runtime_checkable
+class Expiring(Protocol):
+    """What a cluster may say besides: one that shows and is shown certificates and tokens knows when they end."""
+
+    @property
+    def expiries(self) -> Mapping[str, float]:
+        """When each ends, s since the epoch, by a short text: `own certificate`, `certificate of HOST:PORT`, `token`."""
 
 
 @runtime_checkable

@@ -35,9 +35,10 @@ def split_url(
 def _put(found: dict[str, Any], path: list[str], value: str, name: str) -> None:
     *groups, last = path
     for group in groups:
-        found = found.setdefault(group, {})
-        if isinstance(found, str):
-            raise ValueError(f"the parameters {name!r} and {name.rpartition('.')[0]!r} exclude each other")
+        inner = found.setdefault(group, {})
+        if not isinstance(inner, dict):
+            raise ValueError(f"{name!r} and {name.rpartition('.')[0]!r} exclude each other")  # noqa: TRY004 - of a URL
+        found = inner
     if last in found:
         raise ValueError(f"the parameter {name!r} is given twice")
     found[last] = value

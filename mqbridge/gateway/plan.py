@@ -235,8 +235,7 @@ class Planner:
             elif not planned.count:
                 raise ClusterError("`create` is off", Failure.FATAL)
             if planned.have:
-                outbound = await cluster.outbound(outbound_spec(plan.route.delivery, wanted.topic, options))
-                await outbound.close()
+                await cluster.check_outbound(outbound_spec(plan.route.delivery, wanted.topic, options))
         except MqbridgeError as error:
             plan.problems.append(_unwritable(plan.route, planned, error))
         return planned

@@ -148,6 +148,10 @@ class FilesCluster:
         """Open a way into a topic."""
         return FilesOutbound(self, spec, self._existing(spec.topic))
 
+    async def check_outbound(self, spec: OutboundSpec) -> None:
+        """Whether the topic is there."""
+        self._existing(spec.topic)
+
     def _existing(self, topic: str) -> list[PartitionFile]:
         """The partitions of a topic. Raises ClusterError when there is none."""
         files = self.folder.partitions(topic) if _NAME.fullmatch(topic) else []

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable, Iterator
 
 from mqbridge import __version__
-from mqbridge.adapter.cluster import Connectivity
+from mqbridge.adapter.cluster import Connectivity, Expiring
 from mqbridge.gateway.health import connectivity_of
 from mqbridge.gateway.metrics.family import Family, Samples, Shown
 
@@ -33,6 +33,24 @@ def clusters() -> Iterator[Family]:
         ("retries", "counter", "Sends that were repeated", "The target refuses for a while.", lambda c: c.retries),
     ):
         yield Family(f"mqbridge_{name}", kind, CLUSTER, text, look, _of_clusters(read))
+
+    yield Family(
+        "mqbridge_expiry_timestamp_seconds",
+        "gauge",
+        ("cluster", "of"),
+        "When what opens a cluster ends, s since the epoch: certificates of ours and of its servers, tokens",
+        "`mqbridge_expiry_timestamp_seconds - time()`: renew it before that is 0.",
+        _expiries,
+    )
+
+
+def _expiries(shown: Shown) -> Samples:
+    return [
+        ((name, of), at)
+        for name, cluster in shown.clusters.items()
+        if isinstance(cluster, Expiring)
+        for of, at in cluster.expiries.items()
+    ]
 
 
 def _is_up(connectivity: Connectivity) -> float:

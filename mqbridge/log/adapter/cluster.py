@@ -127,6 +127,10 @@ class LogCluster:
         """Open a way into a topic."""
         return LogOutbound(self, self.store, self._appender, spec, await self.existing(spec.topic))
 
+    async def check_outbound(self, spec: OutboundSpec) -> None:
+        """Whether the topic is there."""
+        await self.existing(spec.topic)
+
     async def existing(self, topic: str) -> Sequence[PartitionRow]:
         """The partitions of a topic. Raises ClusterError."""
         rows = await self.store.read(topics.partitions, topic)

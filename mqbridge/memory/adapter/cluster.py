@@ -137,8 +137,12 @@ class MemoryCluster:
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
-        self.existing(spec.topic)
+        await self.check_outbound(spec)
         return MemoryOutbound(self.broker, self._config, spec, self.connectivity)
+
+    async def check_outbound(self, spec: OutboundSpec) -> None:
+        """Whether the topic is there."""
+        self.existing(spec.topic)
 
     def _reach(self) -> None:
         if not self.broker.connected.is_set():

@@ -3,6 +3,7 @@
 A context is kept when the files that replace it cannot be used: a certificate and its key are seldom written at the same moment.
 """
 
+import contextlib
 import logging
 import ssl
 from collections.abc import Mapping
@@ -17,8 +18,7 @@ from mqbridge.net.tls.settings import TlsSettings
 
 log = logging.getLogger(__name__)
 
-OWN = "own"
-"""What our own certificate is called among the servers'."""
+OWN = "own certificate"
 MAX_SEEN = 1000
 """Most servers whose certificates are remembered."""
 _Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -40,7 +40,7 @@ class Tls:
         self._name = name
         self._context: ssl.SSLContext | None = None
         self._stamp: _Stamp = ()
-        self._ends: dict[str, float] = {}
+        self._expiries: dict[str, float] = {}
         if self.settings.verify != "full":
             log.warning("cluster %s: %s", name, _LAX[self.settings.verify])
 
@@ -63,7 +63,8 @@ class Tls:
             log.info("cluster %s: the TLS files changed, new connections use them", self._name)
         self._context, self._stamp = context, stamp
         if self.settings.certificate is not None:
-            self._ends[OWN] = _end_of(self.settings.certificate)
+            with contextlib.suppress(OSError, ValueError):  # it changes at this very moment: the next connection looks again
+                self._expiries[OWN] = _expiry_of(self.settings.certificate)
         return context
 
     def server_name(self, host: str) -> str:
@@ -76,15 +77,16 @@ class Tls:
         """A connection was made: note when the server's certificate ends."""
         connection = transport.get_extra_info("ssl_object")
         if isinstance(connection, (ssl.SSLObject, ssl.SSLSocket)) and (raw := connection.getpeercert(binary_form=True)):
-            self._ends.pop(address, None)
-            while len(self._ends) >= MAX_SEEN:
-                self._ends.pop(next(one for one in self._ends if one != OWN))
-            self._ends[address] = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
+            name = f"certificate of {address}"
+            self._expiries.pop(name, None)
+            while len(self._expiries) >= MAX_SEEN:
+                self._expiries.pop(next(one for one in self._expiries if one != OWN))
+            self._expiries[name] = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
 
     @property
-    def ends(self) -> Mapping[str, float]:
-        """When certificates end, s since the epoch: of the servers by their addresses, and of our own."""
-        return self._ends
+    def expiries(self) -> Mapping[str, float]:
+        """When certificates end, s since the epoch: `own certificate`, `certificate of HOST:PORT`."""
+        return self._expiries
 
 
 _LAX = {
@@ -106,6 +108,6 @@ def _stamp(paths: tuple[Path, ...]) -> _Stamp:
     return tuple(map(one, paths))
 
 
-def _end_of(certificate: Path) -> float:
+def _expiry_of(certificate: Path) -> float:
     """When the first certificate of the file ends; the chain behind it is somebody else's."""
     return x509.load_pem_x509_certificates(certificate.read_bytes())[0].not_valid_after_utc.timestamp()

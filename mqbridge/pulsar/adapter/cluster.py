@@ -204,6 +204,10 @@ class Pulsar:
             self._operations.warn_undeduplicated,
         )
 
+    async def check_outbound(self, spec: OutboundSpec) -> None:
+        """Whether the topic is there."""
+        await (await self.outbound(spec)).close()
+
 
 ADAPTER = Adapter(
     system="pulsar",

@@ -209,6 +209,10 @@ class RocketMQ:
         outbound.on_close(client.routes.watch(spec.topic, outbound.follow))
         return outbound
 
+    async def check_outbound(self, spec: OutboundSpec) -> None:
+        """Whether the topic is there and has queues that may be written to."""
+        await (await self.outbound(spec)).close()
+
     async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:
         """Those of the first Broker that knows no other delays; none when all do. Each Broker is asked until it has answered."""
         for address in route.masters():

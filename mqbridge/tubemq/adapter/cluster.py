@@ -205,6 +205,10 @@ class TubeMQ:
         sender = await producer.sender(spec.topic, ordered=spec.ordered, max_elapsed_s=spec.resend_s)
         return TubeMQOutbound(sender, spec, self._zone, partial(last_stored, self))
 
+    async def check_outbound(self, spec: OutboundSpec) -> None:
+        """Whether the topic is there and takes messages."""
+        await (await self.outbound(spec)).close()
+
     @property
     def _readers(self) -> Reader:
         if self._reader is None:
