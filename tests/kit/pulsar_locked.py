@@ -116,6 +116,16 @@ class LockedPulsar(Pulsar):
         urls = {"service_url": self.service_url, "admin_url": self.admin_url, "namespace": NAMESPACE}
         return urls | {"tls": self.tls, "auth": auth} | more
 
+    def config_of(self, role: str, method: str = "token", **more: object) -> dict[str, object]:
+        """The same by a role that says who it is by this method."""
+        if method == "tls":
+            own = self.certificate(role, file=f"{role}-client")
+            tls = self.tls | {"certificate": str(own.certificate), "key": str(own.key)}
+            return self.config({"method": "tls"}, tls=tls, **more)
+        if method == "basic":
+            return self.config({"user": role, "password": PASSWORD}, **more)
+        return self.config({"token": self.token(role)}, **more)
+
     def start(self) -> None:
         """Start the server, and make the tenant with its rights."""
         super().start()
