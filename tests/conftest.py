@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.kit.clusters import Cluster, running
 from tests.kit.pulsar import Pulsar
+from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
@@ -33,6 +34,7 @@ settings.load_profile("same")
 KINDS: dict[str, Callable[[], Cluster]] = {
     "tubemq": TubeMQ,
     "pulsar": Pulsar,
+    "pulsar_locked": LockedPulsar,
     "rocketmq": RocketMQ,
     "rocketmq_old": partial(RocketMQ, version=OLD_VERSION),
 }
@@ -94,6 +96,14 @@ def pulsar(clusters: Clusters) -> Pulsar:
     """A real Pulsar standalone server, shared by the whole run; `pulsar.take_topic(partitions)` gives a fresh topic."""
     cluster = clusters.ready("pulsar")
     assert isinstance(cluster, Pulsar)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def pulsar_locked(clusters: Clusters) -> LockedPulsar:
+    """The same that lets nobody in without TLS and credentials; `pulsar_locked.config(auth)` is a cluster's configuration."""
+    cluster = clusters.ready("pulsar_locked")
+    assert isinstance(cluster, LockedPulsar)
     return cluster
 
 
