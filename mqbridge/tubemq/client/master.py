@@ -1,7 +1,8 @@
 """The Masters of a cluster: one is active, the others answer with StandbyException.
 
 A call goes to the one that answered last and, when that is standby, gone or silent, to each of the others once. Every answer
-may bring a new visit token, which Brokers may ask for.
+may bring a new visit token, which Brokers may ask for. With credentials every request carries a fresh signature: a Master that
+asks for them does so each time, and takes none that is older than a few seconds.
 """
 
 import asyncio
@@ -11,14 +12,16 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import count
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import level_of
+from mqbridge.tubemq.client.credentials import Credentials, Role
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.sessions import Sessions
+from mqbridge.tubemq.wire.credentials import Signed
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo, MasterCertificateInfo
 from mqbridge.tubemq.wire.rpc import MASTER, Standby
@@ -26,6 +29,7 @@ from mqbridge.tubemq.wire.rpc import MASTER, Standby
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 8715
+DEFAULT_TLS_PORT = 8716
 NO_TOKEN = -2
 MAX_TOPICS = 1024
 """The most that a Master lets one client name."""
@@ -38,6 +42,15 @@ LOOPBACK = "127.0.0.1"
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
+
+
+class Refusable(Protocol):
+    """An answer of a Master."""
+
+    errCode: int
+    errMsg: str
+
+
 _ELSEWHERE = (Standby, ConnectionLost, Unreachable, RequestTimeout)
 _clients = count(1)
 
@@ -45,12 +58,19 @@ _clients = count(1)
 class Masters:
     """Calls to whichever Master is active."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], sessions: Sessions) -> None:
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], sessions: Sessions, credentials: Credentials | None = None
+    ) -> None:
         self.addresses = list(addresses)
         self.sessions = sessions
-        self.visit_token = NO_TOKEN
-        self.auth_token = ""
+        self.authorized = AuthorizedInfo(visitAuthorizedToken=NO_TOKEN)
+        """What goes with requests to Brokers; another object when it has changed."""
+        self._credentials = credentials or Credentials()
+        self._visit_token = NO_TOKEN
+        self._token = ""
         """What a Master that authenticates clients handed out; blank when it does not."""
+        self._signed: Signed | None = None
+        """What the last request to a Master was signed with."""
         self._current = 0
 
     async def call(self, method: int, request: Message, answer: type[M]) -> M:
@@ -91,19 +111,38 @@ class Masters:
         if self._current == index:
             self._current = (index + 1) % len(self.addresses)
 
+    # --- who we are -------------------------------------------------------------------------------------------------
+
+    async def certificate(self) -> MasterCertificateInfo | None:
+        """What goes with a request to the Master: a signature of now, and the token that it has handed out.
+
+        Raises ClusterError (FATAL) when the password cannot be read.
+        """
+        self._signed = await self._credentials.sign()
+        self._authorize()
+        if self._signed is None:
+            return MasterCertificateInfo(authorizedToken=self._token) if self._token else None
+        return MasterCertificateInfo(authInfo=self._signed.for_master, authorizedToken=self._token or None)
+
     def learn(self, info: MasterAuthorizedInfo) -> None:
         """Keep the tokens of an answer: each replaces the one before."""
-        self.visit_token = info.visitAuthorizedToken
+        self._visit_token = info.visitAuthorizedToken
         if info.authAuthorizedToken:
-            self.auth_token = info.authAuthorizedToken
+            self._token = info.authAuthorizedToken
+        self._authorize()
 
-    def authorized(self) -> AuthorizedInfo:
-        """What goes with requests to Brokers."""
-        return AuthorizedInfo(visitAuthorizedToken=self.visit_token, authAuthorizedToken=self.auth_token or None)
+    def _authorize(self) -> None:
+        """A Broker that asks for more than the visit token takes the Master's token or, without one, a signature."""
+        token = self._token or (self._signed.for_broker if self._signed is not None else None)
+        if (self._visit_token, token or "") != (self.authorized.visitAuthorizedToken, self.authorized.authAuthorizedToken):
+            self.authorized = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=token)
 
-    def certificate(self) -> MasterCertificateInfo | None:
-        """What goes with requests to the Master once it has handed out a token."""
-        return MasterCertificateInfo(authorizedToken=self.auth_token) if self.auth_token else None
+    def check(self, what: str, answer: Refusable, role: Role, *, is_good: bool) -> None:
+        """Raise what a refusal means; a good answer says that we were let in."""
+        if not is_good:
+            raise self._credentials.refused(what, answer.errCode, answer.errMsg, role)
+        self._credentials.taken(role)
+        self.sessions.connectivity.admitted = True
 
     async def local_host(self) -> str:
         """Our IPv4 address as the Master sees it, or loopback. Raises Unreachable when there is no Master."""
