@@ -154,7 +154,8 @@ class BalancedMembership(Member):
     def _learn_places(self, answer: Answer) -> None:
         """Brokers first: partitions are read with them. A list that did not change is not sent again."""
         if answer.brokerConfigList:
-            self._brokers = {broker.id: broker for broker in map(parse_broker, answer.brokerConfigList)}
+            brokers = [parse_broker(text, self.masters.broker_port) for text in answer.brokerConfigList]
+            self._brokers = {broker.id: broker for broker in brokers}
         if answer.HasField("brokerConfigId"):
             self._brokers_id = answer.brokerConfigId
         if isinstance(answer, RegisterResponseM2CV2) or not answer.topicMetaInfoList:

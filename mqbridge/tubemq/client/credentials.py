@@ -4,7 +4,7 @@ One object per cluster, which outlives its connections: it remembers whether the
 and as a consumer, which they may ask for credentials apart.
 """
 
-import random
+import secrets
 import time
 from enum import Enum
 
@@ -36,7 +36,7 @@ class Credentials:
         if self.user is None or self._password is None:
             return None
         password = await self._password.read()
-        return sign(self.user, password, time.time_ns() // 1_000_000, random.randrange(NONCES))
+        return sign(self.user, password, time.time_ns() // 1_000_000, secrets.randbelow(NONCES))
 
     def taken(self, role: Role) -> None:
         """A Master took us."""

@@ -22,7 +22,7 @@ from mqbridge.tubemq.client.line_connection import ConnectionContext, LineConnec
 from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, Withdrawn, failure_of
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageResponseB2P
+from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageResponseB2P
 from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -23,8 +23,19 @@ from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.wire.credentials import Signed
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
-from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo, MasterCertificateInfo
+from mqbridge.tubemq.wire.pb.master_pb2 import (
+    GetPartMetaResponseM2C,
+    HeartResponseM2C,
+    HeartResponseM2CV2,
+    HeartResponseM2P,
+    MasterAuthorizedInfo,
+    MasterCertificateInfo,
+    RegisterResponseM2C,
+    RegisterResponseM2CV2,
+    RegisterResponseM2P,
+)
 from mqbridge.tubemq.wire.rpc import MASTER, Standby
+from mqbridge.tubemq.wire.text import DEFAULT_BROKER_PORT, DEFAULT_BROKER_TLS_PORT
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +50,17 @@ REGISTER_PAUSE_S = 1.0
 CLIENT_VERSION = "mqbridge-1"
 LOOPBACK = "127.0.0.1"
 
+Answer = (
+    RegisterResponseM2P
+    | HeartResponseM2P
+    | RegisterResponseM2C
+    | HeartResponseM2C
+    | RegisterResponseM2CV2
+    | HeartResponseM2CV2
+    | GetPartMetaResponseM2C
+)
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-
-
-
-class Refusable(Protocol):
-    """An answer of a Master."""
-
-    errCode: int
-    errMsg: str
-
 
 _ELSEWHERE = (Standby, ConnectionLost, Unreachable, RequestTimeout)
 _clients = count(1)
@@ -58,9 +69,7 @@ _clients = count(1)
 class Masters:
     """Calls to whichever Master is active."""
 
-    def __init__(
-        self, addresses: Sequence[tuple[str, int]], sessions: Sessions, credentials: Credentials | None = None
-    ) -> None:
+    def __init__(self, addresses: Sequence[tuple[str, int]], sessions: Sessions, credentials: Credentials | None = None) -> None:
         self.addresses = list(addresses)
         self.sessions = sessions
         self.authorized = AuthorizedInfo(visitAuthorizedToken=NO_TOKEN)
@@ -111,6 +120,11 @@ class Masters:
         if self._current == index:
             self._current = (index + 1) % len(self.addresses)
 
+    @property
+    def broker_port(self) -> int:
+        """Where a Broker is whose port a Master leaves out."""
+        return DEFAULT_BROKER_TLS_PORT if self.sessions.is_encrypted else DEFAULT_BROKER_PORT
+
     # --- who we are -------------------------------------------------------------------------------------------------
 
     async def certificate(self) -> MasterCertificateInfo | None:
@@ -137,7 +151,7 @@ class Masters:
         if (self._visit_token, token or "") != (self.authorized.visitAuthorizedToken, self.authorized.authAuthorizedToken):
             self.authorized = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=token)
 
-    def check(self, what: str, answer: Refusable, role: Role, *, is_good: bool) -> None:
+    def check(self, what: str, answer: Answer, role: Role, *, is_good: bool) -> None:
         """Raise what a refusal means; a good answer says that we were let in."""
         if not is_good:
             raise self._credentials.refused(what, answer.errCode, answer.errMsg, role)
@@ -158,6 +172,11 @@ class Masters:
                 host = session.local_host
                 return LOOPBACK if ":" in host or not host else host
         raise Unreachable("no Master can be reached: " + "; ".join(errors))
+
+
+def default_port(*, is_encrypted: bool) -> int:
+    """Where a Master is whose port nobody gave."""
+    return DEFAULT_TLS_PORT if is_encrypted else DEFAULT_PORT
 
 
 def client_id(host: str, group: str = "") -> str:

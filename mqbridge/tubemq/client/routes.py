@@ -253,5 +253,6 @@ class Routes:
         if answer.HasField("authorizedInfo"):
             self.masters.learn(answer.authorizedInfo)
         if answer.brokerInfos:
-            self._brokers = {broker.id: broker for broker in map(parse_broker, answer.brokerInfos)}
+            brokers = [parse_broker(text, self.masters.broker_port) for text in answer.brokerInfos]
+            self._brokers = {broker.id: broker for broker in brokers}
         self._check_sum = answer.brokerCheckSum

@@ -1,8 +1,8 @@
 """What a user signs: his name, a time and a number, by his password. A server takes the time for a few seconds only.
 
-    signature      form-encode(base64(HMAC-SHA1(password, user + timestamp + nonce)))
-    to a Master    AuthenticateInfo
-    to a Broker    "user timestamp nonce signature", where the Master hands out no token
+signature      form-encode(base64(HMAC-SHA1(password, user + timestamp + nonce)))
+to a Master    AuthenticateInfo
+to a Broker    "user timestamp nonce signature", where the Master hands out no token
 """
 
 import base64
