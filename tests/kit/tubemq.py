@@ -85,6 +85,11 @@ class TubeMQ(Started):
         return f"{HOST}:{self._settings.master}"
 
     @property
+    def keys(self) -> dict[str, Any]:
+        """What clients need besides: the options `tls` and `auth`. Nothing, where everybody is let in."""
+        return {}
+
+    @property
     def broker_port(self) -> int:
         """RPC port of the Broker."""
         return self._settings.broker

@@ -53,19 +53,14 @@ class LockedTubeMQ(TubeMQ):
         return f"{HOST}:{self._settings.master}"
 
     @property
-    def tls(self) -> dict[str, str]:
-        """The option `tls` of a client."""
+    def keys(self) -> dict[str, Any]:
+        """The certificate that servers ask for, and the user."""
         identity = self.identity
+        files = {"authorities": self.authority.certificate, "certificate": identity.certificate, "key": identity.key}
         return {
-            "authorities": str(self.authority.certificate),
-            "certificate": str(identity.certificate),
-            "key": str(identity.key),
+            "tls": {name: str(path) for name, path in files.items()},
+            "auth": {"user": USER, "password": PASSWORD},
         }
-
-    @property
-    def auth(self) -> dict[str, str]:
-        """The option `auth` of a client."""
-        return {"user": USER, "password": PASSWORD}
 
     def set_users(self, passwords: Mapping[str, str]) -> None:
         """Whom the Master knows from now on."""
