@@ -13,6 +13,7 @@ from typing import Any
 from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.generated_page import check_or_write
 from mqbridge.config.schema import Schema, described
+from mqbridge.secret import SECRET_FORMAT
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -182,7 +183,7 @@ def _resolved(value: Schema, schema: Schema) -> Schema:
 
 def _kind(value: Schema, schema: Schema) -> str:
     value = _resolved(value, schema)
-    if value.get("format") == "secret":
+    if value.get("format") == SECRET_FORMAT:
         return "secret"
     if choices := value.get("anyOf") or value.get("oneOf"):
         kinds = dict.fromkeys(_kind(inner, schema) for inner in choices)
