@@ -24,6 +24,7 @@ from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_locked import LockedTubeMQ
 
 # A machine that is busy for a quarter of a second says nothing about an example.
 settings.register_profile("drawn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,6 +34,7 @@ settings.load_profile("same")
 
 KINDS: dict[str, Callable[[], Cluster]] = {
     "tubemq": TubeMQ,
+    "tubemq_locked": LockedTubeMQ,
     "pulsar": Pulsar,
     "pulsar_locked": LockedPulsar,
     "rocketmq": RocketMQ,
@@ -88,6 +90,14 @@ def tubemq(clusters: Clusters) -> TubeMQ:
     """A real Master and Broker, shared by the whole run; `tubemq.take_topic(partitions)` gives a fresh topic."""
     cluster = clusters.ready("tubemq")
     assert isinstance(cluster, TubeMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def tubemq_locked(clusters: Clusters) -> LockedTubeMQ:
+    """The same with TLS, authentication, and the check of visit tokens."""
+    cluster = clusters.ready("tubemq_locked")
+    assert isinstance(cluster, LockedTubeMQ)
     return cluster
 
 
