@@ -1,7 +1,7 @@
 """What locks a RocketMQ cluster: TLS on every port of it, users with keys, and the rights that they have.
 
-Version 5.3.3 keeps users and rights in the broker (access control 2.0); they are made by requests of its first user. Version 4.9.7
-reads them from conf/plain_acl.yml (access control 1.0), and again whenever that file changes. Name servers know TLS only.
+Version 5.3.3 keeps users and rights in the broker (access control 2.0); they are made by requests of its first user. Version
+4.9.7 reads them from conf/plain_acl.yml (access control 1.0), and again whenever that file changes. Name servers know TLS only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.authority import Authority, Identity
@@ -52,13 +53,16 @@ CONSUMES = Rights({"*": ["Sub", "Get"]}, {"*": ["Sub", "Get"]})
 """What reading topics as a member of a group takes."""
 APPLICATION = Rights({"*": ["Pub", "Sub", "Get"]}, {"*": ["Sub", "Get"]})
 """What a gateway takes that reads and writes."""
+OPERATOR = Rights({"*": ["Pub", "Sub", "Get", "Create", "Update"]}, {"*": ["Sub", "Get", "Update"]}, administers=True)
+"""What all commands take, those that create topics and move groups too."""
 
 ADMIN = User("administrator", "secret-of-administrator")
 APP = User("application", "secret-of-application", APPLICATION)
+OPERATES = User("operator", "secret-of-operator", OPERATOR)
 PUBLISHER = User("publisher", "secret-of-publisher", PRODUCES)
 SUBSCRIBER = User("subscriber", "secret-of-subscriber", CONSUMES)
 STRANGER = User("stranger", "secret-of-stranger", NOTHING)
-USERS = (APP, PUBLISHER, SUBSCRIBER, STRANGER)
+USERS = (APP, OPERATES, PUBLISHER, SUBSCRIBER, STRANGER)
 
 
 class Lock:
@@ -99,6 +103,11 @@ class Lock:
         context = ssl.create_default_context(cafile=self.authority.certificate)
         context.load_cert_chain(self.client.certificate, self.client.key)
         return Door(context, user.name, self.users[user.name].secret)
+
+    def settings(self, user: User) -> dict[str, Any]:
+        """The gateway's settings with which this user gets in."""
+        tls = {"authorities": self.authority.certificate, "certificate": self.client.certificate, "key": self.client.key}
+        return {"tls": tls, "auth": {"access_key": user.name, "secret_key": self.users[user.name].secret}}
 
     # --- users and rights -------------------------------------------------------------------------------------------
 

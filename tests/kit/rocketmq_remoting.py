@@ -94,9 +94,7 @@ def request(
         return _answer(_exactly(connection, length))
 
 
-def call(
-    address: str, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, door: Door = OPEN
-) -> Answer:
+def call(address: str, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, door: Door = OPEN) -> Answer:
     """One request that has to succeed; ClusterError when it is refused, OSError when nobody answers."""
     answer = request(address, code, fields, body, door=door)
     if answer.status != SUCCESS:
