@@ -29,6 +29,8 @@ COMMAND_KEPT_S = 30.0
 """What a command said is used again for so long, except by those who need a fresh one."""
 HIDDEN = "**********"
 SOURCES = ("file", "env", "command")
+SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
+"""Marks it in the JSON Schema."""
 
 
 class Secret:
@@ -163,7 +165,7 @@ class Secret:
             },
         }
         sources = {"type": "object", "properties": one, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
-        return {"anyOf": [text, sources]}
+        return {"anyOf": [text, sources], "format": SECRET_FORMAT}
 
 
 def _restored(kind: str, value: Any) -> Secret:

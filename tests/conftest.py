@@ -20,9 +20,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.kit.clusters import Cluster, running
 from tests.kit.pulsar import Pulsar
+from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_locked import LockedTubeMQ
 
 # A machine that is busy for a quarter of a second says nothing about an example.
 settings.register_profile("drawn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,7 +34,9 @@ settings.load_profile("same")
 
 KINDS: dict[str, Callable[[], Cluster]] = {
     "tubemq": TubeMQ,
+    "tubemq_locked": LockedTubeMQ,
     "pulsar": Pulsar,
+    "pulsar_locked": LockedPulsar,
     "rocketmq": RocketMQ,
     "rocketmq_old": partial(RocketMQ, version=OLD_VERSION),
     "rocketmq_locked": partial(RocketMQ, locked=True),
@@ -92,10 +96,26 @@ def tubemq(clusters: Clusters) -> TubeMQ:
 
 
 @pytest.fixture(scope="session")
+def tubemq_locked(clusters: Clusters) -> LockedTubeMQ:
+    """The same with TLS, authentication, and the check of visit tokens."""
+    cluster = clusters.ready("tubemq_locked")
+    assert isinstance(cluster, LockedTubeMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
 def pulsar(clusters: Clusters) -> Pulsar:
     """A real Pulsar standalone server, shared by the whole run; `pulsar.take_topic(partitions)` gives a fresh topic."""
     cluster = clusters.ready("pulsar")
     assert isinstance(cluster, Pulsar)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def pulsar_locked(clusters: Clusters) -> LockedPulsar:
+    """The same that lets nobody in without TLS and credentials; `pulsar_locked.config(auth)` is a cluster's configuration."""
+    cluster = clusters.ready("pulsar_locked")
+    assert isinstance(cluster, LockedPulsar)
     return cluster
 
 

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from mqbridge.config.document import Document, KeyPath
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
+from mqbridge.secret import SECRET_FORMAT
 
 Schema = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ def _path_in_file(document: Document, under: KeyPath, loc: KeyPath, *, missing: 
 
 
 def _describe_error(detail: ErrorDetails, schema: Schema, loc: KeyPath) -> tuple[str, str]:
-    kind, given = detail["type"], detail["input"]
+    kind, given = detail["type"], Hidden() if _holds_secret(schema, loc) else detail["input"]
     if kind == "missing":
         return "is missing", _description(schema, loc)
     if kind == "extra_forbidden":
@@ -63,6 +64,23 @@ def _describe_error(detail: ErrorDetails, schema: Schema, loc: KeyPath) -> tuple
         return f"must be a text, not {given!r}", "Put quotes around it" if is_plain else ""
     shown = given is not None and not isinstance(given, (dict, list, tuple)) and message.startswith("Input should")
     return f"{message}, not {given!r}" if shown else message, str(context.get("hint", ""))
+
+
+class Hidden:
+    """Stands for a value that is not shown."""
+
+    def __repr__(self) -> str:
+        return "what it is"
+
+
+def _holds_secret(schema: Schema, loc: KeyPath) -> bool:
+    """Whether a secret belongs there, or in the group there: whoever misplaces one still does not want to see it in a log."""
+    while loc and not (found := list(_schemas_at(schema, schema, loc))):
+        loc = loc[:-1]  # pydantic's names of alternatives are no keys
+    if not loc:
+        return False
+    within = [inner for one in found for key in one.get("properties", ()) for inner in _schemas_at(schema, one, (key,))]
+    return any(one.get("format") == SECRET_FORMAT for one in (*found, *within))
 
 
 def _words(expected: str) -> list[str]:

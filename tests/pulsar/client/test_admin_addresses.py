@@ -10,6 +10,7 @@ from mqbridge.errors import ClusterError, RequestTimeout, ServerRefused, Unreach
 from mqbridge.pulsar.adapter.config import PulsarCluster
 from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.admin_addresses import parse_admin_url
+from mqbridge.pulsar.client.admin_connections import HttpConnections
 from mqbridge.pulsar.wire.names import parse_topic
 from tests.pulsar.client.test_admin_redirects import FIRST, OWNER, STRANGER, Web, fine, origin_of, to, web
 
@@ -63,7 +64,7 @@ async def test_positions_and_policies_are_set_at_the_next_address(web):
     topic = parse_topic("t")
     web.services = {FIRST: fails(httpx.ReadError), OWNER: lambda _: httpx.Response(204)}
     admin = Admin(BOTH, 10.0)
-    admin._http._http = httpx.AsyncClient(transport=web)
+    admin._http._http = HttpConnections(httpx.Timeout(10.0), None, web)
     for call in (
         lambda: admin.reset_to(topic, "s", (1, 2)),
         lambda: admin.reset_to_time(topic, "s", 3),
