@@ -39,6 +39,8 @@ KINDS: dict[str, Callable[[], Cluster]] = {
     "pulsar_locked": LockedPulsar,
     "rocketmq": RocketMQ,
     "rocketmq_old": partial(RocketMQ, version=OLD_VERSION),
+    "rocketmq_locked": partial(RocketMQ, locked=True),
+    "rocketmq_old_locked": partial(RocketMQ, version=OLD_VERSION, locked=True),
 }
 
 
@@ -129,5 +131,21 @@ def rocketmq_old(clusters: Clusters) -> RocketMQ:
 def rocketmq(clusters: Clusters) -> RocketMQ:
     """A real name server and broker, shared by the whole run; `rocketmq.take_topic(queues)` gives a fresh topic."""
     cluster = clusters.ready("rocketmq")
+    assert isinstance(cluster, RocketMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_locked(clusters: Clusters) -> RocketMQ:
+    """A cluster of 5.3 that lets nobody in without TLS, a certificate and a signature: access control 2.0."""
+    cluster = clusters.ready("rocketmq_locked")
+    assert isinstance(cluster, RocketMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_old_locked(clusters: Clusters) -> RocketMQ:
+    """The same of 4.9: access control 1.0."""
+    cluster = clusters.ready("rocketmq_old_locked")
     assert isinstance(cluster, RocketMQ)
     return cluster
