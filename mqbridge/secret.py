@@ -29,6 +29,8 @@ COMMAND_KEPT_S = 30.0
 """What a command said is used again for so long, except by those who need a fresh one."""
 HIDDEN = "**********"
 SOURCES = ("file", "env", "command")
+SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
+"""Marks it in the JSON Schema."""
 
 
 class Secret:
@@ -104,6 +106,13 @@ class Secret:
         return "the configuration" if self._kind == "text" else f"{self._kind} {self._source[0]}"
 
     @property
+    def shown(self) -> str | dict[str, str | list[str]]:
+        """As a configuration says it, the text hidden."""
+        if self.is_text:
+            return HIDDEN
+        return {self._kind: list(self._source) if self._kind == "command" else self._source[0]}
+
+    @property
     def is_text(self) -> bool:
         """Whether the configuration itself holds it."""
         return self._kind == "text"
@@ -156,7 +165,7 @@ class Secret:
             },
         }
         sources = {"type": "object", "properties": one, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
-        return {"anyOf": [text, sources]}
+        return {"anyOf": [text, sources], "format": SECRET_FORMAT}
 
 
 def _restored(kind: str, value: Any) -> Secret:
@@ -171,7 +180,7 @@ def _validated(value: Any) -> Secret:
 
 
 def _shown(secret: Secret) -> Any:
-    return HIDDEN if secret.is_text else secret.source
+    return secret.shown
 
 
 class _Unreadable(Exception):
@@ -210,7 +219,7 @@ async def _command(argv: tuple[str, ...]) -> str:
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
             assert process.stdout is not None  # noqa: S101 - asked for above
             raw = await _read_all(process.stdout)
-            status = await process.wait()
+            status = await process.wait() if len(raw) <= MAX_BYTES else 0  # one that goes on writing would never end
     except TimeoutError:
         raise _Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
     finally:

@@ -24,6 +24,7 @@ from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_locked import LockedTubeMQ
 
 # A machine that is busy for a quarter of a second says nothing about an example.
 settings.register_profile("drawn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,10 +34,13 @@ settings.load_profile("same")
 
 KINDS: dict[str, Callable[[], Cluster]] = {
     "tubemq": TubeMQ,
+    "tubemq_locked": LockedTubeMQ,
     "pulsar": Pulsar,
     "pulsar_locked": LockedPulsar,
     "rocketmq": RocketMQ,
     "rocketmq_old": partial(RocketMQ, version=OLD_VERSION),
+    "rocketmq_locked": partial(RocketMQ, locked=True),
+    "rocketmq_old_locked": partial(RocketMQ, version=OLD_VERSION, locked=True),
 }
 
 
@@ -92,6 +96,14 @@ def tubemq(clusters: Clusters) -> TubeMQ:
 
 
 @pytest.fixture(scope="session")
+def tubemq_locked(clusters: Clusters) -> LockedTubeMQ:
+    """The same with TLS, authentication, and the check of visit tokens."""
+    cluster = clusters.ready("tubemq_locked")
+    assert isinstance(cluster, LockedTubeMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
 def pulsar(clusters: Clusters) -> Pulsar:
     """A real Pulsar standalone server, shared by the whole run; `pulsar.take_topic(partitions)` gives a fresh topic."""
     cluster = clusters.ready("pulsar")
@@ -119,5 +131,21 @@ def rocketmq_old(clusters: Clusters) -> RocketMQ:
 def rocketmq(clusters: Clusters) -> RocketMQ:
     """A real name server and broker, shared by the whole run; `rocketmq.take_topic(queues)` gives a fresh topic."""
     cluster = clusters.ready("rocketmq")
+    assert isinstance(cluster, RocketMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_locked(clusters: Clusters) -> RocketMQ:
+    """A cluster of 5.3 that lets nobody in without TLS, a certificate and a signature: access control 2.0."""
+    cluster = clusters.ready("rocketmq_locked")
+    assert isinstance(cluster, RocketMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_old_locked(clusters: Clusters) -> RocketMQ:
+    """The same of 4.9: access control 1.0."""
+    cluster = clusters.ready("rocketmq_old_locked")
     assert isinstance(cluster, RocketMQ)
     return cluster

@@ -16,7 +16,7 @@ from mqbridge.message import Message
 class ClusterModel(BaseModel):
     """The base of every system's cluster configuration."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     @classmethod
     def from_url(cls, url: str) -> Self:

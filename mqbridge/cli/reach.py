@@ -9,9 +9,21 @@ from pydantic import BaseModel, ValidationError
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.operations import Operations
+from mqbridge.config.chosen import profiles_file
+from mqbridge.config.load import load
 from mqbridge.errors import ClusterError, ConfigError, Failure
 
 PANEL = "Which cluster"
+
+
+def _profiles(incomplete: str) -> list[str]:
+    """The user's own clusters that begin so, for the shell's completion."""
+    try:
+        return [name for name in load(profiles_file()).clusters if name.startswith(incomplete)]
+    except ConfigError:
+        return []
+
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", "-F", help="Configuration that names the cluster.", rich_help_panel=PANEL),
@@ -24,8 +36,10 @@ UrlOption = Annotated[
     str | None,
     typer.Option(
         "--at",
-        metavar="URL",
-        help="Instead: SYSTEM://HOST:PORT[,HOST:PORT], such as pulsar://localhost:6650, or log:///PATH.",
+        metavar="URL|PROFILE",
+        help="Instead: SYSTEM://HOST:PORT[,HOST:PORT], such as pulsar://localhost:6650, or log:///PATH; or the name of a cluster "
+        "in your own configuration, ~/.config/mqbridge/clusters.yaml ($MQBRIDGE_PROFILES).",
+        autocompletion=_profiles,
         rich_help_panel=PANEL,
     ),
 ]

@@ -16,7 +16,7 @@ ONE_OR_MORE = "oneOrMore"
 class Options(BaseModel):
     """A group of options: unknown keys are refused, and nothing changes once it is read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def invalid(kind: str, problem: str, hint: str = "") -> PydanticCustomError:

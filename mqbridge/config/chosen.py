@@ -1,8 +1,14 @@
-"""Which cluster to work on, outside of a route: a configuration and a name, or a URL."""
+"""Which cluster to work on, outside of a route: a configuration and a name, a URL, or a profile.
+
+A profile is a cluster of the user's own configuration, so that nobody has to type addresses and secrets. A secret's text in a URL
+is refused: URLs are seen in lists of processes, and kept in the histories of shells and on the pages of Spark.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +19,7 @@ from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.load import load
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError, RequestTimeout
+from mqbridge.secret import Secret
 
 CONNECT_TIMEOUT_S = 30.0
 """A person waits in front; an adapter's own deadlines are shorter."""
@@ -28,6 +35,16 @@ class Spelling:
 
 
 COMMAND_LINE = Spelling("--config FILE", "--cluster", "--at URL")
+
+PROFILES = "MQBRIDGE_PROFILES"
+"""The environment variable with the path of the user's own configuration."""
+
+
+def profiles_file() -> Path:
+    """Where the user's own configuration is, or would be."""
+    if given := os.environ.get(PROFILES):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "mqbridge" / "clusters.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +73,14 @@ class Chosen:
 
 
 def choose(config: Path | None, cluster: str | None, url: str | None, spelling: Spelling = COMMAND_LINE) -> Chosen:
-    """Raises ConfigError when these do not name one cluster."""
+    """`url` may be the name of a profile. Raises ConfigError when these do not name one cluster."""
     if (config is None) == (url is None):
         raise ConfigError(
             "no cluster is named",
             hint=f"Give {spelling.config} with {spelling.cluster} NAME, or {spelling.url}, not both",
         )
     if url is not None:
-        return _from_url(url)
+        return _from_url(url) if "://" in url else _from_profile(url)
     assert config is not None  # noqa: S101 - one of the two is given
     return _from_config(config, cluster, spelling)
 
@@ -81,17 +98,59 @@ def _from_config(path: Path, name: str | None, spelling: Spelling) -> Chosen:
     return Chosen(name, load_adapters()[clusters[name].system], clusters[name].settings)
 
 
+def _from_profile(name: str) -> Chosen:
+    path = profiles_file()
+    if not path.exists():
+        raise ConfigError(
+            f"{name!r} is no URL, and there are no profiles",
+            hint=f"Write SYSTEM://HOST:PORT, or clusters with their names into {path}, as in a configuration",
+        )
+    clusters = load(path).clusters
+    if name not in clusters:
+        raise ConfigError(f"{name!r} is neither a URL nor a cluster of {path}", hint=nearest(name, clusters))
+    return Chosen(name, load_adapters()[clusters[name].system], clusters[name].settings)
+
+
 def _from_url(url: str) -> Chosen:
-    scheme, mark, _ = url.partition("://")
-    system = scheme.partition("+")[0].lower()  # pulsar+ssl:// is pulsar over TLS
+    scheme = url.partition("://")[0]
+    system, shown = scheme.partition("+")[0].lower(), shown_url(url)  # pulsar+ssl:// is pulsar over TLS
     adapters = load_adapters()
-    if not mark or system not in adapters:
-        raise ConfigError(f"{url!r} is not the URL of a known system", hint=nearest(system, (f"{name}://" for name in adapters)))
+    if system not in adapters:
+        raise ConfigError(
+            f"{shown!r} is not the URL of a known system", hint=nearest(system, (f"{name}://" for name in adapters))
+        )
     try:
         settings = adapters[system].cluster_model.from_url(url)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{url!r} cannot be used: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ConfigError(f"{shown!r} cannot be used: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except ValueError as error:
-        raise ConfigError(f"{url!r} cannot be used: {error}") from error
+        raise ConfigError(f"{shown!r} cannot be used: {error}") from None
+    if (typed := next(_typed_secrets(settings), None)) is not None:
+        raise ConfigError(
+            f"{shown!r} holds the secret {typed}: others on this machine see it, and the shell, or Spark's pages, keep it",
+            hint=f"Write where it is, {typed}.file=PATH or {typed}.env=NAME; or use a profile in {profiles_file()}",
+        )
     return Chosen(system, adapters[system], settings)
+
+
+_USER = re.compile(r"://[^/@]*:[^/@]+@")
+"""A user and a password in an address."""
+
+
+def shown_url(url: str) -> str:
+    """A URL without what may be secret in it: users with their passwords, and the values of parameters."""
+    rest, mark, query = url.partition("?")
+    scheme, slashes, hosts = rest.partition("://")
+    hosts = ",".join(host.rpartition("@")[2] for host in hosts.split(","))
+    names = "&".join(part.partition("=")[0] + "=…" for part in query.split("&") if part)
+    return f"{scheme}{slashes}{hosts}{mark}{names}"
+
+
+def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
+    """The names of the settings that hold a secret's text."""
+    for name, value in settings:
+        if isinstance(value, BaseModel):
+            yield from _typed_secrets(value, f"{prefix}{name}.")
+        elif (isinstance(value, Secret) and value.is_text) or (isinstance(value, str) and _USER.search(value)):
+            yield f"{prefix}{name}"

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mqbridge.adapter.registry import Adapter
-from mqbridge.config.document import Document, Path
+from mqbridge.config.document import Document, KeyPath
 from mqbridge.config.options.edit import templates_in
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.config.problems import nearest
 from mqbridge.config.templates import MESSAGE_WORDS, fill_topic_template, message_template_words, topic_template_words
 from mqbridge.errors import ConfigError
 
-Section = tuple[Path, Mapping[str, Any]]
+Section = tuple[KeyPath, Mapping[str, Any]]
 """A mapping of the file and its path."""
 
 
@@ -39,23 +39,23 @@ def cross_check(document: Document, adapters: Mapping[str, Adapter]) -> list[Con
     return errors
 
 
-def _sections(value: Any, path: Path) -> Iterator[Section]:
+def _sections(value: Any, path: KeyPath) -> Iterator[Section]:
     if isinstance(value, list):
         yield from (((*path, index), item) for index, item in enumerate(value) if isinstance(item, dict))
 
 
-def _section(parent: Mapping[str, Any], key: str, path: Path) -> Iterator[Section]:
+def _section(parent: Mapping[str, Any], key: str, path: KeyPath) -> Iterator[Section]:
     value = parent.get(key)
     if isinstance(value, dict):
         yield (*path, key), value
 
 
-def _targets(path: Path, route: Mapping[str, Any]) -> Iterator[Section]:
+def _targets(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
     yield from _section(route, "to", path)
     yield from _sections(route.get("to"), (*path, "to"))
 
 
-def _ends(path: Path, route: Mapping[str, Any]) -> Iterator[Section]:
+def _ends(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
     yield from _section(route, "from", path)
     yield from _targets(path, route)
     for delivery_path, delivery in _section(route, "delivery", path):
@@ -63,7 +63,7 @@ def _ends(path: Path, route: Mapping[str, Any]) -> Iterator[Section]:
 
 
 def _unique_names(document: Document, routes: list[Section]) -> Iterator[ConfigError]:
-    seen: dict[str, Path] = {}
+    seen: dict[str, KeyPath] = {}
     for path, route in routes:
         name = route.get("name")
         if not isinstance(name, str):
@@ -79,7 +79,7 @@ def _uniform_groups(
     document: Document, routes: list[Section], clusters: Mapping[str, Any], adapters: Mapping[str, Adapter]
 ) -> Iterator[ConfigError]:
     """Routes of one group are its members, also under two names of one cluster: where systems need it, all subscribe alike."""
-    seen: dict[tuple[str, str], tuple[Path, str]] = {}
+    seen: dict[tuple[str, str], tuple[KeyPath, str]] = {}
     for path, route in routes:
         for source_path, source in _section(route, "from", path):
             name, group = source.get("cluster"), source.get("group")
@@ -106,7 +106,7 @@ def _subscription(source: Mapping[str, Any]) -> str:
     return repr((*wanted, source.get("options")))
 
 
-def _cluster_exists(document: Document, path: Path, end: Mapping[str, Any], known: set[str]) -> Iterator[ConfigError]:
+def _cluster_exists(document: Document, path: KeyPath, end: Mapping[str, Any], known: set[str]) -> Iterator[ConfigError]:
     name = end.get("cluster")
     if isinstance(name, str) and name not in known:
         yield document.error((*path, "cluster"), f"there is no cluster {name!r}", nearest(name, known))

@@ -1,12 +1,14 @@
 """A YAML text as plain data, with the line of every key.
 
 PyYAML composes the nodes, so every key and item has its line. Duplicate keys are refused, because one of their values would be
-lost without a word. `${NAME}` and `${NAME:-default}` are replaced inside scalars after parsing: a value from the environment is
-always text and never changes the structure.
+lost without a word. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are replaced inside scalars after parsing, each with an
+optional `:-default`: a value from outside is always text and never changes the structure. It may be a secret, so problems show
+where it came from in its place.
 """
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,35 +17,50 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mqbridge.errors import ConfigError
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 _VARIABLE = re.compile(
     r"\$\$\{"  # an escaped ${
-    r"|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-(?:[^{}]|\{[^{}]*\})*)?\}"  # the default may hold {topic}
+    r"|\$\{(?:(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)|file:(?P<file>[^{}:]+))"
+    r"(?P<default>:-(?:[^{}]|\{[^{}]*\})*)?\}"  # the default may hold {topic}
     r"|(?P<wrong>\$\{[^}]*\}?)"
 )
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
 
+SHORTEST_HIDDEN = 6
+"""Values from outside that are shorter are shown in problems."""
+MAX_VALUE_BYTES = 64 << 10
+"""A value beyond this is some other file."""
+
+
 class Document:
     """The data of one configuration, and the line of each part of it."""
 
-    def __init__(self, name: str, data: Any, lines: dict[Path, int], errors: list[ConfigError]) -> None:
+    def __init__(self, name: str, data: Any, lines: dict[KeyPath, int], errors: list[ConfigError]) -> None:
         self.name, self.data, self.lines, self.errors = name, data, lines, errors
+        self.replaced: dict[str, str] = {}
+        """What stands in the file for each value that came from outside."""
 
-    def location(self, path: Path) -> str:
+    def location(self, path: KeyPath) -> str:
         """`file.yaml:12`: the line of the path, or of the nearest part above it that is in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.name}:{self.lines[path]}" if path in self.lines else self.name
 
-    def error(self, path: Path, problem: str, hint: str = "") -> ConfigError:
-        """A problem at this path."""
-        return ConfigError(problem, place=self.location(path), path=format_path(path), hint=hint)
+    def error(self, path: KeyPath, problem: str, hint: str = "") -> ConfigError:
+        """A problem at this path, with what came from outside hidden."""
+        return ConfigError(self.hidden(problem), place=self.location(path), path=format_path(path), hint=self.hidden(hint))
+
+    def hidden(self, text: str) -> str:
+        """The text without what came from outside."""
+        for value in sorted(self.replaced, key=len, reverse=True):
+            text = text.replace(value, self.replaced[value])
+        return text
 
 
-def format_path(path: Path) -> str:
+def format_path(path: KeyPath) -> str:
     """`routes[0].to.topic`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
@@ -80,7 +97,7 @@ class _Reader:
         self._document.data = self._value(root, ())
         return self._document
 
-    def _value(self, node: Node, path: Path) -> Any:
+    def _value(self, node: Node, path: KeyPath) -> Any:
         self._document.lines.setdefault(path, node.start_mark.line + 1)
         if node in self._open:
             self._problem(node, path, "this alias stands inside its own anchor", "Write the value out")
@@ -95,7 +112,7 @@ class _Reader:
         finally:
             self._open.pop()
 
-    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
         self._refuse_duplicates(node, path)
         if any(key.tag == _MERGE_TAG for key, _ in node.value):
             try:
@@ -110,7 +127,7 @@ class _Reader:
             found[str(key.value)] = self._value(value, inner)
         return found
 
-    def _refuse_duplicates(self, node: MappingNode, path: Path) -> None:
+    def _refuse_duplicates(self, node: MappingNode, path: KeyPath) -> None:
         first: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
@@ -122,7 +139,7 @@ class _Reader:
             else:
                 first[key.value] = line
 
-    def _scalar(self, node: Node, path: Path) -> Any:
+    def _scalar(self, node: Node, path: KeyPath) -> Any:
         if node.tag == _TEXT_TAG:
             return _VARIABLE.sub(lambda found: self._variable(found, node, path), node.value)
         try:
@@ -132,22 +149,45 @@ class _Reader:
             self._problem(node, path, f"this value cannot be read: {reason}", "Put quotes around it if it is text")
             return None
 
-    def _variable(self, found: re.Match[str], node: Node, path: Path) -> str:
+    def _variable(self, found: re.Match[str], node: Node, path: KeyPath) -> str:
         name, default = found["name"], found["default"]
         if found["wrong"]:
             problem = f"{found['wrong']!r} is not a variable"
-            self._problem(node, path, problem, "Write ${NAME} or ${NAME:-default}, and $${ for a plain ${")
-        if not name:
+            self._problem(node, path, problem, "Write ${NAME} or ${NAME:-default}, ${file:PATH}, and $${ for a plain ${")
+        if not name and not found["file"]:
             return found[0].removeprefix("$")
-        value = self._environ.get(name)
+        value, why = (self._environ.get(name), "is not set") if name else _content(found["file"])
+        if value:
+            self._hide(value, name or f"file:{found['file']}")
         if default is not None:
             return value or default.removeprefix(":-")
         if value is None:
-            self._problem(
-                node, path, f"the environment variable {name} is not set", f"Set it, or give a default: ${{{name}:-default}}"
-            )
+            what, first = ("environment variable", "Set it") if name else ("file", "Write it")
+            key = name or f"file:{found['file']}"
+            problem = f"the {what} {name or found['file']} {why}"
+            self._problem(node, path, problem, f"{first}, or give a default: ${{{key}:-default}}")
         return value or ""
 
-    def _problem(self, node: Node, path: Path, problem: str, hint: str) -> None:
+    def _hide(self, value: str, key: str) -> None:
+        """One that is too short is in every text, and no secret."""
+        if len(value) >= SHORTEST_HIDDEN:
+            for shown in (value, repr(value)[1:-1]):
+                self._document.replaced[shown] = f"${{{key}}}"
+
+    def _problem(self, node: Node, path: KeyPath, problem: str, hint: str) -> None:
         location = f"{self._document.name}:{node.start_mark.line + 1}"
         self._document.errors.append(ConfigError(problem, place=location, path=format_path(path), hint=hint))
+
+
+def _content(path: str) -> tuple[str | None, str]:
+    """A file's text without the white space at its end, or None and why."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            raw = file.read(MAX_VALUE_BYTES + 1)
+        if len(raw) > MAX_VALUE_BYTES:
+            return None, f"is larger than {MAX_VALUE_BYTES >> 10} KiB"
+        return raw.decode().rstrip(), ""
+    except OSError as error:
+        return None, f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        return None, "is not UTF-8 text"

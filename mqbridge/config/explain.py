@@ -11,16 +11,17 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mqbridge.config.document import Document, Path
+from mqbridge.config.document import Document, KeyPath
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
+from mqbridge.secret import SECRET_FORMAT
 
 Schema = Mapping[str, Any]
 
 
-def explain(document: Document, error: ValidationError, schema: Schema, under: Path = ()) -> list[ConfigError]:
+def explain(document: Document, error: ValidationError, schema: Schema, under: KeyPath = ()) -> list[ConfigError]:
     """One problem per path and message. `error`'s paths begin at `under`; `schema` describes the value there."""
-    found: dict[tuple[Path, str], ConfigError] = {}
+    found: dict[tuple[KeyPath, str], ConfigError] = {}
     details = error.errors(include_url=False)
     for detail in details:
         loc = detail["loc"]
@@ -32,7 +33,7 @@ def explain(document: Document, error: ValidationError, schema: Schema, under: P
     return list(found.values())
 
 
-def _path_in_file(document: Document, under: Path, loc: Path, *, missing: bool) -> Path:
+def _path_in_file(document: Document, under: KeyPath, loc: KeyPath, *, missing: bool) -> KeyPath:
     path = under
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
@@ -41,8 +42,8 @@ def _path_in_file(document: Document, under: Path, loc: Path, *, missing: bool) 
     return path
 
 
-def _describe_error(detail: ErrorDetails, schema: Schema, loc: Path) -> tuple[str, str]:
-    kind, given = detail["type"], detail["input"]
+def _describe_error(detail: ErrorDetails, schema: Schema, loc: KeyPath) -> tuple[str, str]:
+    kind, given = detail["type"], Hidden() if _holds_secret(schema, loc) else detail["input"]
     if kind == "missing":
         return "is missing", _description(schema, loc)
     if kind == "extra_forbidden":
@@ -65,23 +66,40 @@ def _describe_error(detail: ErrorDetails, schema: Schema, loc: Path) -> tuple[st
     return f"{message}, not {given!r}" if shown else message, str(context.get("hint", ""))
 
 
+class Hidden:
+    """Stands for a value that is not shown."""
+
+    def __repr__(self) -> str:
+        return "what it is"
+
+
+def _holds_secret(schema: Schema, loc: KeyPath) -> bool:
+    """Whether a secret belongs there, or in the group there: whoever misplaces one still does not want to see it in a log."""
+    while loc and not (found := list(_schemas_at(schema, schema, loc))):
+        loc = loc[:-1]  # pydantic's names of alternatives are no keys
+    if not loc:
+        return False
+    within = [inner for one in found for key in one.get("properties", ()) for inner in _schemas_at(schema, one, (key,))]
+    return any(one.get("format") == SECRET_FORMAT for one in (*found, *within))
+
+
 def _words(expected: str) -> list[str]:
     return [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
 
 
-def keys_at(schema: Schema, loc: Path) -> set[str]:
+def keys_at(schema: Schema, loc: KeyPath) -> set[str]:
     """The keys that may stand at this path."""
     return {key for found in _schemas_at(schema, schema, loc) for key in found.get("properties", ())}
 
 
-def _description(schema: Schema, loc: Path) -> str:
+def _description(schema: Schema, loc: KeyPath) -> str:
     for found in _schemas_at(schema, schema, loc):
         if description := found.get("description"):
             return str(description).removesuffix(".")
     return ""
 
 
-def _schemas_at(root: Schema, here: Schema, loc: Path) -> Iterator[Schema]:
+def _schemas_at(root: Schema, here: Schema, loc: KeyPath) -> Iterator[Schema]:
     """Every schema that describes the path, through references and alternatives."""
     if "$ref" in here:
         name = here["$ref"].rpartition("/")[2]

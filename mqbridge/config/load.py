@@ -71,7 +71,7 @@ def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Con
         config = Config.model_validate(data)
     except ValidationError as error:
         errors += explain(document, error, Config.model_json_schema())
-        raise ConfigErrors(_in_order(errors)) from error
+        raise ConfigErrors(_in_order(errors)) from None  # pydantic's own text shows what was given, secrets too
     if errors:
         raise ConfigErrors(_in_order(errors))
     return config

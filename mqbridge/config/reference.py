@@ -13,6 +13,7 @@ from typing import Any
 from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.generated_page import check_or_write
 from mqbridge.config.schema import Schema, described
+from mqbridge.secret import SECRET_FORMAT
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -25,9 +26,12 @@ One YAML file says everything: the clusters, what goes from where to where, and 
 Working examples are in [`config/`](../config); `mqbridge check FILE` names every problem of a file at once, each with its line,
 and `mqbridge schema` prints the JSON Schema that editors complete by.
 
-- **Variables.** `${NAME}` and `${NAME:-default}` are replaced inside values, never inside keys, after the YAML has been read:
-  what a variable holds is always text and cannot change the structure. The default also counts when the variable is empty, and
-  may hold `{words}` of a topic template. A variable that is not set and has no default is an error. `$${` writes a plain `${`.
+- **Variables.** `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are replaced inside values, never inside keys, after the YAML
+  has been read: what they hold is always text and cannot change the structure. `${NAME:-default}` counts when the variable is not
+  set or empty, and may hold `{words}` of a topic template. One that is missing and has no default is an error. `$${` writes a
+  plain `${`. Problems show the variable, not what it holds.
+- **Secrets** are a text, or say where they are: `{file: PATH}`, `{env: NAME}` or `{command: [PROGRAM, ARGUMENT]}`. Those are read
+  again when they are needed, so one that is exchanged is used without a restart; see [security.md](security.md).
 - **Durations** need a unit: `250ms`, `30s`, `5m`, `1h30m`, `2d`.
 - **Sizes** are whole bytes or have a unit: `64KiB`, `32MiB`, `1GiB`, or decimal `64KB`, `1MB`, `1GB`.
 - **Topics.** A topic is an exact name. `~PATTERN` is a Python regular expression that must match a whole topic name; put it in
@@ -101,6 +105,8 @@ GROUPS = (
     ("log", "Log"),
 )
 """The sections of the page: a heading, and the model of its group of options."""
+TLS = "TlsOptions"
+"""The model that systems share."""
 
 
 def page(adapters: Mapping[str, Adapter] | None = None) -> str:
@@ -112,11 +118,18 @@ def page(adapters: Mapping[str, Adapter] | None = None) -> str:
         sections.append(_section("##", heading, schema["$defs"][name], schema))
     for system in sorted(found):
         sections.extend(_system(found[system], schema))
+    if TLS in schema["$defs"]:
+        sections.append(_section("##", "clusters.NAME.tls, for every system", schema["$defs"][TLS], schema))
     return _BEGINNING + "\n" + "\n".join(sections)
 
 
 def _system(adapter: Adapter, schema: Schema) -> Iterator[str]:
-    yield _section("##", f"clusters with system: {adapter.system}", schema["$defs"][f"cluster.{adapter.system}"], schema)
+    body = schema["$defs"][f"cluster.{adapter.system}"]
+    yield _section("##", f"clusters with system: {adapter.system}", body, schema)
+    for key, value in body.get("properties", {}).items():
+        for name in _groups(value):
+            if name != TLS:
+                yield _section("###", f"clusters.NAME.{key} for {adapter.system}", schema["$defs"][name], schema)
     ends = (
         (f"routes[].from.options for {adapter.system} (inbound)", adapter.inbound_options),
         (f"routes[].to.options for {adapter.system} (outbound)", adapter.outbound_options),
@@ -125,6 +138,14 @@ def _system(adapter: Adapter, schema: Schema) -> Iterator[str]:
         own = model.model_json_schema()
         if own.get("properties"):
             yield _section("###", heading, own, own)
+
+
+def _groups(value: Schema) -> Iterator[str]:
+    """The names of the models that a key may hold."""
+    if "$ref" in value:
+        yield value["$ref"].rpartition("/")[2]
+    for inner in (*value.get("anyOf", ()), *value.get("oneOf", ())):
+        yield from _groups(inner)
 
 
 def _section(mark: str, heading: str, body: Schema, schema: Schema) -> str:
@@ -162,6 +183,8 @@ def _resolved(value: Schema, schema: Schema) -> Schema:
 
 def _kind(value: Schema, schema: Schema) -> str:
     value = _resolved(value, schema)
+    if value.get("format") == SECRET_FORMAT:
+        return "secret"
     if choices := value.get("anyOf") or value.get("oneOf"):
         kinds = dict.fromkeys(_kind(inner, schema) for inner in choices)
         return " or ".join(kind for kind in kinds if kind != "null")

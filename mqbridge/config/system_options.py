@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from mqbridge.adapter.registry import Adapter
 from mqbridge.config.base import Options
-from mqbridge.config.document import Document, Path
+from mqbridge.config.document import Document, KeyPath
 from mqbridge.config.explain import explain
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.problems import nearest
@@ -42,7 +42,7 @@ class SystemOptions:
     def _cluster(self, name: str, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        path: Path = ("clusters", name)
+        path: KeyPath = ("clusters", name)
         system = body.get("system")
         adapter = self._adapters.get(system) if isinstance(system, str) else None
         if adapter is None:
@@ -53,7 +53,7 @@ class SystemOptions:
         settings = self._read(adapter.cluster_model, rest, path)
         return ClusterConfig.model_construct(system=adapter.system, settings=settings or Options())
 
-    def _no_system(self, path: Path, system: Any) -> ConfigError:
+    def _no_system(self, path: KeyPath, system: Any) -> ConfigError:
         installed = f"Installed systems: {', '.join(sorted(self._adapters))}"
         if system is None:
             return self._document.error((*path, "system"), "is missing", installed)
@@ -61,7 +61,7 @@ class SystemOptions:
             (*path, "system"), f"{system!r} is not an installed system", nearest(system, self._adapters) or installed
         )
 
-    def _route(self, route: Any, path: Path) -> Any:
+    def _route(self, route: Any, path: KeyPath) -> Any:
         if not isinstance(route, dict):
             return route
         route = dict(route)
@@ -74,7 +74,7 @@ class SystemOptions:
             route["to"] = self._end(targets, (*path, "to"), "outbound_options")
         return route
 
-    def _end(self, end: Any, path: Path, model: str) -> Any:
+    def _end(self, end: Any, path: KeyPath, model: str) -> Any:
         if not isinstance(end, dict):
             return end
         cluster, options = end.get("cluster"), end.get("options")
@@ -86,7 +86,7 @@ class SystemOptions:
             return end | {"options": None}
         return end | {"options": self._read(getattr(self._adapters[system], model), options or {}, (*path, "options"))}
 
-    def _read(self, model: type[BaseModel], data: Mapping[str, Any], path: Path) -> BaseModel | None:
+    def _read(self, model: type[BaseModel], data: Mapping[str, Any], path: KeyPath) -> BaseModel | None:
         try:
             return model.model_validate(data)
         except ValidationError as error:

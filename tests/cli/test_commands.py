@@ -272,7 +272,7 @@ def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
         (["-F", "CONFIG", "-b", "tagret"], "has no cluster 'tagret'. Did you mean 'target'?"),
         (["-F", "CONFIG", "--at", "log:///x"], "not both"),
         (["--at", "plusar://x"], "'plusar://x' is not the URL of a known system. Did you mean 'pulsar://'?"),
-        (["--at", "nonsense"], "is not the URL of a known system"),
+        (["--at", "nonsense"], "is no URL, and there are no profiles"),
     ],
 )
 def test_the_cluster_must_be_named(invoke: Invoke, config: Path, options: list[str], said: str) -> None:

@@ -24,12 +24,15 @@ BUILT_IN = [
     "memory-individual",
     "log",
     pytest.param("tubemq", marks=pytest.mark.cluster),
+    pytest.param("tubemq-locked", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("pulsar", marks=pytest.mark.cluster),
     pytest.param("pulsar-shared", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("pulsar-token", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("pulsar-mtls", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("rocketmq", marks=pytest.mark.cluster),
     pytest.param("rocketmq_old", marks=pytest.mark.cluster),
+    pytest.param("rocketmq_locked", marks=pytest.mark.cluster, id="rocketmq-acl2"),
+    pytest.param("rocketmq_old_locked", marks=pytest.mark.cluster, id="rocketmq-acl1"),
 ]
 SYSTEMS = BUILT_IN if OUTSIDE is None else [OUTSIDE]
 
@@ -44,10 +47,10 @@ def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Har
     if name == "log":
         return LogHarness(folder)
     # Imported here, so that the suite of one system does not need the others'.
-    if name == "tubemq":
+    if name.startswith("tubemq"):
         from tests.conformance.harness_tubemq import TubeMQHarness
 
-        return TubeMQHarness(request.getfixturevalue("tubemq"))
+        return TubeMQHarness(request.getfixturevalue(name.replace("-", "_")))
     if name.startswith("pulsar"):
         from tests.conformance.harness_pulsar import LockedPulsarHarness, PulsarHarness
 

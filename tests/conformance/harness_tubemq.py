@@ -28,7 +28,11 @@ class TubeMQHarness:
     def __init__(self, server: TubeMQ) -> None:
         self._server = server
         self._config = ADAPTER.cluster_model(
-            masters=server.masters, admin_url=server.admin_url.removesuffix("/webapi.htm"), admin_token=TOKEN, heartbeat="500ms"
+            masters=server.masters,
+            admin_url=server.admin_url.removesuffix("/webapi.htm"),
+            admin_token=TOKEN,
+            heartbeat="500ms",
+            **server.keys,
         )
         self._clients = itertools.count(1)
 

@@ -21,7 +21,7 @@ from tests.kit.process import HOST, JavaProcess, accepts
 from tests.kit.started import Started
 from tests.kit.tubemq_admin import STORE_SETTINGS, Admin
 from tests.kit.tubemq_jars import server_jars
-from tests.kit.tubemq_settings import Settings
+from tests.kit.tubemq_settings import Locks, Settings
 
 MASTER_JVM = ["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 MASTER_MAIN = str(Path(__file__).with_name("QuickMaster.java"))
@@ -43,7 +43,7 @@ class TubeMQ(Started):
     `master` and `broker` are JavaProcess objects: start, stop, kill, freeze and restart each by itself.
     As shipped (`memory_store=True`) a message is acknowledged when it is in the Broker's memory, where a kill loses it
     for 14 s at most; `wait_stored` waits for the file. With False the Broker writes each message to its file first.
-    `store_settings` are parameters of admin_add_broker_configure.
+    `store_settings` are parameters of admin_add_broker_configure. `locks` and `users` are those of `tubemq_locked`.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class TubeMQ(Started):
         pool: Mapping[int, int] = POOL,
         memory_store: bool = True,
         store_settings: Mapping[str, object] = STORE_SETTINGS,
+        locks: Locks | None = None,
+        users: Path | None = None,
     ) -> None:
         self._topics = dict(topics or {})
         self._numbers = itertools.count(1)
@@ -63,10 +65,11 @@ class TubeMQ(Started):
         jars = server_jars()
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-tubemq-"))
         guard().folder(self.folder)
-        self._settings = Settings(self.folder, memory_store=memory_store)
+        self._settings = Settings(self.folder, memory_store=memory_store, locks=locks)
         self._admin = Admin(self._settings)
         classpath = [f"-Dlog4j2.configurationFile={self._settings.log4j}", "-cp", f"{jars}/*"]
-        master = [str(java()), *MASTER_JVM, *classpath, MASTER_MAIN, "-f", str(self._settings.master_ini)]
+        verifying = [f"-Dmqbridge.users={users}"] if users else []
+        master = [str(java()), *MASTER_JVM, *verifying, *classpath, MASTER_MAIN, "-f", str(self._settings.master_ini)]
         broker = [str(java()), *BROKER_JVM, *classpath, BROKER_MAIN, "-f", str(self._settings.broker_ini)]
         self.master = JavaProcess("tubemq-master", master, self.folder, self._master_ready)
         self.broker = JavaProcess("tubemq-broker", broker, self.folder, self._broker_ready)
@@ -80,6 +83,11 @@ class TubeMQ(Started):
     def masters(self) -> str:
         """What clients take as master addresses, HOST:PORT."""
         return f"{HOST}:{self._settings.master}"
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """What clients need besides: the options `tls` and `auth`. Nothing, where everybody is let in."""
+        return {}
 
     @property
     def broker_port(self) -> int:

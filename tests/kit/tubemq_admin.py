@@ -11,8 +11,6 @@ from tests.kit.process import HOST, ClusterError
 from tests.kit.tubemq_settings import BROKER_ID, TOKEN, Settings
 from tests.kit.web import call
 
-# The Broker reports this TLS port with TLS off as well, and the Master compares it; nobody listens on it.
-TLS_PORT = 8124
 # The least that the Master takes: a cache of 2 MB or 1024 messages that is full goes to the file at once, and one that
 # was made or written 4 s ago at the Broker's next look (every 10 s), whenever its last message came. A store takes two
 # caches, 4 MB of direct memory. Refusals with 419 are part of it: 51 of 100,000 sends of 1 KB by 8 threads, 3 with the
@@ -50,7 +48,7 @@ class Admin:
             brokerId=BROKER_ID,
             brokerIp=HOST,
             brokerPort=self._settings.broker,
-            brokerTLSPort=TLS_PORT,
+            brokerTLSPort=self._settings.broker_tls,
             brokerWebPort=self._settings.broker_web,
             createUser="tests",
             **store_settings,

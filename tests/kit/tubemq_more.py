@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.kit.process import HOST, JavaProcess, accepts, free_ports
 from tests.kit.tubemq import TubeMQ
-from tests.kit.tubemq_admin import STORE_SETTINGS, TLS_PORT
+from tests.kit.tubemq_admin import STORE_SETTINGS
+from tests.kit.tubemq_settings import TLS_PORT
 
 SECOND_HOST = "127.0.0.2"
 """A Master knows Brokers by their addresses: one for each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kit.process import HOST, free_ports
@@ -26,12 +27,28 @@ LOG4J = """<Configuration>
 TEMPLATES = ["templates/screen/webapi.vm", "templates/layout/webapi.vm"]
 
 
+# The Broker reports this TLS port with TLS off as well, and the Master compares it; nobody listens on it then.
+TLS_PORT = 8124
+
+
+@dataclass(frozen=True)
+class Locks:
+    """What a locked cluster has besides: settings of both servers' own sections, and of their TLS."""
+
+    master: str
+    broker: str
+    tls: str
+    """Settings of [tlsSetting] but for the port."""
+
+
 class Settings:
     """Ports and files of one cluster in its folder; both stay the same for its whole life."""
 
-    def __init__(self, folder: Path, *, memory_store: bool) -> None:
+    def __init__(self, folder: Path, *, memory_store: bool, locks: Locks | None = None) -> None:
         ports = free_ports(7)
         self.master, self.master_web, self.broker, self.broker_web, metadata, *metrics = ports
+        self._locks = locks
+        self.master_tls, self.broker_tls = free_ports(2) if locks else (0, TLS_PORT)
         self.log4j = folder / "log4j2.xml"
         self.log4j.write_text(LOG4J)
         self.master_ini = folder / "master.ini"
@@ -58,7 +75,8 @@ producerHeartbeatTimeoutMs=45000
 brokerHeartbeatTimeoutMs={BROKER_TIMEOUT_MS}
 confModAuthToken={TOKEN}
 webResourcePath={folder}/web
-
+{self._locks.master if self._locks else ""}
+{self._tls(self.master_tls)}
 [meta_bdb]
 repGroupName=mqbridge
 repNodeName=node1
@@ -85,8 +103,12 @@ heartbeatPeriodMs={BROKER_HEARTBEAT_MS}
 logFlushMemDurMs=10000
 logFlushDiskDurMs=10000
 enableMemStore={str(memory_store).lower()}
-
+{self._locks.broker if self._locks else ""}
+{self._tls(self.broker_tls)}
 {_metrics(metrics)}"""
+
+    def _tls(self, port: int) -> str:
+        return f"[tlsSetting]\ntlsEnable=true\ntlsPort={port}\n{self._locks.tls}\n" if self._locks else ""
 
 
 def _metrics(port: int) -> str:

@@ -40,14 +40,21 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, pas
     try:
         context.load_cert_chain(certificate, key, password=password)
     except (OSError, ValueError) as error:
-        what = str(error).upper().replace(" ", "_")
-        if "KEY_VALUES_MISMATCH" in what:
+        if "KEY_VALUES_MISMATCH" in str(error):
             raise ClusterError(f"tls.key {key} is not the key of tls.certificate {certificate}", Failure.FATAL) from error
-        if "BAD_DECRYPT" in what or "BAD_PASSWORD" in what:
+        if _is_encrypted(key):
             wrong = "tls.key_password does not open it" if password else "give tls.key_password"
             raise ClusterError(f"tls.key {key} is encrypted: {wrong}", Failure.FATAL) from error
         option, path = ("tls.key", key) if certificate.is_file() else ("tls.certificate", certificate)
         raise _unusable(option, path, error, "PEM, the certificate with its chain, and its key") from error
+
+
+def _is_encrypted(key: Path) -> bool:
+    """By its header; OpenSSL does not tell a wrong password from another kind of file."""
+    try:
+        return b"ENCRYPTED" in key.read_bytes()
+    except OSError:
+        return False
 
 
 def _unusable(option: str, path: Path | None, error: Exception, wanted: str) -> ClusterError:

@@ -20,8 +20,8 @@ import httpx
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.net.tls.tls import Tls
+from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.client.admin_addresses import parse_admin_url
-from mqbridge.pulsar.client.admin_connections import HttpConnections
 from mqbridge.pulsar.client.admin_refusals import are_credentials_refused, denied, refused_credentials
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.wire.names import TopicName
@@ -179,11 +179,11 @@ class AdminHttp:
         if not has_credentials or await self._is_trusted(base, url):
             return await self._ask_as_ourselves(method, url, body)
         self._withheld.add(_origin(url))
-        return await self._http.request(method, url, {}, None, body)
+        return await self._http.request(method, url, json=body)
 
     async def _ask_as_ourselves(self, method: str, url: httpx.URL, body: Any) -> httpx.Response:
         headers = {} if self._own is not None else await self._auth.headers(fresh=self._fresh)
-        return await self._http.request(method, url, headers, self._own, body)
+        return await self._http.request(method, url, headers=headers, auth=self._own, json=body)
 
     async def _is_trusted(self, base: httpx.URL, url: httpx.URL) -> bool:
         """Whether credentials may go there: to where the configuration points, or to a broker of the cluster."""

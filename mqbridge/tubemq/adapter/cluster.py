@@ -19,10 +19,10 @@ from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.registry import Adapter
 from mqbridge.adapter.topics import Bounds, Stretch, Topic
-from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.errors import ClusterError, ConfigError, Failure, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.net.dial import speaking, split_address
+from mqbridge.net.dial import speaking
 from mqbridge.ranges import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
@@ -31,7 +31,7 @@ from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
 from mqbridge.tubemq.adapter.reader import Reader
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.held_partitions import From
-from mqbridge.tubemq.client.master import DEFAULT_PORT, MAX_TOPICS, Masters
+from mqbridge.tubemq.client.master import MAX_TOPICS, Masters
 from mqbridge.tubemq.client.producer import Producer
 from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.client.read_budget import ReadBudget
@@ -39,6 +39,7 @@ from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.sessions import Sessions
 from mqbridge.tubemq.mapping.preview import preview
 from mqbridge.tubemq.mapping.table import TABLE
+from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.text import PartitionRef
 
 MAX_TOPIC_CHARS = 64
@@ -60,7 +61,9 @@ class TubeMQ:
             list_topics=has_admin,
             group_topics=MAX_TOPICS,
         )
-        self._addresses = [split_address(address, DEFAULT_PORT) for address in config.masters]
+        self._addresses = config.addresses
+        self._tls = None if config.tls is None else config.tls.make(name)
+        self._credentials = config.credentials
         self.connectivity = Connectivity(name, self._addresses)
         self._config = config
         self._zone = ZoneInfo(config.time_zone)
@@ -68,6 +71,11 @@ class TubeMQ:
         self._sessions: Sessions | None = None
         self._reader: Reader | None = None
         self._routes: Routes | None = None
+
+    @property
+    def expiries(self) -> Mapping[str, float]:
+        """When certificates end."""
+        return {} if self._tls is None else self._tls.expiries
 
     @property
     def operations(self) -> Operations | None:
@@ -78,8 +86,8 @@ class TubeMQ:
         """Register a producer with the Master."""
         config = self._config
         self.connectivity.open()
-        self._sessions = Sessions(timeout_s=config.request_timeout, connectivity=self.connectivity)
-        routes = Routes(Masters(self._addresses, self._sessions), heartbeat_s=config.heartbeat)
+        self._sessions = Sessions(timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity)
+        routes = Routes(Masters(self._addresses, self._sessions, self._credentials), heartbeat_s=config.heartbeat)
         try:
             with speaking("a TubeMQ Master", ", ".join(config.masters)):
                 await routes.start()
@@ -88,8 +96,7 @@ class TubeMQ:
             raise
         self._routes = routes
         if config.admin_url is not None:
-            token = config.admin_token
-            self._admin = Operator(config.admin_url, None if token is None else token.get_secret_value())
+            self._admin = Operator(config.admin_url, config.admin_token, tls=self._tls)
         self._reader = Reader(routes.masters, self._admin, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
@@ -172,13 +179,24 @@ class TubeMQ:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group."""
-        await self.check_inbound(spec)
+        await self._check_names(spec)
         consumer = self._member(spec)
         await consumer.start()
         return TubeMQInbound(self.name, consumer, self._zone, self._view.index_of)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there, and the group's name is one."""
+        """Whether the topics are there, the group's name is one, and with `admin_url` whether it may consume them.
+
+        Without it only joining tells: a Master that is asked by a member counts it.
+        """
+        await self._check_names(spec)
+        if (admin := self._admin) is None:
+            return
+        for topic in spec.topics:
+            if await admin.forbidden(topic, spec.group):
+                raise ServerRefused(_forbidden(spec.group, topic), codes.GROUP_FORBIDDEN, Failure.FATAL)
+
+    async def _check_names(self, spec: InboundSpec) -> None:
         for topic in spec.topics:
             await self._view.topic(topic)
         if not spec.group.strip() or len(spec.group) > MAX_GROUP_CHARS:
@@ -255,6 +273,13 @@ def _check_topic(topic: str, partitions: int) -> None:
         )
     if partitions < 1:
         raise ConfigError(f"topic {topic!r} cannot have {partitions} partitions", hint="Give it one at least")
+
+
+def _forbidden(group: str, topic: str) -> str:
+    return (
+        f"group {group!r} may not consume topic {topic!r}, which is for listed groups only: list it with"
+        f" admin_add_authorized_consumergroup_info&topicName={topic}&groupName={group}"
+    )
 
 
 def _priority(spec: InboundSpec) -> int | None:

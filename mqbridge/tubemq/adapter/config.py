@@ -3,15 +3,29 @@
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter.registry import ClusterModel
+from mqbridge.config.base import Options
+from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration
 from mqbridge.config.urls import ADMIN, split_url
 from mqbridge.net.dial import split_address
-from mqbridge.tubemq.client.master import DEFAULT_PORT
+from mqbridge.secret import Secret
+from mqbridge.tubemq.client.credentials import Credentials
+from mqbridge.tubemq.client.master import DEFAULT_PORT, default_port
 
 URL_HEARTBEAT = "2s"
+
+
+SCHEMES = ("tubemq://", "tubemq+ssl://")
+
+
+class TubeMQAuth(Options):
+    """Who the gateway is to a cluster that authenticates clients."""
+
+    user: str = Field(pattern=r"^\S+$", description="The user's name, without blanks.")
+    password: Secret = Field(description="His password; it is read again for every request to a Master.")
 
 
 class TubeMQCluster(ClusterModel):
@@ -19,16 +33,23 @@ class TubeMQCluster(ClusterModel):
 
     masters: tuple[str, ...] = Field(
         min_length=1,
-        description="The Masters, host:port, as a list or one text with commas; port 8715 may be left out.",
+        description="The Masters, host:port, as a list or one text with commas; port 8715, with `tls` 8716, may be left out.",
         examples=["10.0.0.1:8715,10.0.0.2:8715"],
     )
     admin_url: str | None = Field(
         default=None,
-        description="The Master's web address. With it the gateway can list and create topics, list groups and see offsets.",
+        description="The Master's web address. With it the gateway can list and create topics, list groups and see offsets."
+        " `https` is for a proxy in front of it, with the options of `tls`: the Master itself has none.",
         examples=["http://10.0.0.1:8080"],
     )
-    admin_token: SecretStr | None = Field(
-        default=None, description="The Master's confModAuthToken, needed only to create topics."
+    admin_token: Secret | None = Field(default=None, description="The Master's confModAuthToken, needed only to create topics.")
+    tls: TlsChoice = Field(
+        default=None,
+        description="`true`, or options: Masters and Brokers are reached by TLS, at their ports for it. Servers of 2.4 ask for a"
+        " certificate of ours in any case.",
+    )
+    auth: TubeMQAuth | None = Field(
+        default=None, description="For Masters with startProduceAuthenticate or startConsumeAuthenticate."
     )
     time_zone: str = Field(
         default="UTC", description="The zone that `$msgTime$` of messages is written in.", examples=["Asia/Shanghai"]
@@ -50,10 +71,27 @@ class TubeMQCluster(ClusterModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`tubemq://host:8715[,host:8715][?admin=http://host:8080&admin_token=…]`; a short heartbeat, because a person waits."""
+        """`tubemq[+ssl]://host:port[,host:port][?admin=http://host:8080&tls.authorities=FILE&…]`.
+
+        With a short heartbeat, because a person waits.
+        """
         masters, settings = split_url(url, cls, without={"masters"}, short=ADMIN)
-        addresses = masters.removeprefix("tubemq://").rstrip("/")
+        scheme = SCHEMES[masters.startswith(SCHEMES[1])]
+        if scheme == SCHEMES[1]:
+            settings.setdefault("tls", {})
+        addresses = masters.removeprefix(scheme).rstrip("/")
         return cls.model_validate({"heartbeat": URL_HEARTBEAT} | settings | {"masters": addresses})
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each Master."""
+        port = default_port(is_encrypted=self.tls is not None)
+        return [split_address(address, port) for address in self.masters]
+
+    @property
+    def credentials(self) -> Credentials:
+        """A new object; it is kept as long as the cluster's."""
+        return Credentials() if self.auth is None else Credentials(self.auth.user, self.auth.password)
 
     @field_validator("masters", mode="before")
     @classmethod

@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.tls.tls import Tls
+from mqbridge.net.web import HttpConnections
+from mqbridge.secret import Secret
 
 TIMEOUT_S = 10.0
 READY_TIMEOUT_S = 90.0
@@ -40,18 +43,23 @@ class StoredRange(NamedTuple):
 class Admin:
     """One cluster's admin API. `url` is the Master's web address; `token` its confModAuthToken, needed only to create topics.
 
+    `tls` is for an `https` address, that of a proxy in front of the Master: the servers' own web interfaces have none, and those
+    of the Brokers are asked without.
+
     Raises Unreachable, RequestTimeout, ServerRefused (FATAL) and RemoteProtocolError for answers that are none. The proxy of the
     environment is not used: these servers are inside.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, token: Secret | str | None = None, *, timeout_s: float = TIMEOUT_S, tls: Tls | None = None
+    ) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/webapi.htm"
-        self._token = token
-        self._http = httpx.AsyncClient(timeout=timeout_s, trust_env=False)
+        self._token = Secret(token) if isinstance(token, str) else token
+        self._http = HttpConnections(httpx.Timeout(timeout_s), tls or Tls(), trust_env=False)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def topics(self) -> list[str]:
         """Every topic but the system's own."""
@@ -85,6 +93,14 @@ class Admin:
                 raise
         if not await self.brokers():
             raise ClusterError("no Broker is online", Failure.RETRY)
+
+    async def forbidden(self, topic: str, group: str) -> bool:
+        """Whether the topic is for listed groups only, and this one is not listed."""
+        answer = await self._master("admin_query_topic_authorize_control", topicName=topic)
+        return any(
+            entry["isEnable"] and all(listed["groupName"] != group for listed in entry["authConsumeGroup"])
+            for entry in answer["data"]
+        )
 
     async def brokers(self) -> list[Node]:
         """The Brokers that are online."""
@@ -192,9 +208,9 @@ class Admin:
     async def _change(self, method: str, **parameters: object) -> None:
         if self._token is None:
             raise ClusterError(
-                f"{method} needs the Master's confModAuthToken: set admin_token (--at: &admin_token=TOKEN)", Failure.FATAL
+                f"{method} needs the Master's confModAuthToken: set admin_token (--at: &admin_token.file=PATH)", Failure.FATAL
             )
-        await self._call(self._url, method, parameters, [("confModAuthToken", self._token)])
+        await self._call(self._url, method, parameters, [("confModAuthToken", await self._token.read())])
 
     async def _broker(self, node: Node, method: str, **parameters: object) -> dict[str, Any]:
         return await self._call(node.url, method, parameters, ())
@@ -203,16 +219,18 @@ class Admin:
         self, url: str, method: str, parameters: dict[str, object], secret: Iterable[tuple[str, str]]
     ) -> dict[str, Any]:
         form = {"method": method, **{name: str(value) for name, value in parameters.items()}, **dict(secret)}
-        what = f"{method} {parameters} at {url}"
+        address = httpx.URL(url)
+        what = f"{method} {parameters} at {address.copy_with(username=None, password=None)}"
         try:
-            response = await self._http.post(url, data=form)
+            response = await self._http.request("POST", address, data=form)
             answer: dict[str, Any] = response.json()
             refused = [entry for entry in answer.get("data", ()) if entry.get("success") is False]
             good = response.status_code == 200 and answer["result"] and not refused
         except httpx.TimeoutException as error:
             raise RequestTimeout(f"{what} was not answered in time") from error
         except httpx.HTTPError as error:
-            raise Unreachable(f"{what} failed: {error}") from error
+            why = self._http.explain(error, address.host) or str(error) or type(error).__name__
+            raise Unreachable(f"{what} failed: {why}") from error
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise RemoteProtocolError(f"{what} was answered with HTTP {response.status_code} and no TubeMQ answer") from error
         if not good:

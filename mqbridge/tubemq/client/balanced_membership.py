@@ -6,6 +6,7 @@ and is told what the member took. These answers have no `success`: 200 is good.
 
 from collections.abc import Mapping, Sequence
 
+from mqbridge.tubemq.client.credentials import Role
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.member import UNSET, Member
 from mqbridge.tubemq.wire import codes, rpc
@@ -78,7 +79,7 @@ class BalancedMembership(Member):
             topicCondition=self.conditions(),
             subRepInfo=self._report(held or None),
             opsTaskInfo=self._ops(),
-            authInfo=self.masters.certificate(),
+            authInfo=await self.masters.certificate(),
         )
         answer = await self.masters.call(rpc.BALANCED_REGISTER, request, RegisterResponseM2CV2)
         self._checked(f"joining group {self.group} for {', '.join(self.topics)}", answer)
@@ -91,7 +92,7 @@ class BalancedMembership(Member):
             groupName=self.group,
             subRepInfo=self._report(held),
             opsTaskInfo=self._ops(),
-            authInfo=self.masters.certificate(),
+            authInfo=await self.masters.certificate(),
         )
         answer = await self.masters.call(rpc.BALANCED_HEARTBEAT, request, HeartResponseM2CV2)
         self._checked(f"a heartbeat of group {self.group}", answer)
@@ -104,7 +105,7 @@ class BalancedMembership(Member):
             groupName=self.group,
             brokerConfigId=self._brokers_id,
             topicMetaInfoId=self._topics_id,
-            authInfo=self.masters.certificate(),
+            authInfo=await self.masters.certificate(),
         )
         answer = await self.masters.call(rpc.PARTITION_META, request, GetPartMetaResponseM2C)
         self._checked(f"asking for the partitions of group {self.group}", answer)
@@ -112,13 +113,11 @@ class BalancedMembership(Member):
 
     async def leave(self) -> None:
         """Tell the Master that this consumer goes."""
-        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self.masters.certificate())
+        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.certificate())
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
-    @staticmethod
-    def _checked(what: str, answer: Answer) -> None:
-        if answer.errCode != codes.SUCCESS:
-            raise codes.refused(what, answer.errCode, answer.errMsg)
+    def _checked(self, what: str, answer: Answer) -> None:
+        self.masters.check(what, answer, Role.CONSUMER, is_good=answer.errCode == codes.SUCCESS)
 
     def _report(self, held: Sequence[PartitionRef] | None) -> ClientSubRepInfo:
         topics: dict[str, list[PartitionRef]] = {}
@@ -155,7 +154,8 @@ class BalancedMembership(Member):
     def _learn_places(self, answer: Answer) -> None:
         """Brokers first: partitions are read with them. A list that did not change is not sent again."""
         if answer.brokerConfigList:
-            self._brokers = {broker.id: broker for broker in map(parse_broker, answer.brokerConfigList)}
+            brokers = [parse_broker(text, self.masters.broker_port) for text in answer.brokerConfigList]
+            self._brokers = {broker.id: broker for broker in brokers}
         if answer.HasField("brokerConfigId"):
             self._brokers_id = answer.brokerConfigId
         if isinstance(answer, RegisterResponseM2CV2) or not answer.topicMetaInfoList:

@@ -68,7 +68,7 @@ class BrokerHeartbeats:
             readStatus=0,
             partitionInfo=[str(partition.ref) for partition in partitions],
             qryPriorityId=member.priority,
-            authInfo=member.masters.authorized(),
+            authInfo=member.masters.authorized,
         )
 
     async def _beat(self, broker: Broker, request: HeartBeatRequestC2B, runs: Runs) -> None:

@@ -15,10 +15,12 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import split_address
 from mqbridge.net.tls.tls import Tls
+from mqbridge.secret import Secret
 from mqbridge.tubemq.client.admin import Admin
 from mqbridge.tubemq.client.balanced import BalancedConsumer
 from mqbridge.tubemq.client.consumer import Consumer
-from mqbridge.tubemq.client.master import DEFAULT_PORT, Masters
+from mqbridge.tubemq.client.credentials import as_credentials
+from mqbridge.tubemq.client.master import Masters, default_port
 from mqbridge.tubemq.client.producer import CLOSE_TIMEOUT_S, Producer, Sender
 from mqbridge.tubemq.client.reading import Puller
 from mqbridge.tubemq.client.routes import HEARTBEAT_S, Routes
@@ -32,6 +34,7 @@ class TubeMQClient:
 
     `shared_connections=False` gives every partition a connection of its own. `idle_s` is after how long an unused connection is
     closed, `heartbeat_s` how often Masters and Brokers hear of us: partitions are handed out in the answers.
+    `user` and `password` are for clusters that authenticate clients.
     """
 
     def __init__(
@@ -39,16 +42,19 @@ class TubeMQClient:
         masters: str | Sequence[str],
         *,
         admin_url: str | None = None,
-        admin_token: str | None = None,
+        admin_token: Secret | str | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         idle_s: float = IDLE_S,
         shared_connections: bool = True,
         tls: Tls | None = None,
+        user: str | None = None,
+        password: Secret | str | None = None,
     ) -> None:
         texts = masters.split(",") if isinstance(masters, str) else masters
-        self._addresses = [split_address(text.strip(), DEFAULT_PORT) for text in texts]
-        self._admin_url, self._admin_token = admin_url, admin_token
+        self._addresses = [split_address(text.strip(), default_port(is_encrypted=tls is not None)) for text in texts]
+        self._admin_url, self._admin_token, self._tls = admin_url, admin_token, tls
+        self._credentials = as_credentials(user, password)
         self._heartbeat_s = heartbeat_s
         self._settings: dict[str, Any] = {
             "timeout_s": request_timeout_s,
@@ -64,7 +70,7 @@ class TubeMQClient:
         name = ",".join(f"{host}:{port}" for host, port in self._addresses)
         sessions = Sessions(**self._settings, connectivity=Connectivity(name, self._addresses))
         self._stack.push_async_callback(sessions.close)
-        self._masters = Masters(self._addresses, sessions)
+        self._masters = Masters(self._addresses, sessions, self._credentials)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -132,6 +138,6 @@ class TubeMQClient:
         """The administrators' API; needs `admin_url`."""
         if self._admin_url is None:
             raise ClusterError("this client has no admin_url, the Master's web address", Failure.FATAL)
-        admin = Admin(self._admin_url, self._admin_token)
+        admin = Admin(self._admin_url, self._admin_token, tls=self._tls)
         self._stack.push_async_callback(admin.close)
         return admin

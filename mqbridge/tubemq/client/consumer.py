@@ -135,7 +135,7 @@ class Consumer(GroupConsumer):
 
     async def _obey(self, event: EventProto) -> None:
         held = self.held_partitions.held
-        refs = [parse_subscription(text) for text in event.subscribeInfo]
+        refs = [parse_subscription(text, self.membership.masters.broker_port) for text in event.subscribeInfo]
         if event.opType in DISCONNECTS:
             await asyncio.gather(*(held[ref.key].revoke() for ref in refs if ref.key in held))
         elif event.opType in CONNECTS:

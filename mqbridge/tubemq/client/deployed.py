@@ -12,6 +12,7 @@ import secrets
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.tubemq.client.master import Masters, client_id
 from mqbridge.tubemq.client.membership import Membership
+from mqbridge.tubemq.wire import codes
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,8 @@ LOOKING = "mqbridge_looks_"
 async def is_deployed(masters: Masters, host: str, topic: str) -> bool:
     """Whether a group may be registered for the topic; it leaves at once. `host` is our address. Raises ClusterError.
 
-    False also when the Master refuses such a group for a reason of its own.
+    A topic that only listed groups may consume is there. False also when the Master refuses such a group for another reason of
+    its own.
     """
     member = Membership(masters, f"{LOOKING}{secrets.token_hex(6)}", [topic], {})
     member.host, member.client_id = host, client_id(host, member.group)
@@ -31,7 +33,7 @@ async def is_deployed(masters: Masters, host: str, topic: str) -> bool:
     except ServerRefused as error:
         if error.failure is not Failure.FATAL:
             raise
-        return False
+        return error.code == codes.GROUP_FORBIDDEN
     finally:
         await _leave(member)
     return True

@@ -22,7 +22,7 @@ from mqbridge.tubemq.client.line_connection import ConnectionContext, LineConnec
 from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, Withdrawn, failure_of
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageResponseB2P
+from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageResponseB2P
 from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 
@@ -84,7 +84,7 @@ class Line:
         self._recovery: asyncio.Task[None] | None = None
         self._connection = LineConnection(way, name)
         self._encoder = way.encoder_for(name)
-        self._token: int | None = None
+        self._authorized: AuthorizedInfo | None = None
         self._session = way.session_for(name)
 
     @property
@@ -118,9 +118,9 @@ class Line:
 
     def _post(self, message: _Message) -> None:
         masters = self._way.routes.masters
-        if masters.visit_token != self._token:
-            self._token = masters.visit_token
-            self._encoder.authorize(masters.authorized())
+        if masters.authorized is not self._authorized:
+            self._authorized = masters.authorized
+            self._encoder.authorize(self._authorized)
         request = self._encoder.encode(message.data, message.flag, message.msg_type, message.msg_time)
         self._session.post(WRITE, SEND, request, message.answered)
         self._in_flight += 1

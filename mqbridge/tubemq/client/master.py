@@ -1,7 +1,8 @@
 """The Masters of a cluster: one is active, the others answer with StandbyException.
 
 A call goes to the one that answered last and, when that is standby, gone or silent, to each of the others once. Every answer
-may bring a new visit token, which Brokers may ask for.
+may bring a new visit token, which Brokers may ask for. With credentials every request carries a fresh signature: a Master that
+asks for them does so each time, and takes none that is older than a few seconds.
 """
 
 import asyncio
@@ -17,15 +18,29 @@ from google.protobuf.message import Message
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import level_of
+from mqbridge.tubemq.client.credentials import Credentials, Role
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.client.sessions import Sessions
+from mqbridge.tubemq.wire.credentials import Signed
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
-from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo, MasterCertificateInfo
+from mqbridge.tubemq.wire.pb.master_pb2 import (
+    GetPartMetaResponseM2C,
+    HeartResponseM2C,
+    HeartResponseM2CV2,
+    HeartResponseM2P,
+    MasterAuthorizedInfo,
+    MasterCertificateInfo,
+    RegisterResponseM2C,
+    RegisterResponseM2CV2,
+    RegisterResponseM2P,
+)
 from mqbridge.tubemq.wire.rpc import MASTER, Standby
+from mqbridge.tubemq.wire.text import DEFAULT_BROKER_PORT, DEFAULT_BROKER_TLS_PORT
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 8715
+DEFAULT_TLS_PORT = 8716
 NO_TOKEN = -2
 MAX_TOPICS = 1024
 """The most that a Master lets one client name."""
@@ -35,6 +50,15 @@ REGISTER_PAUSE_S = 1.0
 CLIENT_VERSION = "mqbridge-1"
 LOOPBACK = "127.0.0.1"
 
+Answer = (
+    RegisterResponseM2P
+    | HeartResponseM2P
+    | RegisterResponseM2C
+    | HeartResponseM2C
+    | RegisterResponseM2CV2
+    | HeartResponseM2CV2
+    | GetPartMetaResponseM2C
+)
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
@@ -45,12 +69,17 @@ _clients = count(1)
 class Masters:
     """Calls to whichever Master is active."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], sessions: Sessions) -> None:
+    def __init__(self, addresses: Sequence[tuple[str, int]], sessions: Sessions, credentials: Credentials | None = None) -> None:
         self.addresses = list(addresses)
         self.sessions = sessions
-        self.visit_token = NO_TOKEN
-        self.auth_token = ""
+        self.authorized = AuthorizedInfo(visitAuthorizedToken=NO_TOKEN)
+        """What goes with requests to Brokers; another object when it has changed."""
+        self._credentials = credentials or Credentials()
+        self._visit_token = NO_TOKEN
+        self._token = ""
         """What a Master that authenticates clients handed out; blank when it does not."""
+        self._signed: Signed | None = None
+        """What the last request to a Master was signed with."""
         self._current = 0
 
     async def call(self, method: int, request: Message, answer: type[M]) -> M:
@@ -91,19 +120,43 @@ class Masters:
         if self._current == index:
             self._current = (index + 1) % len(self.addresses)
 
+    @property
+    def broker_port(self) -> int:
+        """Where a Broker is whose port a Master leaves out."""
+        return DEFAULT_BROKER_TLS_PORT if self.sessions.is_encrypted else DEFAULT_BROKER_PORT
+
+    # --- who we are -------------------------------------------------------------------------------------------------
+
+    async def certificate(self) -> MasterCertificateInfo | None:
+        """What goes with a request to the Master: a signature of now, and the token that it has handed out.
+
+        Raises ClusterError (FATAL) when the password cannot be read.
+        """
+        self._signed = await self._credentials.sign()
+        self._authorize()
+        if self._signed is None:
+            return MasterCertificateInfo(authorizedToken=self._token) if self._token else None
+        return MasterCertificateInfo(authInfo=self._signed.for_master, authorizedToken=self._token or None)
+
     def learn(self, info: MasterAuthorizedInfo) -> None:
         """Keep the tokens of an answer: each replaces the one before."""
-        self.visit_token = info.visitAuthorizedToken
+        self._visit_token = info.visitAuthorizedToken
         if info.authAuthorizedToken:
-            self.auth_token = info.authAuthorizedToken
+            self._token = info.authAuthorizedToken
+        self._authorize()
 
-    def authorized(self) -> AuthorizedInfo:
-        """What goes with requests to Brokers."""
-        return AuthorizedInfo(visitAuthorizedToken=self.visit_token, authAuthorizedToken=self.auth_token or None)
+    def _authorize(self) -> None:
+        """A Broker that asks for more than the visit token takes the Master's token or, without one, a signature."""
+        token = self._token or (self._signed.for_broker if self._signed is not None else None)
+        if (self._visit_token, token or "") != (self.authorized.visitAuthorizedToken, self.authorized.authAuthorizedToken):
+            self.authorized = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=token)
 
-    def certificate(self) -> MasterCertificateInfo | None:
-        """What goes with requests to the Master once it has handed out a token."""
-        return MasterCertificateInfo(authorizedToken=self.auth_token) if self.auth_token else None
+    def check(self, what: str, answer: Answer, role: Role, *, is_good: bool) -> None:
+        """Raise what a refusal means; a good answer says that we were let in."""
+        if not is_good:
+            raise self._credentials.refused(what, answer.errCode, answer.errMsg, role)
+        self._credentials.taken(role)
+        self.sessions.connectivity.admitted = True
 
     async def local_host(self) -> str:
         """Our IPv4 address as the Master sees it, or loopback. Raises Unreachable when there is no Master."""
@@ -119,6 +172,11 @@ class Masters:
                 host = session.local_host
                 return LOOPBACK if ":" in host or not host else host
         raise Unreachable("no Master can be reached: " + "; ".join(errors))
+
+
+def default_port(*, is_encrypted: bool) -> int:
+    """Where a Master is whose port nobody gave."""
+    return DEFAULT_TLS_PORT if is_encrypted else DEFAULT_PORT
 
 
 def client_id(host: str, group: str = "") -> str:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mqbridge.tubemq.client.bound import Bound
+from mqbridge.tubemq.client.credentials import Role
 from mqbridge.tubemq.client.master import Masters, shown
 from mqbridge.tubemq.client.member import UNSET, Member
-from mqbridge.tubemq.wire import codes, rpc
+from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     CloseRequestC2M,
     CloseResponseM2C,
@@ -63,13 +64,13 @@ class Membership(Member):
             defFlowCheckId=UNSET,
             groupFlowCheckId=UNSET,
             qryPriorityId=self.priority,
-            authInfo=self.masters.certificate(),
+            authInfo=await self.masters.certificate(),
         )
         if self.bound is not None:
             self._bind(request, self.bound)
         answer = await self.masters.call(rpc.CONSUMER_REGISTER, request, RegisterResponseM2C)
-        if not answer.success:
-            raise codes.refused(f"joining group {self.group} for {shown(self.topics)}", answer.errCode, answer.errMsg)
+        what = f"joining group {self.group} for {shown(self.topics)}"
+        self.masters.check(what, answer, Role.CONSUMER, is_good=answer.success)
         self._learn(answer)
 
     async def heartbeat(self, held: Sequence[PartitionRef] | None, done: EventProto | None) -> EventProto | None:
@@ -83,11 +84,10 @@ class Membership(Member):
             defFlowCheckId=self.flow.default_id,
             groupFlowCheckId=self.flow.group_id,
             qryPriorityId=self.priority,
-            authInfo=self.masters.certificate(),
+            authInfo=await self.masters.certificate(),
         )
         answer = await self.masters.call(rpc.CONSUMER_HEARTBEAT, request, HeartResponseM2C)
-        if not answer.success:
-            raise codes.refused(f"a heartbeat of group {self.group}", answer.errCode, answer.errMsg)
+        self.masters.check(f"a heartbeat of group {self.group}", answer, Role.CONSUMER, is_good=answer.success)
         was_unallocated = self.unallocated
         self._learn(answer)
         if not answer.HasField("event") or answer.event.rebalanceId <= 0:
@@ -99,7 +99,7 @@ class Membership(Member):
 
     async def leave(self) -> None:
         """Tell the Master that this consumer goes."""
-        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self.masters.certificate())
+        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.certificate())
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
     def _bind(self, request: RegisterRequestC2M, bound: Bound) -> None:

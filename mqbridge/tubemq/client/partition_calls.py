@@ -109,5 +109,5 @@ class PartitionCalls:
             readStatus=read_status,
             filterCondStr=member.types_of(self._ref.topic),
             qryPriorityId=member.priority,
-            authInfo=member.masters.authorized(),
+            authInfo=member.masters.authorized,
         )

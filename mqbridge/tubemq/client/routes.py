@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
+from mqbridge.tubemq.client.credentials import Role
 from mqbridge.tubemq.client.deployed import is_deployed
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
@@ -113,7 +114,7 @@ class Routes:
         self._closed = True
         await cancel(self._task, self._refreshing)
         try:
-            request = CloseRequestP2M(clientId=self.client_id, authInfo=self.masters.certificate())
+            request = CloseRequestP2M(clientId=self.client_id, authInfo=await self.masters.certificate())
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
         except (ClusterError, ProtocolError) as error:
             log.log(level_of(error, logging.INFO), "the Master was not told that producer %s is gone: %s", self.client_id, error)
@@ -206,12 +207,11 @@ class Routes:
             clientId=self.client_id,
             hostName=self.host,
             brokerCheckSum=NO_BROKERS_KNOWN,
-            authInfo=self.masters.certificate(),
+            authInfo=await self.masters.certificate(),
             appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
         )
         answer = await self.masters.call(rpc.PRODUCER_REGISTER, request, RegisterResponseM2P)
-        if not answer.success:
-            raise codes.refused("registering the producer", answer.errCode, answer.errMsg)
+        self.masters.check("registering the producer", answer, Role.PRODUCER, is_good=answer.success)
         self._learn(answer)
 
     async def _ask(self, topics: Sequence[str]) -> list[TopicInfo]:
@@ -234,8 +234,7 @@ class Routes:
             log.info("the Master does not know producer %s any more; it registers again", self.client_id)
             await self._register()
             answer = await self._heartbeat(topics)
-        if not answer.success:
-            raise codes.refused(f"a producer heartbeat for {shown(topics)}", answer.errCode, answer.errMsg)
+        self.masters.check(f"a producer heartbeat for {shown(topics)}", answer, Role.PRODUCER, is_good=answer.success)
         self._learn(answer)
         return answer
 
@@ -245,7 +244,7 @@ class Routes:
             hostName=self.host,
             brokerCheckSum=self._check_sum,
             topicList=topics,
-            authInfo=self.masters.certificate(),
+            authInfo=await self.masters.certificate(),
             appdConfig=ApprovedClientConfig(configId=ASK_CONFIG),
         )
         return await self.masters.call(rpc.PRODUCER_HEARTBEAT, request, HeartResponseM2P)
@@ -254,5 +253,6 @@ class Routes:
         if answer.HasField("authorizedInfo"):
             self.masters.learn(answer.authorizedInfo)
         if answer.brokerInfos:
-            self._brokers = {broker.id: broker for broker in map(parse_broker, answer.brokerInfos)}
+            brokers = [parse_broker(text, self.masters.broker_port) for text in answer.brokerInfos]
+            self._brokers = {broker.id: broker for broker in brokers}
         self._check_sum = answer.brokerCheckSum

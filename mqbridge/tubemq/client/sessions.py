@@ -52,6 +52,11 @@ class Sessions:
                 self._reclaiming = spawn(self._reclaim(), "tubemq idle connections")
         return session
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the servers are reached by TLS."""
+        return self._tls is not None
+
     def snapshot(self) -> dict[str, dict[str, int]]:
         """The counters of every session, by address and by the partition that it is for."""
         return {

@@ -22,6 +22,7 @@ RECEIVE_OVERFLOW = 419
 UNSUBSCRIBABLE = 422
 TOPIC_NOT_DEPLOYED = 431
 OVER_MAX_LENGTH = 445
+GROUP_FORBIDDEN = 450
 SPEED_LIMIT = 452
 INTERNAL_ERROR = 500
 UNAVAILABLE = 503
@@ -60,9 +61,17 @@ CODES = {
     430: Code("CLIENT_DUPLICATE_INDEXID", _FATAL, "another member of the group has this node id"),
     431: Code("TOPIC_NOT_DEPLOYED", _FATAL, "the Master knows no such topic"),
     445: Code("PARAMETER_MSG_OVER_MAX_LENGTH", _REFUSED, "the message is larger than TubeMQ can carry"),
-    450: Code("CONSUME_GROUP_FORBIDDEN", _FATAL, "the group may not consume this topic: ask its administrator"),
+    450: Code(
+        "CONSUME_GROUP_FORBIDDEN",
+        _FATAL,
+        "the group may not consume this topic: have it listed by admin_add_authorized_consumergroup_info",
+    ),
     452: Code("SERVER_CONSUME_SPEED_LIMIT", _RETRY, "the Broker limits how fast this group reads"),
-    455: Code("CONSUME_CONTENT_FORBIDDEN", _FATAL, "the group may not use these filters: ask its administrator"),
+    455: Code(
+        "CONSUME_CONTENT_FORBIDDEN",
+        _FATAL,
+        "the group may not use these filters: have them listed by admin_mod_group_filtercond_info",
+    ),
     500: Code("INTERNAL_SERVER_ERROR", _RETRY, "the server failed; its log says why"),
     503: Code("SERVICE_UNAVAILABLE", _RETRY, "the Broker is starting, stopping or closed for this"),
     510: Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", _RETRY, "the server failed; its log says why"),

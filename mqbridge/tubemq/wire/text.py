@@ -20,6 +20,8 @@ from typing import NamedTuple
 from mqbridge.errors import RemoteProtocolError
 
 DEFAULT_BROKER_PORT = 8123
+DEFAULT_BROKER_TLS_PORT = 8124
+"""What Masters leave out of a Broker's address; it is the port with TLS for clients that came by TLS."""
 STORE_STEP = 10_000
 """Partition i of store s has the id s * 10000 + i."""
 
@@ -86,12 +88,12 @@ def _bad(kind: str, text: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"{text!r} is not a {kind}")
 
 
-def parse_broker(text: str) -> Broker:
+def parse_broker(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Broker:
     """Read `id:host:port`."""
     try:
         number, rest = text.split(":", 1)
         host, port = rest.rsplit(":", 1)
-        found = Broker(int(number), host, int(port) if port.strip() else DEFAULT_BROKER_PORT)
+        found = Broker(int(number), host, int(port) if port.strip() else default_port)
     except ValueError as error:
         raise _bad("broker", text) from error
     if not host or not 0 < found.port < 65536:
@@ -99,22 +101,22 @@ def parse_broker(text: str) -> Broker:
     return found
 
 
-def parse_partition(text: str) -> PartitionRef:
+def parse_partition(text: str, default_port: int = DEFAULT_BROKER_PORT) -> PartitionRef:
     """Read `id:host:port#topic:partition`."""
     try:
         broker, place = text.split("#")
         topic, partition = place.split(":")
-        return PartitionRef(parse_broker(broker), topic, int(partition))
+        return PartitionRef(parse_broker(broker, default_port), topic, int(partition))
     except ValueError as error:
         raise _bad("partition", text) from error
 
 
-def parse_subscription(text: str) -> PartitionRef:
+def parse_subscription(text: str, default_port: int = DEFAULT_BROKER_PORT) -> PartitionRef:
     """Read the partition of `consumer@group#id:host:port#topic:partition`."""
     _, found, rest = text.partition("#")
     if not found:
         raise _bad("subscription", text)
-    return parse_partition(rest)
+    return parse_partition(rest, default_port)
 
 
 def format_subscription(consumer: str, group: str, partition: PartitionRef) -> str:

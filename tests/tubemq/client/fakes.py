@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
+from mqbridge.tubemq.client.credentials import Credentials, Role
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
@@ -11,9 +12,12 @@ from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as broker
 from mqbridge.tubemq.wire.pb import master_pb2 as master
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C, TransferedMessage
-from mqbridge.tubemq.wire.text import Broker, PartitionRef
+from mqbridge.tubemq.wire.text import DEFAULT_BROKER_PORT, Broker, PartitionRef
 
 REQUESTS = {
+    rpc.PRODUCER_REGISTER: master.RegisterRequestP2M,
+    rpc.PRODUCER_HEARTBEAT: master.HeartRequestP2M,
+    rpc.PRODUCER_CLOSE: master.CloseRequestP2M,
     rpc.SEND: broker.SendMessageRequestP2B,
     rpc.PARTITION_REGISTER: broker.RegisterRequestC2B,
     rpc.PARTITION_HEARTBEAT: broker.HeartBeatRequestC2B,
@@ -61,7 +65,20 @@ class Script:
         self.answers.extend(answers)
 
 
-class MasterScript(Script):
+class Nobody:
+    """What a Master is told by a client without credentials."""
+
+    broker_port = DEFAULT_BROKER_PORT
+
+    async def certificate(self) -> None:
+        return None
+
+    def check(self, what: str, answer: Any, role: Role, *, is_good: bool) -> None:
+        if not is_good:
+            raise Credentials().refused(what, answer.errCode, answer.errMsg, role)
+
+
+class MasterScript(Nobody, Script):
     """The same as a consumer sees a Master."""
 
     async def call(self, method: int, request: Any, answer: Any) -> Any:  # type: ignore[override]
@@ -73,11 +90,9 @@ class MasterScript(Script):
     def learn(self, info: Any) -> None:
         self.visit_token = info.visitAuthorizedToken
 
+    @property
     def authorized(self) -> broker.AuthorizedInfo:
         return broker.AuthorizedInfo(visitAuthorizedToken=self.visit_token)
-
-    def certificate(self) -> None:
-        return None
 
 
 class Context:

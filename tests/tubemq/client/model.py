@@ -248,7 +248,7 @@ class Model:
         self.broker, self.master, self.faults = ModelBroker(), ModelMaster(topics), Faults()
         self.sessions: dict[tuple[str, int], ModelSession] = {}
         self.away: set[tuple[str, int]] = set()
-        self.connectivity = Connectivity("model")
+        self.connectivity, self.is_encrypted = Connectivity("model"), False
         broker, master = self.broker, self.master
         self.handlers: dict[int, tuple[type[Message], Callable[[Any], Message]]] = {
             rpc.PRODUCER_REGISTER: (m.RegisterRequestP2M, master.producer_register),

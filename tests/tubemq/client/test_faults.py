@@ -203,6 +203,11 @@ async def test_every_code_in_answers_to_sends(play: Play, code: int) -> None:
         play.judge()
 
 
+def is_fatal(code: int, is_first: bool) -> bool:
+    """Credentials that were never taken are refused for good."""
+    return codes.CODES[code].failure is Failure.FATAL or (code == codes.CERTIFICATE_FAILURE and is_first)
+
+
 @pytest.mark.parametrize("code", EVERY_CODE)
 @pytest.mark.parametrize("method", [rpc.PRODUCER_HEARTBEAT, rpc.CONSUMER_HEARTBEAT, rpc.PRODUCER_REGISTER], ids=name)
 async def test_every_code_in_answers_of_the_master(play: Play, method: int, code: int) -> None:
@@ -218,7 +223,7 @@ async def test_every_code_in_answers_of_the_master(play: Play, method: int, code
     # A topic that is not deployed may be a Master that has just started; only joining a group believes it at once.
     waits = method == rpc.CONSUMER_HEARTBEAT and code == codes.TOPIC_NOT_DEPLOYED
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        if codes.CODES[code].failure is Failure.FATAL and not waits:
+        if is_fatal(code, method == rpc.PRODUCER_REGISTER) and not waits:
             with pytest.raises(ServerRefused) as caught:
                 await run()
             assert caught.value.code == code
@@ -229,7 +234,7 @@ async def test_every_code_in_answers_of_the_master(play: Play, method: int, code
 @pytest.mark.parametrize("code", EVERY_CODE)
 async def test_every_code_in_answers_to_joining(play: Play, code: int) -> None:
     play.model.faults.plan[rpc.CONSUMER_REGISTER, 1] = code
-    if codes.CODES[code].failure is Failure.FATAL:
+    if is_fatal(code, True):
         with pytest.raises(ServerRefused) as caught:
             await play.consume()
         assert caught.value.code == code

@@ -96,14 +96,14 @@ async def test_registrations_are_tried_five_times(monkeypatch: pytest.MonkeyPatc
 
 async def test_tokens_of_answers_travel_on() -> None:
     group = masters(Script())
-    assert group.certificate() is None
-    assert group.authorized() == AuthorizedInfo(visitAuthorizedToken=-2)
+    assert await group.certificate() is None
+    assert group.authorized == AuthorizedInfo(visitAuthorizedToken=-2)
     group.learn(MasterAuthorizedInfo(visitAuthorizedToken=5))
-    assert (group.authorized().visitAuthorizedToken, group.certificate()) == (5, None)
+    assert (group.authorized.visitAuthorizedToken, await group.certificate()) == (5, None)
     group.learn(MasterAuthorizedInfo(visitAuthorizedToken=6, authAuthorizedToken="abc"))
     group.learn(MasterAuthorizedInfo(visitAuthorizedToken=7))
-    assert group.authorized() == AuthorizedInfo(visitAuthorizedToken=7, authAuthorizedToken="abc")
-    assert group.certificate() == MasterCertificateInfo(authorizedToken="abc")
+    assert group.authorized == AuthorizedInfo(visitAuthorizedToken=7, authAuthorizedToken="abc")
+    assert await group.certificate() == MasterCertificateInfo(authorizedToken="abc")
 
 
 @pytest.mark.parametrize("how", ["stands by", "is gone", "is silent"])

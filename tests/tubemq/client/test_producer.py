@@ -63,15 +63,12 @@ class FakeProducer:
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.sessions = self.routes = self.masters = self
-        self.client_id, self.host, self.visit_token = "p1", "192.0.2.2", 7
+        self.client_id, self.host, self.authorized = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
         self.refreshed = 0
         self.connectivity = Connectivity("fake")
 
     def to(self, host: str, port: int, partition: str = "") -> Any:
         return self.broker
-
-    def authorized(self) -> AuthorizedInfo:
-        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
 
     async def refresh(self) -> None:
         self.refreshed += 1

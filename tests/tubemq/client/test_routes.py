@@ -19,13 +19,14 @@ from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseResponseM2P, HeartResponseM2P, RegisterResponseM2P
 from tests.patience import PATIENCE_S
+from tests.tubemq.client.fakes import Nobody
 from tests.tubemq.client.quick import hurry
 from tests.tubemq.client.test_producer import FakeBroker
 
 BROKERS = ["1:10.0.0.5:8123"]
 
 
-class Master:
+class Master(Nobody):
     """As the real one: a heartbeat's topics take the place of those before, and the answer is about what is there then."""
 
     def __init__(self) -> None:
@@ -35,16 +36,10 @@ class Master:
         self.known = False
         self.silent: asyncio.Event | None = None
         """When there is one, it is set by a heartbeat, which is never answered."""
-        self.visit_token = 1
-
-    def authorized(self) -> AuthorizedInfo:
-        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
+        self.authorized = AuthorizedInfo(visitAuthorizedToken=1)
 
     async def local_host(self) -> str:
         return "10.0.0.1"
-
-    def certificate(self) -> None:
-        return None
 
     async def call(self, method: int, request: Any, answer: type) -> Any:
         if method == rpc.PRODUCER_REGISTER:

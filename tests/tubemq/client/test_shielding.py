@@ -166,7 +166,7 @@ class Cluster:
     def __init__(self, count: int) -> None:
         self.found = {broker.id: FakeSession(broker) for broker in BROKERS[:count]}
         self.sessions = self.routes = self.masters = self
-        self.client_id, self.host, self.visit_token = "p1", "192.0.2.2", 7
+        self.client_id, self.host, self.authorized = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
         self.connectivity = Connectivity("fake")
         self.route = TopicRoute("demo")
         deployments = tuple((broker.id, 2, 1) for broker in BROKERS[:count])
@@ -174,9 +174,6 @@ class Cluster:
 
     def to(self, host: str, port: int, partition: str = "") -> Any:
         return next(session for session in self.found.values() if session.broker.host == host)
-
-    def authorized(self) -> AuthorizedInfo:
-        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
 
     async def refresh(self) -> None:
         """Nothing changes."""

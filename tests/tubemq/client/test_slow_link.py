@@ -45,13 +45,10 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 class Known:
     """Routes that know one topic."""
 
-    client_id, host, visit_token = "p1", "192.0.2.2", 7
+    client_id, host, authorized = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
 
     def __init__(self, sessions: Sessions) -> None:
         self.masters, self.sessions = self, sessions
-
-    def authorized(self) -> AuthorizedInfo:
-        return AuthorizedInfo(visitAuthorizedToken=self.visit_token)
 
     async def refresh(self) -> None: ...
 

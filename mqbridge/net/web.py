@@ -17,32 +17,44 @@ _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 
 
 class HttpConnections:
-    """Of one cluster. With a `transport` calls go through it instead of sockets."""
+    """To the web services of one cluster. With a `transport` calls go through it instead of sockets.
 
-    def __init__(self, timeout: httpx.Timeout, tls: Tls | None, transport: httpx.AsyncBaseTransport | None) -> None:
-        self._timeout, self._tls, self._transport = timeout, tls, transport
+    The proxy that the environment names is used where `trust_env` says so.
+    """
+
+    def __init__(
+        self,
+        timeout: httpx.Timeout,
+        tls: Tls | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        trust_env: bool = True,
+    ) -> None:
+        self._settings: dict[str, Any] = {"timeout": timeout, "transport": transport, "trust_env": trust_env}
+        self._tls = tls
         self._context: ssl.SSLContext | None = None
         self._current: _Client | None = None
 
-    async def request(
-        self, method: str, url: httpx.URL, headers: dict[str, str], auth: httpx.Auth | None, body: Any
-    ) -> httpx.Response:
-        """One request, without following redirects. Raises httpx's errors, and ClusterError where TLS cannot be set up."""
+    async def request(self, method: str, url: httpx.URL, **more: Any) -> httpx.Response:
+        """One request, without following redirects; `more` is what httpx takes: headers, auth, json, data.
+
+        Raises httpx's errors, and ClusterError where TLS cannot be set up.
+        """
         extensions = {}
         if self._tls is not None and self._tls.settings.server_name:
             extensions["sni_hostname"] = self._tls.settings.server_name
-        async with self._client() as client:
-            answer = await client.request(method, url, headers=headers, auth=auth, json=body, extensions=extensions)
+        async with self._client(url.scheme) as client:
+            answer = await client.request(method, url, extensions=extensions, **more)
         if self._tls is not None and (stream := answer.extensions.get("network_stream")) is not None:
             self._tls.met(f"{url.host}:{url.port or 443}", _Stream(stream))
         return answer
 
     @asynccontextmanager
-    async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
-        context = None if self._tls is None else await self._tls.context()
+    async def _client(self, scheme: str) -> AsyncIterator[httpx.AsyncClient]:
+        context = self._context if self._tls is None or scheme != "https" else await self._tls.context()
         if self._current is None or context is not self._context:
             before, self._context = self._current, context
-            self._current = _Client(self._timeout, context, self._transport)
+            self._current = _Client(httpx.AsyncClient(verify=True if context is None else context, **self._settings))
             if before is not None:
                 await before.retire()
         client = self._current
@@ -53,7 +65,7 @@ class HttpConnections:
             client.calls -= 1
             await client.close_if_unused()
 
-    def explain(self, error: httpx.TransportError, host: str) -> str | None:
+    def explain(self, error: httpx.HTTPError, host: str) -> str | None:
         """What went wrong with TLS, and the option that mends it; None where something else went wrong."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _TLS_ERRORS):
@@ -72,10 +84,8 @@ class HttpConnections:
 class _Client:
     """httpx's client and how many calls it has under way."""
 
-    def __init__(
-        self, timeout: httpx.Timeout, context: ssl.SSLContext | None, transport: httpx.AsyncBaseTransport | None
-    ) -> None:
-        self.http = httpx.AsyncClient(timeout=timeout, transport=transport, verify=True if context is None else context)
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
         self.calls = 0
         self._retired = False
 

@@ -1,0 +1,68 @@
+"""`--at NAME`: a cluster of the user's own configuration; and no secret on the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from mqbridge.cli.reach import _profiles
+from mqbridge.config.chosen import profiles_file, shown_url
+from tests.cli.conftest import Invoke
+
+CANARY = "canary-91c2"
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MQBRIDGE_PROFILES", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "mqbridge" / "clusters.yaml"
+    file.parent.mkdir()
+    file.write_text(
+        f"clusters:\n  lab: {{system: log, path: {tmp_path}/lab.db}}\n  prod: {{system: log, path: {tmp_path}/prod.db}}\n"
+    )
+    return file
+
+
+def test_a_profile_is_a_cluster(profiles: Path, invoke: Invoke) -> None:
+    assert invoke("topics", "orders", "--create", 2, "--at", "prod").code == 0
+    assert "orders" in invoke("topics", "--at", "prod").out
+    assert "orders" not in invoke("topics", "--at", "lab").out
+
+
+def test_one_that_is_not_there_is_told_with_the_nearest(profiles: Path, invoke: Invoke) -> None:
+    told = invoke("topics", "--at", "prd")
+    assert told.code == 2
+    assert f"'prd' is neither a URL nor a cluster of {profiles}. Did you mean 'prod'?" in told.err
+    profiles.unlink()
+    told = invoke("topics", "--at", "prod")
+    assert told.code == 2
+    assert f"clusters with their names into {profiles}" in told.err
+
+
+def test_a_fault_in_the_file_has_its_line(profiles: Path, invoke: Invoke) -> None:
+    profiles.write_text("clusters:\n  prod: {system: log, paht: x}\n")
+    told = invoke("topics", "--at", "prod")
+    assert told.code == 2
+    assert f"{profiles}:2: clusters.prod.paht: there is no such key here. Did you mean 'path'?" in told.err
+
+
+def test_the_shell_completes_them(profiles: Path) -> None:
+    assert (_profiles("p"), sorted(_profiles(""))) == (["prod"], ["lab", "prod"])
+    profiles.write_text("{")
+    assert _profiles("") == []
+
+
+def test_the_file_can_be_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQBRIDGE_PROFILES", str(tmp_path / "mine.yaml"))
+    assert profiles_file() == tmp_path / "mine.yaml"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("pulsar://a:1,b:2", "pulsar://a:1,b:2"),
+        (f"pulsar://me:{CANARY}@a:1?auth.token={CANARY}&x=1", "pulsar://a:1?auth.token=…&x=…"),
+    ],
+)
+def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown

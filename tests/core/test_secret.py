@@ -1,0 +1,153 @@
+"""Secrets: where they come from, when they are read again, and that they show nowhere."""
+
+import asyncio
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.secret import Secret
+
+CANARY = "canary-5f1e"
+
+
+class Holder(BaseModel):
+    secret: Secret
+
+
+def printing(path: Path) -> list[str]:
+    """A command that prints a file, and counts its runs in another."""
+    program = (
+        "import sys, pathlib; p = pathlib.Path(sys.argv[1]); p.with_suffix('.runs').open('a').write('x'); print(p.read_text())"
+    )
+    return [sys.executable, "-c", program, str(path)]
+
+
+async def test_every_source_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"  {CANARY}\n\n")
+    monkeypatch.setenv("A_SECRET", CANARY)
+    for value in (CANARY, {"file": str(file)}, {"env": "A_SECRET"}, {"command": printing(file)}):
+        assert await Holder.model_validate({"secret": value}).secret.read() == CANARY
+    assert await Secret(command=f"echo '{CANARY} two'").read() == f"{CANARY} two"
+
+
+async def test_a_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    secret = Secret(file=file)
+    assert await secret.read() == "one"
+    file.write_text("two")
+    assert (secret.last, await secret.read(), secret.last) == ("one", "two", "two")
+
+
+async def test_a_command_is_run_again_when_a_fresh_one_is_needed(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    secret = Secret(command=printing(file))
+    assert await secret.read() == "one"
+    file.write_text("two")
+    assert await secret.read() == "one"
+    assert await secret.read(fresh=True) == "two"
+
+
+async def test_those_who_ask_at_once_share_one_run(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    secret = Secret(command=printing(file))
+    assert set(await asyncio.gather(*(secret.read(fresh=True) for _ in range(10)))) == {"one"}
+    assert file.with_suffix(".runs").read_text() == "x"
+
+
+async def test_what_was_read_once_outlives_its_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "token"
+    file.write_text(CANARY)
+    secret = Secret(file=file)
+    await secret.read()
+    file.unlink()
+    assert await secret.read() == CANARY
+    assert "using the last one: No such file or directory" in caplog.text
+    file.write_text("")
+    assert await secret.read() == CANARY
+    assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"file": "/nowhere/token"}, "the secret from file /nowhere/token cannot be read: No such file or directory"),
+        ({"env": "NOT_SET_AT_ALL"}, "the secret from env NOT_SET_AT_ALL cannot be read: the variable is not set, or empty"),
+        (
+            {"command": "/nowhere/program --password=canary-5f1e"},
+            "from command /nowhere/program cannot be read: No such",
+        ),
+        ({"command": ["sh", "-c", "echo canary-5f1e >&2; exit 3"]}, "the command ended with status 3; run it by hand"),
+        ({"command": "true"}, "the command printed nothing"),
+        ({"command": ["cat", "/dev/zero"]}, "it is larger than 64 KiB"),
+        ({"command": ["printf", "\\377"]}, "it is not UTF-8 text"),
+    ],
+)
+async def test_what_cannot_be_read_is_said_without_the_secret(given: dict[str, object], why: str) -> None:
+    with pytest.raises(ClusterError) as raised:
+        await Holder.model_validate({"secret": given}).secret.read()
+    assert why in str(raised.value)
+    assert raised.value.failure is Failure.FATAL
+    assert CANARY not in "".join(traceback.format_exception(raised.value))
+
+
+async def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("mqbridge.secret.COMMAND_TIMEOUT_S", 0.2)
+    pid_file = tmp_path / "pid"
+    with pytest.raises(ClusterError, match="did not end within"):
+        await Secret(command=["sh", "-c", f"echo $$ > {pid_file}; exec sleep 1000"]).read()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+
+
+def test_it_is_read_in_one_loop_after_another(tmp_path: Path) -> None:
+    """As jobs do that run a loop for each call; several wait in each."""
+    file = tmp_path / "token"
+    file.write_text("one")
+    secret = Secret(command=printing(file))
+
+    async def ask() -> list[str]:
+        return await asyncio.gather(*(secret.read(fresh=True) for _ in range(3)))
+
+    assert [asyncio.run(ask()) for _ in range(2)] == [["one"] * 3] * 2
+
+
+@pytest.mark.parametrize("given", [{}, {"text": "a", "file": "b"}, {"text": ""}, {"command": []}])
+def test_it_has_one_source(given: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="one source"):
+        Secret(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given", ["", 3, None, {}, {"fil": "x"}, {"file": 1}, {"file": "a", "env": "b"}, {"command": [1]}, ["a"]]
+)
+def test_what_is_no_secret_is_refused_without_being_shown(given: object) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Holder.model_validate({"secret": given})
+    (error,) = raised.value.errors()
+    assert "must be a text" in error["msg"]
+
+
+def test_it_shows_nowhere() -> None:
+    holder = Holder.model_validate({"secret": CANARY})
+    for shown in (repr(holder), str(holder), holder.model_dump_json(), f"{holder.secret}", str(holder.model_dump(mode="json"))):
+        assert CANARY not in shown
+    again = {"secret": {"command": ["get", "x"]}}
+    assert Holder.model_validate(again).model_dump(mode="json") == again
+
+
+def test_equal_sources_are_equal_and_travel() -> None:
+    """A reload compares configurations, and Spark sends them to its workers."""
+    one, same, other = Secret(file="/a"), Secret(file="/a"), Secret(file="/b")
+    assert (one == same, one == other, hash(one) == hash(same)) == (True, False, True)
+    for secret in (Secret("text"), one, Secret(env="E"), Secret(command=["a", "b c"])):
+        assert pickle.loads(pickle.dumps(secret)) == secret

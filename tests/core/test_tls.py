@@ -1,0 +1,374 @@
+"""TLS toward servers: who is let in, what is said where it fails, files that change, and when certificates end.
+
+The server is the standard library's, with certificates of an authority of the test's own. It answers each byte with the same.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import socketserver
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from mqbridge.config.tls import TlsOptions
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
+from mqbridge.net.connectivity import Connectivity, Link
+from mqbridge.net.dial import dial
+from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.tls.settings import TlsSettings
+from mqbridge.net.tls.tls import Tls
+from mqbridge.secret import Secret
+from tests.kit.authority import Authority, Identity
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ours")
+
+
+def server_side(identity: Identity, clients_of: Authority | None = None, **settings: Any) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.certificate, identity.key)
+    if clients_of is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(clients_of.certificate)
+    for name, value in settings.items():
+        setattr(context, name, value)
+    return context
+
+
+@asynccontextmanager
+async def echo(context: ssl.SSLContext) -> AsyncIterator[int]:
+    """The port of a server that says what it is told. In threads: asyncio's own ends a handshake without saying why."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError), context.wrap_socket(self.request, server_side=True) as connection:
+                while data := connection.recv(1 << 16):
+                    connection.sendall(data)
+
+    with socketserver.ThreadingTCPServer((HOST, 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            await asyncio.to_thread(server.shutdown)
+
+
+class Talk:
+    """One connection, a frame for each byte."""
+
+    def __init__(self) -> None:
+        self.heard = bytearray()
+        self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self.news = asyncio.Event()
+
+    def make(self) -> Endpoint:
+        return Endpoint(lambda *_: 1, self._on_frames, self.lost.set_result)
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        self.heard += b"".join(frames)
+        self.news.set()
+
+    async def said(self, endpoint: Endpoint, data: bytes) -> None:
+        endpoint.send(data)
+        while len(self.heard) < len(data):
+            self.news.clear()
+            await self.news.wait()
+        assert self.heard == data
+
+
+async def connected(port: int, tls: Tls | None, host: str = HOST, link: Link | None = None) -> None:
+    """Connect, be understood, close."""
+    talk = Talk()
+    endpoint = await dial(host, port, talk.make, tls=tls, link=link)
+    await talk.said(endpoint, b"hello")
+    await endpoint.close()
+
+
+def on_both_loops(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main())
+
+
+def tls(**settings: Any) -> Tls:
+    return TlsOptions.model_validate(settings).make("test")
+
+
+def test_a_verified_server_is_understood_on_both_loops(authority: Authority) -> None:
+    context = server_side(authority.issue("server"))
+
+    async def main() -> None:
+        async with echo(context) as port:
+            await connected(port, tls(authorities=authority.certificate))
+            await connected(port, tls(authorities=authority.certificate, minimum_version="1.3"), "localhost")
+
+    on_both_loops(main)
+
+
+def test_much_data_passes_on_both_loops(authority: Authority) -> None:
+    """More than any buffer: writing is paused and resumed, and closing writes what is queued."""
+    context, much = server_side(authority.issue("server")), os.urandom(1 << 20) * 24
+
+    async def main() -> None:
+        async with echo(context) as port:
+            talk = Talk()
+            endpoint = await dial(HOST, port, lambda: _whole(talk), tls=tls(authorities=authority.certificate))
+            for at in range(0, len(much), 1 << 20):
+                endpoint.send(much[at : at + (1 << 20)])
+                await endpoint.drained()
+            while len(talk.heard) < len(much):
+                talk.news.clear()
+                await talk.news.wait()
+            assert talk.heard == much
+            assert endpoint.delivered >= len(much)
+            await endpoint.close()
+
+    def _whole(talk: Talk) -> Endpoint:
+        return Endpoint(lambda data, at: max(1, len(data) - at), talk._on_frames, talk.lost.set_result)
+
+    on_both_loops(main)
+
+
+Refusal = Callable[[Authority, Path], tuple[AbstractAsyncContextManager[int], Tls, str]]
+
+
+def unknown_authority(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    theirs = Authority(folder / "theirs")
+    return (
+        echo(server_side(theirs.issue("server"))),
+        tls(authorities=ours.certificate),
+        (f"signed by no authority that tls.authorities holds ({ours.certificate})"),
+    )
+
+
+def of_another_name(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    identity = ours.issue("server", hosts=["broker.internal"])
+    return (
+        echo(server_side(identity)),
+        tls(authorities=ours.certificate),
+        ("its certificate is not for 127.0.0.1: give the name that it is for as tls.server_name"),
+    )
+
+
+def expired(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    identity = ours.issue("server", begins=-timedelta(days=2), ends=-timedelta(days=1))
+    return echo(server_side(identity)), tls(authorities=ours.certificate), "has expired: it must be renewed there"
+
+
+def not_yet(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    identity = ours.issue("server", begins=timedelta(days=1), ends=timedelta(days=2))
+    return echo(server_side(identity)), tls(authorities=ours.certificate), "is not valid yet: check the clocks"
+
+
+def too_old(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    context = server_side(ours.issue("server"), maximum_version=ssl.TLSVersion.TLSv1_2)
+    return echo(context), tls(authorities=ours.certificate, minimum_version="1.3"), "see tls.minimum_version"
+
+
+@pytest.mark.parametrize("case", [unknown_authority, of_another_name, expired, not_yet, too_old])
+async def test_who_is_not_trusted_is_refused_with_the_option(case: Refusal, authority: Authority, tmp_path: Path) -> None:
+    server, ours, why = case(authority, tmp_path)
+    async with server as port:
+        with pytest.raises(Unreachable) as raised:
+            await connected(port, ours)
+    assert f"{HOST}:{port} cannot be reached by TLS: " in str(raised.value)
+    assert why in str(raised.value)
+    assert raised.value.failure is Failure.FATAL
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak TLS"),
+        (b"\0\0\0\x12what?", "does not speak TLS"),
+        (b"", "ended the connection"),
+    ],
+)
+async def test_a_port_without_tls_is_told(answer: bytes, why: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(talk, HOST, 0)
+    async with server:
+        with pytest.raises(Unreachable, match=why):
+            await connected(server.sockets[0].getsockname()[1], tls())
+
+
+async def test_what_refuses_a_client_that_was_let_in_may_pass(authority: Authority, tmp_path: Path) -> None:
+    server, ours, _ = unknown_authority(authority, tmp_path)
+    link = Link(Connectivity("test"), HOST, 1)
+    link.admit()
+    async with server as port:
+        with pytest.raises(Unreachable) as raised:
+            await connected(port, ours, link=link)
+    assert raised.value.failure is Failure.RETRY
+
+
+async def test_the_name_and_its_verification_can_be_set(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    async with echo(server_side(authority.issue("server", hosts=["broker.internal"]))) as port:
+        await connected(port, tls(authorities=authority.certificate, server_name="broker.internal"))
+        assert caplog.text == ""
+        await connected(port, tls(authorities=authority.certificate, verify="authority"))
+        assert "any server with a certificate of the authorities is taken" in caplog.text
+        caplog.clear()
+        await connected(port, tls(verify="none"))
+    assert "ANYBODY on the way can read and change all" in caplog.text
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+# --- our own certificate ------------------------------------------------------------------------------------------------
+
+
+async def refused(port: int, ours: Tls) -> str:
+    """Why the server ends the connection: by TLS 1.3 it says so after the handshake."""
+    talk = Talk()
+    try:
+        endpoint = await dial(HOST, port, talk.make, tls=ours)
+    except Unreachable as error:
+        return str(error)
+    error = await talk.lost
+    assert isinstance(error, ConnectionLost)
+    await endpoint.close()
+    return str(error)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_server_that_demands_ours(version: ssl.TLSVersion, authority: Authority, tmp_path: Path) -> None:
+    context = server_side(authority.issue("server"), clients_of=authority, maximum_version=version)
+    mine, old = authority.issue("mine"), authority.issue("old", begins=-timedelta(days=2), ends=-timedelta(days=1))
+    other = Authority(tmp_path / "theirs", "somebody else").issue("stranger")
+    trusted = {"authorities": authority.certificate}
+    async with echo(context) as port:
+        await connected(port, tls(**trusted, certificate=mine.certificate, key=mine.key))
+        assert "tls.certificate" in await refused(port, tls(**trusted))
+        assert "renew tls.certificate" in await refused(port, tls(**trusted, certificate=old.certificate, key=old.key))
+        assert "tls.certificate" in await refused(port, tls(**trusted, certificate=other.certificate, key=other.key))
+
+
+async def test_a_key_with_a_password_and_one_in_the_same_file(authority: Authority, tmp_path: Path) -> None:
+    locked = authority.issue("locked", password="canary-77")
+    both = tmp_path / "both.pem"
+    plain = authority.issue("plain")
+    both.write_bytes(plain.certificate.read_bytes() + plain.key.read_bytes())
+    trusted = {"authorities": authority.certificate}
+    async with echo(server_side(authority.issue("server"), clients_of=authority)) as port:
+        await connected(port, tls(**trusted, certificate=locked.certificate, key=locked.key, key_password="canary-77"))
+        await connected(port, tls(**trusted, certificate=both))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"authorities": "none.pem"}, "tls.authorities none.pem cannot be used: No such file or directory"),
+        ({"authorities": "text"}, "tls.authorities text cannot be used: its content is of another kind"),
+        ({"certificate": "none.pem"}, "tls.certificate none.pem cannot be used: No such file or directory"),
+        ({"certificate": "mine.pem", "key": "none.key"}, "tls.key none.key cannot be used: No such file or directory"),
+        ({"certificate": "mine.pem", "key": "text"}, "tls.key text cannot be used: its content is of another kind"),
+        ({"certificate": "mine.pem", "key": "other.key"}, "tls.key other.key is not the key of tls.certificate mine.pem"),
+        ({"certificate": "locked.pem", "key": "locked.key"}, "tls.key locked.key is encrypted: give tls.key_password"),
+        (
+            {"certificate": "locked.pem", "key": "locked.key", "key_password": "canary-wrong"},
+            "tls.key locked.key is encrypted: tls.key_password does not open it",
+        ),
+    ],
+)
+async def test_files_that_cannot_be_used_are_named(
+    settings: dict[str, str], why: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(authority.folder)
+    for name, password in (("mine", None), ("other", None), ("locked", "canary-77")):
+        authority.issue(name, password=password)
+    (authority.folder / "text").write_text("nothing of the kind")
+    with pytest.raises(ClusterError) as raised:
+        await tls(**settings).context()
+    assert why in str(raised.value)
+    assert "canary" not in str(raised.value)
+    assert raised.value.failure is Failure.FATAL
+
+
+def test_a_key_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"give tls\.certificate"):
+        TlsOptions.model_validate({"key": "a.key"})
+
+
+# --- files that change --------------------------------------------------------------------------------------------------
+
+
+async def test_files_that_change_are_used_by_the_next_connection(authority: Authority, tmp_path: Path) -> None:
+    """The certificate is exchanged, and the authorities: the server's is signed by another one from then on."""
+    old, new = authority, Authority(tmp_path / "new", "the new one")
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(old.certificate, trusted)
+    mine = old.issue("mine")
+    ours = tls(authorities=trusted, certificate=mine.certificate, key=mine.key)
+    async with echo(server_side(old.issue("server"), clients_of=old)) as port:
+        await connected(port, ours)
+    async with echo(server_side(new.issue("server"), clients_of=new)) as port:
+        with pytest.raises(Unreachable):
+            await connected(port, ours)
+        shutil.copy(new.certificate, trusted)
+        renewed = new.issue("mine")
+        shutil.copy(renewed.certificate, mine.certificate)
+        shutil.copy(renewed.key, mine.key)
+        await connected(port, ours)
+
+
+async def test_half_an_exchange_changes_nothing(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    mine = authority.issue("mine")
+    ours = tls(authorities=authority.certificate, certificate=mine.certificate, key=mine.key)
+    async with echo(server_side(authority.issue("server"), clients_of=authority)) as port:
+        await connected(port, ours)
+        before = await ours.context()
+        key = mine.key.read_bytes()
+        authority.issue("mine")
+        new_key = mine.key.read_bytes()
+        mine.key.write_bytes(key)
+        assert await ours.context() is before
+        assert "the changed TLS files are not used: tls.key" in caplog.text
+        await connected(port, ours)
+        mine.key.write_bytes(new_key)
+        assert await ours.context() is not before
+        assert "new connections use them" in caplog.text
+        await connected(port, ours)
+
+
+async def test_a_context_is_kept_while_nothing_changes(authority: Authority) -> None:
+    ours = tls(authorities=authority.certificate)
+    assert await ours.context() is await ours.context()
+
+
+# --- expiry -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verify", ["full", "none"])
+async def test_it_is_known_when_certificates_end(verify: str, authority: Authority) -> None:
+    server, mine = authority.issue("server", ends=timedelta(days=3)), authority.issue("mine", ends=timedelta(days=5))
+    ours = tls(authorities=authority.certificate, certificate=mine.certificate, key=mine.key, verify=verify)
+    async with echo(server_side(server)) as port:
+        await connected(port, ours)
+    days = {name: round((end - time.time()) / 86400) for name, end in ours.expiries.items()}
+    assert days == {"own certificate": 5, f"certificate of {HOST}:{port}": 3}
+
+
+def test_libraries_need_no_configuration(authority: Authority) -> None:
+    settings = TlsSettings(authorities=authority.certificate, key_password=Secret("canary-77"))
+    assert "canary" not in repr(Tls(settings).settings)

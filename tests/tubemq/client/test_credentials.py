@@ -1,0 +1,189 @@
+"""Who we are to a cluster: what is signed, what travels with which request, and what a refusal means."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.net.connectivity import Connectivity
+from mqbridge.secret import Secret
+from mqbridge.tubemq.client.balanced_membership import BalancedMembership
+from mqbridge.tubemq.client.credentials import Credentials
+from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.membership import Membership
+from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.wire.credentials import sign
+from mqbridge.tubemq.wire.pb import master_pb2 as m
+from tests.tubemq.client.fakes import Script
+from tests.tubemq.client.quick import hurry
+
+GOOD = {"success": True, "errCode": 200, "errMsg": "OK"}
+NO_TIME = "Illegal value: timestamp out of effective period in authenticateToken!"
+
+
+def test_the_signature_of_the_official_client() -> None:
+    signed = sign("user1", "pass1", 1700000000000, 12345)
+    assert signed.signature == "ezYNMEmVJIQp3OnTX2RUSGhZcGA%3D"
+    assert signed.for_broker == "user1 1700000000000 12345 ezYNMEmVJIQp3OnTX2RUSGhZcGA%3D"
+    assert signed.for_master.SerializeToString().hex() == (
+        "0a0575736572311080d095ffbc31"  # userName, timestamp
+        "18b960"  # nonce
+        "2200"  # othParams: required, and empty
+        "2a1e657a594e4d456d564a495170334f6e5458325255534768"  # signature
+        "5a6347412533" + "44"
+    )
+
+
+class OneMaster:
+    """The sessions of a client that has one Master."""
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.connectivity, self.is_encrypted = script, Connectivity("locked"), False
+
+    def to(self, host: str, port: int, partition: str = "") -> Any:
+        return self.script
+
+
+def masters_of(script: Script, credentials: Credentials) -> Masters:
+    return Masters([("m", 1)], OneMaster(script), credentials)  # type: ignore[arg-type]
+
+
+def user(password: str | Secret = "secret") -> Credentials:
+    return Credentials("app", password if isinstance(password, Secret) else Secret(password))
+
+
+def authorized(visit: int, token: str | None = None) -> m.MasterAuthorizedInfo:
+    return m.MasterAuthorizedInfo(visitAuthorizedToken=visit, authAuthorizedToken=token)
+
+
+def is_fresh(info: m.MasterCertificateInfo, password: str = "secret") -> bool:
+    """Signed by this password, now."""
+    proof = info.authInfo
+    is_now = abs(proof.timestamp - time.time() * 1000) < 60_000
+    return is_now and sign("app", password, proof.timestamp, proof.nonce).for_master == proof
+
+
+async def test_every_request_to_a_master_is_signed_anew() -> None:
+    script = Script(
+        m.RegisterResponseM2P(**GOOD, brokerCheckSum=1, brokerInfos=["1:b:8123"]),
+        m.HeartResponseM2P(**GOOD, brokerCheckSum=1, topicInfos=["t#1:1:1#100"]),
+        m.CloseResponseM2P(**GOOD),
+        m.RegisterResponseM2C(**GOOD),
+        m.HeartResponseM2C(**GOOD),
+        m.CloseResponseM2C(**GOOD),
+        m.RegisterResponseM2CV2(errCode=200, errMsg="OK"),
+        m.HeartResponseM2CV2(errCode=200, errMsg="OK"),
+        m.GetPartMetaResponseM2C(errCode=200, errMsg="OK"),
+    )
+    masters = masters_of(script, user())
+    routes = Routes(masters)
+    routes.client_id = routes.host = "p"
+    await routes._register()
+    await routes.topic("t")
+    await routes.close()
+    member = Membership(masters, "g", ["t"], {})
+    await member.register([])
+    await member.heartbeat(None, None)
+    await member.leave()
+    balanced = BalancedMembership(masters, "g", ["t"], {})
+    await balanced.register([])
+    await balanced.heartbeat(None)
+    await balanced.look()
+    assert len(script.asked) == 9
+    assert all(is_fresh(request.authInfo) for request in script.asked)
+    assert len({request.authInfo.authInfo.nonce for request in script.asked}) == 9
+
+
+async def test_the_password_is_read_for_each_request(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("first\n")
+    masters = masters_of(Script(), user(Secret(file=file)))
+    assert is_fresh(await masters.certificate() or m.MasterCertificateInfo(), "first")
+    file.write_text("second\n")
+    assert is_fresh(await masters.certificate() or m.MasterCertificateInfo(), "second")
+    file.unlink()
+    assert is_fresh(await masters.certificate() or m.MasterCertificateInfo(), "second")
+
+
+async def test_a_password_that_cannot_be_read_is_fatal(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"the secret from file .*none cannot be read") as failed:
+        await masters_of(Script(), user(Secret(file=tmp_path / "none"))).certificate()
+    assert failed.value.failure is Failure.FATAL
+
+
+async def test_a_broker_takes_the_masters_token_or_a_signature() -> None:
+    masters = masters_of(Script(), user())
+    before = masters.authorized
+    await masters.certificate()
+    masters.learn(authorized(5))
+    first = masters.authorized
+    assert first is not before
+    assert first.visitAuthorizedToken == 5
+    name, timestamp, nonce, _ = first.authAuthorizedToken.split(" ")
+    assert first.authAuthorizedToken == sign(name, "secret", int(timestamp), int(nonce)).for_broker
+    await masters.certificate()
+    assert masters.authorized.authAuthorizedToken != first.authAuthorizedToken, "of the newest signature"
+    masters.learn(authorized(6, "from-the-master"))
+    assert masters.authorized.authAuthorizedToken == "from-the-master"
+    assert (await masters.certificate() or m.MasterCertificateInfo()).authorizedToken == "from-the-master"
+    kept = masters.authorized
+    masters.learn(authorized(6))
+    assert masters.authorized is kept, "what senders compare is another object only when it says something else"
+
+
+REFUSALS = [
+    (Credentials(), "Server required MasterCertificateInfo!", "set auth.user and auth.password"),
+    (user(), "Illegal value: userName or password is not correct!", "does not take user 'app' with the password from the config"),
+    (user(Secret(env="PW_OF_APP")), "no", "does not take user 'app' with the password from env PW_OF_APP: correct auth"),
+    (user(), NO_TIME, "set the clocks right"),
+]
+
+
+@pytest.mark.parametrize(("credentials", "said", "shown"), REFUSALS, ids=["missing", "wrong", "wrong-from-env", "clock"])
+async def test_refused_credentials_are_fatal_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, credentials: Credentials, said: str, shown: str
+) -> None:
+    monkeypatch.setenv("PW_OF_APP", "hidden-secret")
+    script = Script(m.RegisterResponseM2P(success=False, errCode=415, errMsg=said, brokerCheckSum=-1))
+    masters = masters_of(script, credentials)
+    masters.local_host = _loopback  # type: ignore[method-assign]
+    with pytest.raises(ServerRefused) as refused:
+        await Routes(masters).start()
+    text = str(refused.value)
+    assert (shown in text, said in text, "\n" in text, "secret" in text) == (True, True, False, False)
+    assert (refused.value.failure, len(script.asked)) == (Failure.FATAL, 1)
+    assert not masters.sessions.connectivity.admitted
+
+
+async def _loopback() -> str:
+    return "127.0.0.1"
+
+
+async def test_credentials_that_were_taken_once_may_be_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expired password does not stop a gateway that runs; those of a producer say nothing about a consumer."""
+    hurry(monkeypatch)
+    no = {"success": False, "errCode": 415, "errMsg": "Illegal value: userName or password is not correct!"}
+    script = Script(
+        m.RegisterResponseM2P(**GOOD, brokerCheckSum=1),
+        m.HeartResponseM2P(**no, brokerCheckSum=1),
+        m.RegisterResponseM2C(**no),
+    )
+    masters = masters_of(script, user())
+    routes = Routes(masters)
+    routes.client_id = routes.host = "p"
+    await routes._register()
+    assert masters.sessions.connectivity.admitted
+    with pytest.raises(ServerRefused, match="does not take user 'app'") as producing:
+        await routes.look_up("t")
+    assert producing.value.failure is Failure.RETRY
+    with pytest.raises(ServerRefused, match="does not take user 'app'") as consuming:
+        await Membership(masters, "g", ["t"], {}).register([])
+    assert consuming.value.failure is Failure.FATAL
+
+
+async def test_other_refusals_are_what_they_were() -> None:
+    answer = m.RegisterResponseM2C(success=False, errCode=425, errMsg="other topics")
+    with pytest.raises(ServerRefused, match="425 CLIENT_INCONSISTENT_TOPICSET"):
+        await Membership(masters_of(Script(answer), user()), "g", ["t"], {}).register([])
