@@ -23,6 +23,8 @@ ADMIN_PORT, ADMIN_TLS_PORT = 8080, 8443
 class PulsarCluster(ClusterModel):
     """A Pulsar cluster."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     service_url: str = Field(
         description="`pulsar://host:6650`, or `pulsar+ssl://host:6651` for TLS; several hosts with commas between them, which are"
         " tried in turn."
