@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.kit.clusters import Cluster, running
 from tests.kit.pulsar import Pulsar
+from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
@@ -35,8 +36,11 @@ KINDS: dict[str, Callable[[], Cluster]] = {
     "tubemq": TubeMQ,
     "tubemq_locked": LockedTubeMQ,
     "pulsar": Pulsar,
+    "pulsar_locked": LockedPulsar,
     "rocketmq": RocketMQ,
     "rocketmq_old": partial(RocketMQ, version=OLD_VERSION),
+    "rocketmq_locked": partial(RocketMQ, locked=True),
+    "rocketmq_old_locked": partial(RocketMQ, version=OLD_VERSION, locked=True),
 }
 
 
@@ -108,6 +112,14 @@ def pulsar(clusters: Clusters) -> Pulsar:
 
 
 @pytest.fixture(scope="session")
+def pulsar_locked(clusters: Clusters) -> LockedPulsar:
+    """The same that lets nobody in without TLS and credentials; `pulsar_locked.config(auth)` is a cluster's configuration."""
+    cluster = clusters.ready("pulsar_locked")
+    assert isinstance(cluster, LockedPulsar)
+    return cluster
+
+
+@pytest.fixture(scope="session")
 def rocketmq_old(clusters: Clusters) -> RocketMQ:
     """The same of the line before, 4.9."""
     cluster = clusters.ready("rocketmq_old")
@@ -119,5 +131,21 @@ def rocketmq_old(clusters: Clusters) -> RocketMQ:
 def rocketmq(clusters: Clusters) -> RocketMQ:
     """A real name server and broker, shared by the whole run; `rocketmq.take_topic(queues)` gives a fresh topic."""
     cluster = clusters.ready("rocketmq")
+    assert isinstance(cluster, RocketMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_locked(clusters: Clusters) -> RocketMQ:
+    """A cluster of 5.3 that lets nobody in without TLS, a certificate and a signature: access control 2.0."""
+    cluster = clusters.ready("rocketmq_locked")
+    assert isinstance(cluster, RocketMQ)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_old_locked(clusters: Clusters) -> RocketMQ:
+    """The same of 4.9: access control 1.0."""
+    cluster = clusters.ready("rocketmq_old_locked")
     assert isinstance(cluster, RocketMQ)
     return cluster

@@ -1,12 +1,13 @@
 """Which cluster to work on, outside of a route: a configuration and a name, a URL, or a profile.
 
-A profile is a cluster of the user's own configuration, so that nobody has to type addresses and secrets. A secret in a URL would
-be seen by everybody on the machine and be kept by the shell, so it is refused on the command line.
+A profile is a cluster of the user's own configuration, so that nobody has to type addresses and secrets. A secret's text in a URL
+is refused: URLs are seen in lists of processes, and kept in the histories of shells and on the pages of Spark.
 """
 
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ def choose(config: Path | None, cluster: str | None, url: str | None, spelling: 
             hint=f"Give {spelling.config} with {spelling.cluster} NAME, or {spelling.url}, not both",
         )
     if url is not None:
-        return _from_url(url, spelling) if "://" in url else _from_profile(url)
+        return _from_url(url) if "://" in url else _from_profile(url)
     assert config is not None  # noqa: S101 - one of the two is given
     return _from_config(config, cluster, spelling)
 
@@ -110,7 +111,7 @@ def _from_profile(name: str) -> Chosen:
     return Chosen(name, load_adapters()[clusters[name].system], clusters[name].settings)
 
 
-def _from_url(url: str, spelling: Spelling) -> Chosen:
+def _from_url(url: str) -> Chosen:
     scheme = url.partition("://")[0]
     system, shown = scheme.partition("+")[0].lower(), shown_url(url)  # pulsar+ssl:// is pulsar over TLS
     adapters = load_adapters()
@@ -125,12 +126,16 @@ def _from_url(url: str, spelling: Spelling) -> Chosen:
         raise ConfigError(f"{shown!r} cannot be used: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except ValueError as error:
         raise ConfigError(f"{shown!r} cannot be used: {error}") from None
-    if spelling is COMMAND_LINE and (typed := next(_typed_secrets(settings), None)) is not None:
+    if (typed := next(_typed_secrets(settings), None)) is not None:
         raise ConfigError(
-            f"{shown!r} holds the secret {typed}, which everybody on this machine sees and the shell keeps",
+            f"{shown!r} holds the secret {typed}: others on this machine see it, and the shell, or Spark's pages, keep it",
             hint=f"Write where it is, {typed}.file=PATH or {typed}.env=NAME; or use a profile in {profiles_file()}",
         )
     return Chosen(system, adapters[system], settings)
+
+
+_USER = re.compile(r"://[^/@]*:[^/@]+@")
+"""A user and a password in an address."""
 
 
 def shown_url(url: str) -> str:
@@ -147,5 +152,5 @@ def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
     for name, value in settings:
         if isinstance(value, BaseModel):
             yield from _typed_secrets(value, f"{prefix}{name}.")
-        elif isinstance(value, Secret) and value.is_text:
+        elif (isinstance(value, Secret) and value.is_text) or (isinstance(value, str) and _USER.search(value)):
             yield f"{prefix}{name}"

@@ -223,15 +223,17 @@ def test_the_port_of_another_system_is_told(
         assert "Is it the port of another system" in told.err
 
 
-def test_tubemq_topics_are_made_by_url(invoke: Invoke, tubemq: TubeMQ) -> None:
+def test_tubemq_topics_are_made_by_url(invoke: Invoke, tubemq: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     url, name = f"tubemq://{tubemq.masters}", f"by_url_{uuid4().hex[:8]}"
     admin = f"{url}?admin={tubemq.admin_url.removesuffix('/webapi.htm')}"
     refused = invoke("topics", name, "--create", 3, "--at", admin)
-    assert (refused.code, "set admin_token (--at: &admin_token=TOKEN)" in refused.err) == (3, True)
-    wrong = invoke("topics", name, "--create", 3, "--at", f"{admin}&admin_token=wrong")
+    assert (refused.code, "set admin_token (--at: &admin_token.file=PATH)" in refused.err) == (3, True)
+    monkeypatch.setenv("WRONG", "wrong")
+    wrong = invoke("topics", name, "--create", 3, "--at", f"{admin}&admin_token.env=WRONG")
     assert (wrong.code, "unauthorized" in wrong.err) == (3, True)
     assert name not in invoke("topics", "--at", admin).out
-    made = invoke("topics", name, "--create", 3, "--at", f"{admin}&admin_token={TOKEN}")
+    monkeypatch.setenv("RIGHT", TOKEN)
+    made = invoke("topics", name, "--create", 3, "--at", f"{admin}&admin_token.env=RIGHT")
     assert made.code == 0, made.err
     assert len(invoke("topics", name, "--json", "--at", admin).json[0]["partitions"]) == 3
 

@@ -27,8 +27,12 @@ BUILT_IN = [
     pytest.param("tubemq-locked", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("pulsar", marks=pytest.mark.cluster),
     pytest.param("pulsar-shared", marks=[pytest.mark.cluster, pytest.mark.thorough]),
+    pytest.param("pulsar-token", marks=[pytest.mark.cluster, pytest.mark.thorough]),
+    pytest.param("pulsar-mtls", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("rocketmq", marks=pytest.mark.cluster),
     pytest.param("rocketmq_old", marks=pytest.mark.cluster),
+    pytest.param("rocketmq_locked", marks=pytest.mark.cluster, id="rocketmq-acl2"),
+    pytest.param("rocketmq_old_locked", marks=pytest.mark.cluster, id="rocketmq-acl1"),
 ]
 SYSTEMS = BUILT_IN if OUTSIDE is None else [OUTSIDE]
 
@@ -48,8 +52,10 @@ def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Har
 
         return TubeMQHarness(request.getfixturevalue(name.replace("-", "_")))
     if name.startswith("pulsar"):
-        from tests.conformance.harness_pulsar import PulsarHarness
+        from tests.conformance.harness_pulsar import LockedPulsarHarness, PulsarHarness
 
+        if name.endswith(("token", "mtls")):
+            return LockedPulsarHarness(request.getfixturevalue("pulsar_locked"), name)
         return PulsarHarness(request.getfixturevalue("pulsar"), "shared" if name.endswith("shared") else "failover")
     from tests.conformance.harness_rocketmq import RocketMQHarness
 

@@ -9,6 +9,7 @@ from mqbridge.pulsar.adapter.cluster import ADAPTER
 from tests.conformance import cut
 from tests.conformance.harness import Room
 from tests.kit.pulsar import Pulsar
+from tests.kit.pulsar_locked import GATEWAY, LockedPulsar
 from tests.strategies import CARRIED
 
 
@@ -24,8 +25,11 @@ class PulsarHarness:
     def __init__(self, server: Pulsar, subscription_type: str = "failover") -> None:
         self.one_reader = subscription_type != "shared"
         self.inbound_options = ADAPTER.inbound_options.model_validate({"subscription_type": subscription_type})
-        self._config = ADAPTER.cluster_model(service_url=server.service_url, admin_url=server.admin_url, refresh="500ms")
+        self._config = ADAPTER.cluster_model.model_validate(self._settings(server) | {"refresh": "500ms"})
         self._clients = itertools.count(1)
+
+    def _settings(self, server: Pulsar) -> dict[str, object]:
+        return {"service_url": server.service_url, "admin_url": server.admin_url}
 
     def cluster(self) -> Cluster:
         return ADAPTER.make_cluster(f"pulsar-{next(self._clients)}", self._config)
@@ -46,3 +50,15 @@ class PulsarHarness:
 
     def close(self) -> None:
         pass
+
+
+class LockedPulsarHarness(PulsarHarness):
+    """Of a server that lets nobody in without TLS and credentials: as an administrator of one tenant, and nothing beyond it."""
+
+    def __init__(self, server: LockedPulsar, name: str) -> None:
+        self.name = name
+        super().__init__(server)
+
+    def _settings(self, server: Pulsar) -> dict[str, object]:
+        assert isinstance(server, LockedPulsar)
+        return server.config_of(GATEWAY, "token" if self.name.endswith("token") else "tls")

@@ -10,6 +10,7 @@ from mqbridge.rocketmq.adapter.cluster import ADAPTER
 from tests.conformance import cut
 from tests.conformance.harness import Room
 from tests.kit.rocketmq import RocketMQ
+from tests.kit.rocketmq_lock import OPERATES
 from tests.strategies import CARRIED
 
 
@@ -25,7 +26,8 @@ class RocketMQHarness:
 
     def __init__(self, server: RocketMQ) -> None:
         self._server = server
-        self._config = ADAPTER.cluster_model(name_servers=server.name_server, heartbeat="2s", refresh="500ms")
+        settings = {} if server.lock is None else server.lock.settings(OPERATES)
+        self._config = ADAPTER.cluster_model(name_servers=server.name_server, heartbeat="2s", refresh="500ms", **settings)
         self._clients = itertools.count(1)
 
     def cluster(self) -> Cluster:

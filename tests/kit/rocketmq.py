@@ -12,18 +12,22 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.guard import guard
 from tests.kit.maven import java
 from tests.kit.process import HOST, ClusterError, JavaProcess, free_ports, take_port
+from tests.kit.rocketmq_lock import USERS, Lock, User
+from tests.kit.rocketmq_remoting import OPEN
 from tests.kit.rocketmq_settings import (
     BROKER_MAIN,
     LOGBACK,
     LOGBACK_XML,
     NAME_SERVER_MAIN,
     OLD_LOGBACKS,
+    OLD_VERSION,
     VERSION,
     broker_conf,
     jvm,
@@ -48,6 +52,7 @@ class RocketMQ(Started):
     start, stop, kill, freeze and restart each by itself. A kill loses no message that was acknowledged: it is in the page
     cache. A stop in order takes a broker 15 s and more. `settings` go over those of rocketmq_settings.py for every broker
     (names of broker.conf; the broker ignores a name that it does not know). The pull limits are those as shipped, 32 messages.
+    `locked`: every port speaks TLS and demands a certificate, every request a signature; `lock` has what it takes to get in.
     """
 
     def __init__(
@@ -58,13 +63,17 @@ class RocketMQ(Started):
         name_servers: int = 1,
         heap_mb: int = 512,
         version: str = VERSION,
+        locked: bool = False,
     ) -> None:
         self.version = version
         self._numbers = itertools.count(1)
+        self._opened = False
         self._lock = threading.Lock()
         server_jars(version)
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-rocketmq-"))
         guard().folder(self.folder)
+        self.lock = Lock(self.folder / "certificates", version) if locked else None
+        self.door = OPEN if self.lock is None else self.lock.door()
         self.name_servers = [f"{HOST}:{port}" for port in free_ports(name_servers)]
         self.broker_addresses = [f"{HOST}:{port}" for port in _broker_ports(brokers)]
         self.broker_names = [f"broker-{letter}" for letter, _ in zip("abcdefgh", range(brokers), strict=False)]
@@ -103,6 +112,17 @@ class RocketMQ(Started):
         """
         self._start(self.name_server_processes)
         self._start(self.brokers)
+        if self.lock is not None and not self._opened:
+            self._opened = True
+            if self.version != OLD_VERSION:
+                for user in USERS:
+                    self.open_for(user)
+
+    def open_for(self, user: User) -> None:
+        """Let a user into a locked cluster, with these keys and rights in place of others. 4.9 sees it some seconds later."""
+        assert self.lock is not None
+        for broker, address in zip(self.brokers, self.broker_addresses, strict=True):
+            self.lock.open_for(user, address, broker.folder)
 
     def stop(self) -> None:
         """Stop all servers in order, the brokers first (15 s and more), and remove the data."""
@@ -136,7 +156,7 @@ class RocketMQ(Started):
         `attributes` are like `+message.type=FIFO,+cleanup.policy=COMPACTION`.
         """
         for address in self.broker_addresses:
-            remoting.create_topic(address, name, queues, attributes)
+            remoting.create_topic(address, name, queues, attributes, door=self.door)
         want = dict.fromkeys(self.broker_names, queues)
         self.broker.wait_until(lambda: all(self.queues(name, each) == want for each in self.name_servers), f"serving {name}")
         return name
@@ -149,14 +169,15 @@ class RocketMQ(Started):
 
     def queues(self, topic: str, name_server: str | None = None) -> dict[str, int]:
         """Write queues by broker name, as a name server says; empty when it knows no such topic."""
-        route = remoting.route(name_server or self.name_server, topic) or {"queueDatas": []}
+        route = remoting.route(name_server or self.name_server, topic, door=self.door) or {"queueDatas": []}
         return {entry["brokerName"]: entry["writeQueueNums"] for entry in route["queueDatas"]}
 
     def send(
         self, topic: str, body: bytes, *, queue: int = 0, properties: Mapping[str, str] | None = None, broker: int = 0
     ) -> int:
         """Store one message in an existing topic; its queue offset."""
-        answer = remoting.send(self.broker_addresses[broker], topic, body, queue=queue, properties=properties)
+        address = self.broker_addresses[broker]
+        answer = remoting.send(address, topic, body, queue=queue, properties=properties, door=self.door)
         if answer.status != remoting.SUCCESS:
             raise ClusterError(f"{self.brokers[broker].name} refused a message for {topic}: {answer.status} {answer.remark}")
         return int(answer.fields["queueOffset"])
@@ -174,17 +195,20 @@ class RocketMQ(Started):
         """Wait until what the brokers have stored is in its queues: where offsets, pulls and starts at the end see it."""
         for broker, address in zip(self.brokers, self.broker_addresses, strict=True):
             if broker.running:
-                broker.wait_until(lambda: remoting.unindexed(address) == 0, "putting messages into queues")  # noqa: B023
+                broker.wait_until(partial(self._indexed, address), "putting messages into queues")
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Change settings of every broker while it runs; most take effect at once."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         for address in self.broker_addresses:
-            remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=body)
+            remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=body, door=self.door)
+
+    def _indexed(self, address: str) -> bool:
+        return remoting.unindexed(address, door=self.door) == 0
 
     def _offset(self, code: int, broker: str, topic: str, queue: int) -> int:
         address = self.broker_addresses[self.broker_names.index(broker)]
-        return int(remoting.call(address, code, {"topic": topic, "queueId": queue}).fields["offset"])
+        return int(remoting.call(address, code, {"topic": topic, "queueId": queue}, door=self.door).fields["offset"])
 
     def _home(self, name: str) -> Path:
         home = self.folder / name
@@ -199,17 +223,23 @@ class RocketMQ(Started):
         home = self._home(name)
         (home / CONF).write_text(name_server_conf(_port(self.name_servers[number])))
         options, main = jvm(NAME_SERVER_HEAP_MB, home, self.version), NAME_SERVER_MAIN[self.version]
-        argv = [str(java()), *options, *LESS_COMPILING, *main, "-c", CONF]
+        argv = [str(java()), *options, *self._java_options(), *LESS_COMPILING, *main, "-c", CONF]
         return JavaProcess(name, argv, home, lambda: self._name_server_ready(number))
 
     def _broker(self, number: int, settings: Mapping[str, object], heap_mb: int) -> JavaProcess:
         name = f"rocketmq-{self.broker_names[number]}"
         home = self._home(name)
         port = _port(self.broker_addresses[number])
+        if self.lock is not None:
+            self.lock.prepare(home)
+            settings = {**self.lock.broker_settings(), **settings}
         conf = broker_conf(self.broker_names[number], port, port + 1, self.name_servers, settings)
         (home / CONF).write_text(conf)
-        argv = [str(java()), *jvm(heap_mb, home, self.version), *BROKER_MAIN[self.version], "-c", CONF]
+        argv = [str(java()), *jvm(heap_mb, home, self.version), *self._java_options(), *BROKER_MAIN[self.version], "-c", CONF]
         return JavaProcess(name, argv, home, lambda: self._broker_ready(number))
+
+    def _java_options(self) -> list[str]:
+        return [] if self.lock is None else self.lock.java_options
 
     def _name_server_ready(self, number: int) -> bool:
         """It answers, and a broker that serves has registered with it again."""
@@ -221,7 +251,7 @@ class RocketMQ(Started):
         asked = [address for address, process in processes if process.running]
         if not all(self.broker_names[number] in self.queues(PROBE_TOPIC, address) for address in asked):
             return False
-        return remoting.send(self.broker_addresses[number], PROBE_TOPIC, b"ready?").status == remoting.SUCCESS
+        return remoting.send(self.broker_addresses[number], PROBE_TOPIC, b"ready?", door=self.door).status == remoting.SUCCESS
 
     def _start(self, servers: list[JavaProcess]) -> None:
         with ThreadPoolExecutor(len(servers)) as pool:

@@ -95,7 +95,8 @@ async def groups_are(cluster, topic: str, expected: list[str]) -> None:
     "wrong",
     [
         {"service_url": "http://x"},
-        {"service_url": "pulsar+ssl://x"},
+        {"service_url": "pulsar://x", "tls": True},
+        {"service_url": "pulsar+ssl://x", "auth": {"token": "a", "password": "b"}},
         {"service_url": "pulsar://x", "admin_url": "x:8080"},
         {"service_url": "pulsar://x", "namespace": "x"},
         {"service_url": "pulsar://x", "unknown": 1},

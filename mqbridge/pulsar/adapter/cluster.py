@@ -15,6 +15,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import speaking
+from mqbridge.pulsar.adapter.auth import auth_of
 from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
 from mqbridge.pulsar.adapter.measuring import stretches_between
@@ -40,13 +41,18 @@ class Pulsar:
         self.capabilities = Capabilities(seek=True, delay=True)
         self._config = config
         timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)
-        service = parse_service_url(config.service_url, tls=False)
+        service = parse_service_url(config.service_url, tls=config.is_tls)
         self.connectivity = Connectivity(name, service)
-        self._client = PulsarClient(service, timing=timing, connectivity=self.connectivity)
+        self._tls = config.make_tls(name)
+        self._auth = auth_of(config.auth, config.certificate)
+        tls = self._tls if config.is_tls else None
+        self._client = PulsarClient(service, tls=tls, auth=self._auth, timing=timing, connectivity=self.connectivity)
         self._topics = Topics(self._client, name, config.namespace)
         self._admin: Admin | None = None
         if config.admin_url:
-            self._admin = Admin(config.admin_url, config.operation_timeout, is_guess=config.admin_is_guessed)
+            self._admin = Admin(
+                config.admin_url, config.operation_timeout, tls=self._tls, auth=self._auth, is_guess=config.admin_is_guessed
+            )
         self._operations = PulsarOperations(name, self._topics, self._admin, self.bounds)
 
     @property
@@ -68,6 +74,20 @@ class Pulsar:
                 await self._client.close()
                 if self._admin is not None:
                     await self._admin.close()
+                await self._auth.close()
+
+    @property
+    def expiries(self) -> Mapping[str, float]:
+        """Of certificates and of the token."""
+        found = dict(self._tls.expiries) if self._tls is not None else {}
+        if (ends := self.credentials_end) is not None:
+            found[self._auth.method] = ends
+        return found
+
+    @property
+    def credentials_end(self) -> float | None:
+        """When those that were read last expire, s since the epoch; None when never, or not known."""
+        return self._auth.ends
 
     # --- topics -----------------------------------------------------------------------------------------------------
 

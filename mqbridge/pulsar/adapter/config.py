@@ -1,33 +1,46 @@
 """The configuration of a Pulsar cluster, and of the routes' ends at it."""
 
+from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from mqbridge.adapter.registry import ClusterModel
+from mqbridge.config.tls import TlsChoice, TlsOptions
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import ADMIN, split_url
-from mqbridge.pulsar.client.admin_addresses import parse_admin_url
-from mqbridge.pulsar.client.pool import TLS_SCHEME, parse_service_url
+from mqbridge.net.tls.tls import Tls
+from mqbridge.pulsar.adapter.auth import AuthOptions
+from mqbridge.pulsar.client.admin_addresses import SCHEMES, parse_admin_url
+from mqbridge.pulsar.client.pool import SCHEME, TLS_SCHEME, parse_service_url
 from mqbridge.pulsar.wire.compression import CodecName
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
 
-ADMIN_PORT = 8080
-NO_TLS = "encrypted connections (pulsar+ssl://) are not supported yet: write pulsar://host:6650, the port without TLS"
+ADMIN_PORT, ADMIN_TLS_PORT = 8080, 8443
 
 
 class PulsarCluster(ClusterModel):
     """A Pulsar cluster."""
 
-    service_url: str = Field(description="`pulsar://host:6650`, several hosts with commas between them; tried in turn.")
+    service_url: str = Field(
+        description="`pulsar://host:6650`, or `pulsar+ssl://host:6651` for TLS; several hosts with commas between them, which are"
+        " tried in turn."
+    )
     admin_url: str | None = Field(
         default=None,
-        description="`http://host:8080`, the REST interface of any broker: calls are followed to the one that owns a topic."
+        description="`http://host:8080`, or `https://host:8443` (with the same `tls`), the REST interface of any broker: calls"
+        " are followed to the one that owns a topic."
         " Several hosts with commas between them (`http://a:8080,b:8080`): the next is asked when one cannot be reached."
         " Without it topics can be created only as the broker creates them by itself, only those of the default namespace are"
         " listed, groups and their positions cannot be read, and whether a target keeps its messages cannot be told.",
     )
     namespace: str = Field(default=DEFAULT_NAMESPACE, description="`tenant/namespace` of topics that are named without one.")
+    tls: TlsChoice = Field(
+        default=None,
+        description="How connections are encrypted, for `pulsar+ssl://` and `https://` alike; these schemes switch TLS on with"
+        " all defaults where it is not given.",
+    )
+    auth: AuthOptions | None = Field(default=None, description="The credentials of the gateway.")
     operation_timeout: Duration = Field(
         default=30.0, gt=0, description="For opening something or asking for metadata, with all repetitions."
     )
@@ -43,9 +56,7 @@ class PulsarCluster(ClusterModel):
     @field_validator("service_url")
     @classmethod
     def _is_service_url(cls, url: str) -> str:
-        if url.startswith(TLS_SCHEME):
-            raise ValueError(NO_TLS)
-        parse_service_url(url, tls=False)
+        parse_service_url(url, tls=url.startswith(TLS_SCHEME))
         return url
 
     @field_validator("admin_url")
@@ -61,16 +72,45 @@ class PulsarCluster(ClusterModel):
         parse_topic("x", namespace)
         return namespace
 
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        if self.tls is not None and not self.is_tls:
+            address = self.service_url.removeprefix(SCHEME)
+            advice = f"write {TLS_SCHEME}{address}, with the port for TLS (usually 6651)"
+            raise ValueError(f"tls is given, and service_url is without: {advice}")
+        if self.tls is None and "tls" in self.model_fields_set and self.is_tls:
+            raise ValueError(f"tls is off, and service_url begins with {TLS_SCHEME}")
+        if self.auth is not None and self.auth.method == "tls" and self.certificate is None:
+            raise ValueError("auth by method tls needs the gateway's certificate: give tls.certificate and tls.key")
+        return self
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether brokers are reached by TLS."""
+        return self.service_url.startswith(TLS_SCHEME)
+
+    @property
+    def certificate(self) -> Path | None:
+        """The gateway's own."""
+        return None if self.tls is None else self.tls.certificate
+
+    def make_tls(self, cluster: str) -> Tls | None:
+        """For brokers and the REST interface; None where neither has any."""
+        is_admin_tls = self.admin_url is not None and self.admin_url.startswith(SCHEMES[1])
+        if self.tls is None and not self.is_tls and not is_admin_tls:
+            return None
+        return (self.tls or TlsOptions()).make(cluster)
+
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`pulsar://host:6650[,host:6650][?admin=http://host:8080&NAME=VALUE]`; without `admin` it is a guess."""
+        """`pulsar[+ssl]://host:6650[,host:6650][?admin=http://host:8080&NAME=VALUE]`; without `admin` it is a guess."""
         service, settings = split_url(url, cls, without={"service_url"}, short=ADMIN)
-        if service.startswith(TLS_SCHEME):
-            raise ValueError(NO_TLS)
         if "admin_url" in settings:
             return cls.model_validate(settings | {"service_url": service})
-        hosts = dict.fromkeys(address.host for address in parse_service_url(service, tls=False))
-        guess = ",".join(f"http://[{host}]:{ADMIN_PORT}" if ":" in host else f"http://{host}:{ADMIN_PORT}" for host in hosts)
+        is_tls = service.startswith(TLS_SCHEME)
+        hosts = dict.fromkeys(address.host for address in parse_service_url(service, tls=is_tls))
+        scheme, port = (SCHEMES[1], ADMIN_TLS_PORT) if is_tls else (SCHEMES[0], ADMIN_PORT)
+        guess = ",".join(f"{scheme}[{host}]:{port}" if ":" in host else f"{scheme}{host}:{port}" for host in hosts)
         made = cls.model_validate(settings | {"service_url": service, "admin_url": guess})
         made._admin_is_guessed = True  # noqa: SLF001 - its own
         return made

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from mqbridge.errors import ServerRefused
+from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.admin_http import MISSING, AdminHttp, path_of
 from mqbridge.pulsar.client.admin_subscriptions import AdminSubscriptions
+from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import TopicName
 
@@ -32,10 +34,12 @@ class Admin(AdminSubscriptions):
     should.
     """
 
-    def __init__(self, url: str, timeout_s: float, *, is_guess: bool = False) -> None:
+    def __init__(
+        self, url: str, timeout_s: float, *, tls: Tls | None = None, auth: Auth = NO_AUTH, is_guess: bool = False
+    ) -> None:
         self.is_guess = is_guess
         """Nobody gave the address."""
-        self._http = AdminHttp(url, timeout_s, is_guess=is_guess)
+        self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess)
         super().__init__(self._http)
 
     async def close(self) -> None:

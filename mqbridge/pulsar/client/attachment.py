@@ -16,6 +16,7 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.connection import Connection, Session
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, Lookup
 from mqbridge.pulsar.client.pool import Address
+from mqbridge.pulsar.client.rights import Denied
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
@@ -190,7 +191,9 @@ class Attachment:
 
 
 def _final(problem: str, error: ClusterError) -> ClusterError:
-    """FATAL, with the broker's code where it gave one."""
+    """FATAL, with the broker's code where it gave one. A missing right says all itself."""
+    if isinstance(error, Denied):
+        return error
     if isinstance(error, ServerRefused):
         return ServerRefused(problem, error.code, Failure.FATAL)
     return ClusterError(problem, Failure.FATAL)

@@ -11,11 +11,21 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mqbridge import __version__
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, PeerSilent, RemoteProtocolError, RequestTimeout
+from mqbridge.errors import (
+    ClusterError,
+    ConnectionLost,
+    Failure,
+    PeerSilent,
+    RemoteProtocolError,
+    RequestTimeout,
+    ServerRefused,
+    Unreachable,
+)
 from mqbridge.net.connectivity import Link
-from mqbridge.net.dial import dial
+from mqbridge.net.dial import dial, lasting
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
+from mqbridge.net.tasks import spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import SendWindow
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
@@ -36,6 +46,10 @@ MAX_BYTES_IN_FLIGHT = 32 << 20
 """Per connection; what a broker on a fast network has on the way to disk is far less."""
 
 
+class CredentialsRefused(Unreachable):
+    """By a cluster that has let us in before."""
+
+
 class Session(Protocol):
     """A producer or consumer as its connection sees it."""
 
@@ -49,8 +63,10 @@ class Session(Protocol):
 class Connection:
     """A connection after its handshake; made by `open_connection`."""
 
-    def __init__(self, auth: Auth = NO_AUTH, keep_alive_s: float = KEEP_ALIVE_S) -> None:
-        self._auth = auth
+    def __init__(self, auth: Auth = NO_AUTH, keep_alive_s: float = KEEP_ALIVE_S, link: Link | None = None) -> None:
+        self._auth, self._link = auth, link
+        self._credentials = b""
+        self._challenged: asyncio.Task[None] | None = None
         self._keep_alive_s = keep_alive_s
         self._meter = FrameMeter()
         self.endpoint = Endpoint(self._meter.measure, self._on_frames, self._on_lost)
@@ -75,11 +91,16 @@ class Connection:
         """Whether it can be used."""
         return self.endpoint.alive
 
+    @property
+    def principal(self) -> str | None:
+        """Who we are to the broker, where that is known."""
+        return self._auth.principal
+
     # --- handshake and end ------------------------------------------------------------------------------------------
 
-    async def handshake(self, proxy_to: str | None, timeout: float) -> None:
+    async def handshake(self, credentials: bytes, proxy_to: str | None, timeout: float) -> None:
         """CONNECT. Raises ClusterError."""
-        credentials = self._auth.credentials()
+        self._credentials = credentials
         self.endpoint.send(commands.connect(CLIENT_VERSION, self._auth.method, credentials, proxy_to))
         try:
             async with asyncio.timeout(timeout):
@@ -97,6 +118,8 @@ class Connection:
     def _on_lost(self, error: Exception) -> None:
         if self._tick is not None:
             self._tick.cancel()
+        if self._challenged is not None:
+            self._challenged.cancel()
         if not self._connected.done():
             self._connected.set_exception(error)
             self._connected.exception()  # whoever waited may have gone
@@ -210,8 +233,8 @@ class Connection:
                 migrated = command.topicMigrated
                 self._push(self.producers if is_for_producer(migrated) else self.consumers, migrated.resource_id, frame)
             case BaseCommand.AUTH_CHALLENGE:
-                credentials = self._auth.credentials()
-                self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, credentials))
+                if self._challenged is None or self._challenged.done():
+                    self._challenged = spawn(self._answer_challenge(), f"fresh credentials for {self.endpoint.peer}")
             case _:
                 log.warning("%s sent a command of type %d, which is not expected here: ignored", self.endpoint.peer, kind)
 
@@ -232,7 +255,29 @@ class Connection:
             self._pending.reject(said.request_id, error)
             self.stop_queueing(said.request_id, error)
             return
-        self.endpoint.abort(codes.refused(said.error, said.message, f"{self.endpoint.peer} refused the connection"))
+        if said.error == codes.AUTHENTICATION:
+            self.endpoint.abort(self._refused_credentials(said.message))
+        else:
+            self.endpoint.abort(codes.refused(said.error, said.message, f"{self.endpoint.peer} refused the connection"))
+
+    # --- credentials ------------------------------------------------------------------------------------------------
+
+    async def _answer_challenge(self) -> None:
+        """The broker wants fresh credentials, because those that it has have expired. Reading goes on meanwhile."""
+        try:
+            self._credentials = await self._auth.credentials(fresh=True)
+        except ClusterError as error:
+            log.warning("%s wants fresh credentials, and gets the last ones: %s", self.endpoint.peer, error)
+        if self.alive:
+            self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))
+
+    def _refused_credentials(self, message: str) -> ClusterError:
+        """Once the cluster has let us in, this passes when the credentials are renewed, as an outage does."""
+        auth = self._auth
+        problem = f"{self.endpoint.peer} refuses {auth.shown}: {auth.advice} (method {auth.method}; it says: {message})"
+        if lasting(self._link) is Failure.FATAL:
+            return ServerRefused(problem, codes.AUTHENTICATION, Failure.FATAL)
+        return CredentialsRefused(problem)
 
 
 async def open_connection(
@@ -242,18 +287,36 @@ async def open_connection(
     proxy_to: str | None = None,
     tls: Tls | None = None,
     auth: Auth = NO_AUTH,
+    fresh: bool = False,
     keep_alive_s: float = KEEP_ALIVE_S,
     timeout: float = HANDSHAKE_TIMEOUT_S,
     link: Link | None = None,
 ) -> Connection:
-    """Dial and shake hands. Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost."""
-    connection = Connection(auth, keep_alive_s)
+    """Dial and shake hands, with `fresh` credentials where the last ones were refused.
+
+    Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost. Credentials that are refused are ServerRefused (FATAL) by
+    a cluster that never let us in, and later Unreachable.
+    """
+    connection = Connection(auth, keep_alive_s, link)
+    credentials = await auth.credentials(fresh=fresh)
     await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
+    endpoint = connection.endpoint
+    endpoint.link = None  # a broker that answers and lets nobody in is no more of use than one that is silent
     try:
-        await connection.handshake(proxy_to, timeout)
+        await connection.handshake(credentials, proxy_to, timeout)
     except RemoteProtocolError as error:
         raise ClusterError(f"{host}:{port} does not speak Pulsar's protocol: {error}", Failure.FATAL) from error
-    except asyncio.CancelledError:
-        connection.endpoint.abort(ConnectionLost("nobody needs this connection any more"), wanted=True)
+    except ServerRefused:
         raise
+    except ClusterError as error:
+        if link is not None:
+            link.failed(error)
+        raise
+    except asyncio.CancelledError:
+        endpoint.abort(ConnectionLost("nobody needs this connection any more"), wanted=True)
+        raise
+    if link is not None and endpoint.alive:
+        endpoint.link = link
+        link.heard()
+        link.admit()
     return connection

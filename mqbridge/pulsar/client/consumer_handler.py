@@ -25,6 +25,7 @@ from mqbridge.pulsar.client.credit import CreditPool
 from mqbridge.pulsar.client.inbox import Inbox
 from mqbridge.pulsar.client.intake import EntryIntake
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
+from mqbridge.pulsar.client.rights import consuming
 from mqbridge.pulsar.client.silence import SilenceWatch
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import codes, commands, ids
@@ -243,12 +244,13 @@ class ConsumerHandler:
         self._inbox.credit.reset()
         start = self._state.subscribing()
         command = self.subscription.command(self.topic, self._id, start, self._state.epoch)
-        await connection.request(
-            lambda request_id: commands.subscribe(request_id, command),
-            BaseCommand.SUCCESS,
-            f"SUBSCRIBE {self.subscription.name} to {self.topic}",
-            self._request_timeout_s,
-        )
+        with consuming(self.topic, self.subscription.name, connection.principal):
+            await connection.request(
+                lambda request_id: commands.subscribe(request_id, command),
+                BaseCommand.SUCCESS,
+                f"SUBSCRIBE {self.subscription.name} to {self.topic}",
+                self._request_timeout_s,
+            )
         asks = self._state.asks_cursor
         self._cursor = await self._requests.cursor(connection, not self._reads) if asks else None
         if self._state.link is not State.SUBSCRIBING:

@@ -12,6 +12,7 @@ from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.pool import Address, Pool, parse_service_url
+from mqbridge.pulsar.client.rights import EITHER, needing, on_topic
 from mqbridge.pulsar.wire import codes, commands, topic_lists
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -75,7 +76,8 @@ class Lookup:
                 self._timeout,
             )
             if answer.response == answer.Failed or not answer.HasField("response"):
-                raise self._refused(answer.error, answer.message, f"looking up {topic}")
+                with on_topic("look up", topic, connection.principal, EITHER):
+                    raise self._refused(answer.error, answer.message, f"looking up {topic}")
             proxied = answer.proxy_through_service_url
             connection = await self._follow(answer.brokerServiceUrl, answer.brokerServiceUrlTls, asked if proxied else None)
             if answer.response == answer.Connect:
@@ -121,17 +123,19 @@ class Lookup:
             return answer.partitions
         if answer.error == codes.TOPIC_NOT_FOUND and answer.HasField("error"):
             return None
-        raise self._refused(answer.error, answer.message, f"asking for the partitions of {topic}")
+        with on_topic("look up", topic, connection.principal, EITHER):
+            raise self._refused(answer.error, answer.message, f"asking for the partitions of {topic}")
 
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
         """The persistent topics of a namespace. The broker may leave out what does not match the pattern, or not."""
         connection, _ = await self._pool.service()
-        answer: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(
-            lambda request_id: topic_lists.topics_of_namespace(request_id, namespace, pattern, known_hash),
-            BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
-            f"the topics of {namespace}",
-            self._timeout,
-        )
+        with needing("list the topics of", namespace, namespace, connection.principal, EITHER):
+            answer: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(
+                lambda request_id: topic_lists.topics_of_namespace(request_id, namespace, pattern, known_hash),
+                BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+                f"the topics of {namespace}",
+                self._timeout,
+            )
         return TopicList(list(answer.topics) if answer.changed else None, answer.topics_hash)
 
     async def service(self) -> Connection:

@@ -13,9 +13,15 @@ from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
-from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, open_connection
+from mqbridge.pulsar.client.connection import (
+    HANDSHAKE_TIMEOUT_S,
+    KEEP_ALIVE_S,
+    Connection,
+    CredentialsRefused,
+    open_connection,
+)
 
-DEFAULT_PORT = 6650
+DEFAULT_PORT, DEFAULT_TLS_PORT = 6650, 6651
 SCHEME = "pulsar://"
 TLS_SCHEME = "pulsar+ssl://"
 
@@ -31,14 +37,14 @@ class Address(NamedTuple):
 
 
 def parse_service_url(text: str, tls: bool) -> list[Address]:
-    """The addresses of `pulsar://a:6650,b:6650`. Raises ValueError."""
-    scheme = TLS_SCHEME if tls else SCHEME
+    """The addresses of `pulsar://a:6650,b:6650`, or of `pulsar+ssl://a:6651` with `tls`. Raises ValueError."""
+    scheme, port = (TLS_SCHEME, DEFAULT_TLS_PORT) if tls else (SCHEME, DEFAULT_PORT)
     addresses = []
     for part in text.removeprefix(scheme).split(","):
         rest = part.strip().removeprefix(scheme)
         if "://" in rest:
             raise ValueError(f"{part.strip()!r} does not begin with {scheme}")
-        addresses.append(Address(*split_address(rest.rstrip("/"), DEFAULT_PORT)))
+        addresses.append(Address(*split_address(rest.rstrip("/"), port)))
     return addresses
 
 
@@ -57,7 +63,9 @@ class Pool:
     ) -> None:
         self._service = list(service)
         self.connectivity = connectivity or Connectivity(",".join(map(str, service)), service)
-        self._tls, self._auth = tls, auth
+        self._tls, self.auth = tls, auth
+        self._refused = False
+        """Whether the last credentials were."""
         self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
         self._connections: dict[tuple[str, Address], Connection] = {}
         self._dialing: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
@@ -119,15 +127,22 @@ class Pool:
             raise
 
     async def _dial(self, key: tuple[str, Address], proxy_to: str | None) -> Connection:
-        return await open_connection(
-            *key[1],
-            proxy_to=proxy_to,
-            tls=self._tls,
-            auth=self._auth,
-            keep_alive_s=self._keep_alive_s,
-            timeout=self._connect_timeout_s,
-            link=Link(self.connectivity, *key[1]),
-        )
+        try:
+            connection = await open_connection(
+                *key[1],
+                proxy_to=proxy_to,
+                tls=self._tls,
+                auth=self.auth,
+                fresh=self._refused,
+                keep_alive_s=self._keep_alive_s,
+                timeout=self._connect_timeout_s,
+                link=Link(self.connectivity, *key[1]),
+            )
+        except CredentialsRefused:
+            self._refused = True
+            raise
+        self._refused = False
+        return connection
 
     def _dialled(self, key: tuple[str, Address], task: asyncio.Task[Connection]) -> None:
         """Keep what was opened. An error is for those who wait; if all have gone, nobody needs it."""

@@ -19,6 +19,7 @@ from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MOST_DELAY_S, REQUEST_TIMEOUT_S, Lookup
 from mqbridge.pulsar.client.outbox import MAX_SEQUENCE, Outbox
 from mqbridge.pulsar.client.publication import Publication
+from mqbridge.pulsar.client.rights import PRODUCE, on_topic
 from mqbridge.pulsar.client.sending import Sending, SendReceipt
 from mqbridge.pulsar.wire import codes, commands
 from mqbridge.pulsar.wire.frame import Frame
@@ -213,12 +214,13 @@ class Producer:
         """PRODUCER; where another one has exclusive access, this waits for it if it is meant to."""
         self._epoch += 1
         command = self.publication.command(self.topic, self._id, self.name, self._epoch, self.topic_epoch)
-        answer: pb.CommandProducerSuccess = await connection.request(
-            lambda request_id: commands.producer(request_id, command),
-            BaseCommand.PRODUCER_SUCCESS,
-            f"PRODUCER for {self.topic}",
-            self._request_timeout_s,
-        )
+        with on_topic("produce to", self.topic, connection.principal, PRODUCE):
+            answer: pb.CommandProducerSuccess = await connection.request(
+                lambda request_id: commands.producer(request_id, command),
+                BaseCommand.PRODUCER_SUCCESS,
+                f"PRODUCER for {self.topic}",
+                self._request_timeout_s,
+            )
         if not answer.producer_ready:
             answer = await self._wait_for_access(connection, answer.request_id)
         if answer.HasField("topic_epoch"):

@@ -57,6 +57,8 @@ TABLE = (
 
 BY_NUMBER = {code.number: code for code in TABLE}
 
+AUTHENTICATION = 3
+AUTHORIZATION = 4
 TOPIC_NOT_FOUND = 11
 SERVICE_NOT_READY = 6
 

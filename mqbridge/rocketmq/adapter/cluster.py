@@ -18,22 +18,24 @@ from mqbridge.adapter.topics import Bounds, Stretch, Topic
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import speaking
-from mqbridge.rocketmq.adapter.beforehand import check_group_can_be_joined
+from mqbridge.rocketmq.adapter.beforehand import check_admission, check_group_can_be_joined
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.deadlines import by_deadline
 from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
 from mqbridge.rocketmq.adapter.operations import RocketMQOperations, name_of
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.reading import read_range
+from mqbridge.rocketmq.client.access import AccessRefused
 from mqbridge.rocketmq.client.base_client import connectivity_of
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
 from mqbridge.rocketmq.client.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.consumer import join
 from mqbridge.rocketmq.client.names import check_group, check_topic
 from mqbridge.rocketmq.client.rebalance import STRATEGIES
+from mqbridge.rocketmq.client.rights import check_may_consume, check_may_produce
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.spec import GroupSpec, Model, StartOffset
+from mqbridge.rocketmq.client.spec import READER_GROUP, GroupSpec, Model, StartOffset
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.mapping.preview import preview
 from mqbridge.rocketmq.mapping.table import TABLE
@@ -51,9 +53,16 @@ class RocketMQ:
         self.name = name
         self.connectivity = connectivity_of(name, config.name_servers)
         self._config = config
+        self._tls = None if config.tls is None else config.tls.make(name)
+        self._credentials = None if config.auth is None else config.auth.make()
         self._connected: RocketmqClient | None = None
         self._levels: dict[str, Sequence[int]] = {}
         """Delay levels by the address of a Broker."""
+
+    @property
+    def expiries(self) -> Mapping[str, float]:
+        """When certificates end, ours and the servers'."""
+        return {} if self._tls is None else self._tls.expiries
 
     @property
     def operations(self) -> Operations:
@@ -61,13 +70,14 @@ class RocketMQ:
         return RocketMQOperations(self._client, self)
 
     async def connect(self) -> None:
-        """Reach a name server, and learn of a Broker."""
+        """Reach a name server, and learn of a Broker; where we have to be let in, every Broker is asked whether it does."""
         self.connectivity.open()
         self._connected = client = self._make_client()
         try:
             await client.connect()
             with speaking("a RocketMQ name server", ", ".join(self._config.name_servers), Unreachable):
-                await client.admin.masters()
+                masters = await client.admin.masters()
+            await check_admission(client, masters.values())
         except BaseException:
             await self.close()
             raise
@@ -82,7 +92,9 @@ class RocketMQ:
     def _make_client(self) -> RocketmqClient:
         config = self._config
         timing = Timing(request=config.request_timeout, route=config.refresh, heartbeat=config.heartbeat)
-        return RocketmqClient(config.name_servers, timing=timing, connectivity=self.connectivity)
+        return RocketmqClient(
+            config.name_servers, timing=timing, tls=self._tls, credentials=self._credentials, connectivity=self.connectivity
+        )
 
     @property
     def _client(self) -> RocketmqClient:
@@ -183,15 +195,17 @@ class RocketMQ:
         return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group))
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there, the filter is one, and the group is there or may be made."""
-        for topic in spec.topics:
-            await self._route(topic)
+        """Whether the topics are there and may be consumed, the filter is one, and the group is there or may be made."""
+        routes = [await self._route(topic) for topic in spec.topics]
         _subscriptions(spec)
         await check_group_can_be_joined(self._client, spec.group)
+        if self._credentials is not None:
+            for route in routes:
+                await check_may_consume(self._client, spec.group, route)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a way into a topic."""
-        options = spec.options if isinstance(spec.options, RocketMQOutboundOptions) else RocketMQOutboundOptions()
+        options = _outbound_options(spec)
         client, most = self._client, self._config.max_message_size
         route = await self._route(spec.topic)
         if not route.write_queues():
@@ -210,8 +224,13 @@ class RocketMQ:
         return outbound
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Whether the topic is there and has queues that may be written to."""
+        """Whether the topic is there and has queues that may be written to, by us too."""
         await (await self.outbound(spec)).close()
+        if self._credentials is not None:
+            route, options = await self._route(spec.topic), _outbound_options(spec)
+            await check_may_produce(self._client, options.producer_group, route)
+            if spec.sender is not None:  # what is stored will be read back
+                await check_may_consume(self._client, READER_GROUP, route)
 
     async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:
         """Those of the first Broker that knows no other delays; none when all do. Each Broker is asked until it has answered."""
@@ -219,9 +238,15 @@ class RocketMQ:
             if address not in self._levels:
                 try:
                     self._levels[address] = await delay_levels(self._client, address)
+                except AccessRefused:
+                    raise
                 except ClusterError as error:
                     log.warning("%s is taken to hold messages until any time, as it cannot be asked now: %s", address, error)
         return next((levels for address in route.masters() if (levels := self._levels.get(address))), ())
+
+
+def _outbound_options(spec: OutboundSpec) -> RocketMQOutboundOptions:
+    return spec.options if isinstance(spec.options, RocketMQOutboundOptions) else RocketMQOutboundOptions()
 
 
 def _subscriptions(spec: InboundSpec) -> tuple[Subscription, ...]:

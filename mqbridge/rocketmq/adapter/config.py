@@ -5,14 +5,33 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter.registry import ClusterModel
+from mqbridge.config.base import Options
+from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import split_url
 from mqbridge.net.dial import split_address
+from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT
 from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES
+from mqbridge.secret import Secret
 
+SCHEME, TLS_SCHEME = "rocketmq", "rocketmq+ssl"
 BATCH_BYTES = 1 << 20
 """A batch larger than this gains nothing; Brokers take up to 4 MiB."""
+
+
+class RocketMQAuth(Options):
+    """The user that signs every request: an account of access control 1.0 (4.x), a user of access control 2.0 (from 5.3 on)."""
+
+    access_key: Secret = Field(description="The account's access key, which is the user's name.")
+    secret_key: Secret = Field(description="Its secret key, which is the user's password; it is never sent.")
+    security_token: Secret | None = Field(
+        default=None, description="What a token service gives along with keys that last for a while."
+    )
+
+    def make(self) -> Credentials:
+        """These, to be read."""
+        return Credentials(self.access_key, self.secret_key, self.security_token)
 
 
 class RocketMQCluster(ClusterModel):
@@ -22,6 +41,14 @@ class RocketMQCluster(ClusterModel):
         min_length=1,
         description="The name servers, host:port, as a list or one text with commas or semicolons; port 9876 may be left out.",
         examples=["10.0.0.1:9876,10.0.0.2:9876"],
+    )
+    tls: TlsChoice = Field(
+        default=None,
+        description="`true`, or the options of TLS. Name servers and Brokers must both speak it: RocketMQ has one port for both.",
+    )
+    auth: RocketMQAuth | None = Field(
+        default=None,
+        description="Credentials where Brokers have access control switched on; files are read again while the gateway runs.",
     )
     request_timeout: Duration = Field(default=5.0, ge=0.5, le=600.0, description="How long to wait for an answer.")
     heartbeat: Duration = Field(
@@ -38,9 +65,16 @@ class RocketMQCluster(ClusterModel):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`rocketmq://host:9876[,host:9876][?NAME=VALUE]`."""
+        """`rocketmq://host:9876[,host:9876][?NAME=VALUE]`; `rocketmq+ssl://` is the same with TLS."""
         servers, settings = split_url(url, cls, without={"name_servers"})
-        return cls.model_validate(settings | {"name_servers": servers.removeprefix("rocketmq://").rstrip("/")})
+        scheme, _, servers = servers.partition("://")
+        if scheme == TLS_SCHEME:
+            if settings.get("tls") == "false":
+                raise ValueError(f"{TLS_SCHEME}:// and tls=false exclude each other")
+            settings.setdefault("tls", True)
+        elif scheme != SCHEME:
+            raise ValueError(f"a RocketMQ cluster is {SCHEME}://HOST:PORT, or {TLS_SCHEME}://HOST:PORT with TLS")
+        return cls.model_validate(settings | {"name_servers": servers.rstrip("/")})
 
     @field_validator("name_servers", mode="before")
     @classmethod

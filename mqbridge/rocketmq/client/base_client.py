@@ -21,7 +21,8 @@ from mqbridge.net.connectivity import Connectivity, level_of
 from mqbridge.net.dial import split_address
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import SendWindow
-from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection, Sign
+from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection
+from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.heartbeats import HEARTBEAT_S, Heartbeats
 from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT, NameServers
 from mqbridge.rocketmq.client.pool import Pool
@@ -61,8 +62,8 @@ class Timing:
 class BaseClient:
     """Made inside a running loop; `connect` before anything else, `close` at the end, or `async with`.
 
-    `name_servers` are `host:port`. `instance` replaces the part of the client id that is unique otherwise. `sign` signs every
-    request just before it is encoded.
+    `name_servers` are `host:port`. `instance` replaces the part of the client id that is unique otherwise. `credentials` sign
+    every request.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class BaseClient:
         timing: Timing | None = None,
         instance: str | None = None,
         tls: Tls | None = None,
-        sign: Sign | None = None,
+        credentials: Credentials | None = None,
         connectivity: Connectivity | None = None,
     ) -> None:
         self.timing = timing = timing or Timing()
@@ -82,7 +83,7 @@ class BaseClient:
             self._on_lost,
             self._greet,
             tls=tls,
-            sign=sign,
+            credentials=credentials,
             connect_timeout_s=timing.connect,
             connectivity=self.connectivity,
         )

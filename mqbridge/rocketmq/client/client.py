@@ -6,7 +6,7 @@ from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.base_client import BaseClient, Timing
-from mqbridge.rocketmq.client.connection import Sign
+from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.group_admin import GroupAdmin
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES, ORDERED, Producer
@@ -26,10 +26,12 @@ class RocketmqClient(BaseClient):
         timing: Timing | None = None,
         instance: str | None = None,
         tls: Tls | None = None,
-        sign: Sign | None = None,
+        credentials: Credentials | None = None,
         connectivity: Connectivity | None = None,
     ) -> None:
-        super().__init__(name_servers, timing=timing, instance=instance, tls=tls, sign=sign, connectivity=connectivity)
+        super().__init__(
+            name_servers, timing=timing, instance=instance, tls=tls, credentials=credentials, connectivity=connectivity
+        )
         self.admin, self.positions, self.query = Admin(self), Positions(self), Query(self)
         self.groups = GroupAdmin(self, self.admin, self.positions)
 

@@ -8,6 +8,7 @@ which may be one before it or, of several of the same millisecond, one in the mi
 import logging
 
 from mqbridge.errors import RemoteProtocolError, ServerRefused
+from mqbridge.rocketmq.client.access import AccessRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.spec import READER_GROUP
 from mqbridge.rocketmq.wire.bodies.offsets import ConsumeStats
@@ -40,6 +41,8 @@ async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
     """
     try:
         answer = await client.request(address, Code.GET_BROKER_CONFIG)
+    except AccessRefused:
+        raise
     except ServerRefused as error:
         log.info("%s does not tell its settings, so it is taken to be one of 5.x: %s", address, error)
         return ()

@@ -2,21 +2,30 @@
 
 There is no handshake. The two directions are separate number spaces: what a broker asks may carry the opaque of a request of ours
 that is still waiting. A late answer to a request that was given up finds nobody and is dropped.
+
+With credentials every request is signed, as the last thing before it is encoded. One whose signature is refused is sent once more
+when the credentials are others by now, under the same opaque: who waits for its answer does not notice.
 """
 
 import asyncio
 import itertools
 import logging
+import ssl
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, ConnectionLost, PeerSilent, RequestTimeout
+from mqbridge.errors import ClusterError, ConnectionLost, PeerSilent, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Connectivity, Link
-from mqbridge.net.dial import dial, split_address
+from mqbridge.net.dial import dial, lasting, split_address
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
+from mqbridge.net.tasks import spawn
 from mqbridge.net.tls.tls import Tls
+from mqbridge.rocketmq.client.access import access_refused
+from mqbridge.rocketmq.client.credentials import Credentials, Keys
 from mqbridge.rocketmq.wire.codes import name_of
 from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode, encode, measure
+from mqbridge.rocketmq.wire.refusals import STATUSES, Lack, Refusal, read_refusal
 
 log = logging.getLogger(__name__)
 
@@ -25,19 +34,33 @@ CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
 """For one answer. The Java clients give up after 3 s; a send that is given up and repeated is stored twice, so we wait longer."""
 
-Sign = Callable[[Command], None]
-"""Signs a request in place, as the last thing before it is encoded (access control lists)."""
+PLAIN_REFUSED = "does it take TLS only (tls.server.mode=enforcing)? Then switch on the option `tls`"
+TLS_REFUSED = "or does it take no TLS (tls.server.mode=disabled)? Then leave out the option `tls`"
 OnRequest = Callable[["Connection", Command], None]
 OnLost = Callable[["Connection", Exception], None]
+
+
+class _Asked(NamedTuple):
+    """A signed request whose answer is due, to be signed again."""
+
+    code: int
+    ext: Mapping[str, str]
+    body: bytes
+    keys: Keys
+    repeated: bool
 
 
 class Connection:
     """A connection that `open_connection` made. `on_request` gets what the broker asks, `on_lost` is called once at the end."""
 
-    def __init__(self, address: str, on_request: OnRequest, on_lost: OnLost, sign: Sign | None = None) -> None:
+    def __init__(self, address: str, on_request: OnRequest, on_lost: OnLost, credentials: Credentials | None = None) -> None:
         self.address = address
         self.endpoint = _Local(measure, self._on_frames, self._ended)
-        self._on_request, self._on_lost, self._sign = on_request, on_lost, sign
+        self._on_request, self._on_lost, self._credentials = on_request, on_lost, credentials
+        self._asked: dict[int, _Asked] = {}
+        self._refused: list[tuple[int, Refusal]] = []
+        """Requests whose signature was refused, while the credentials are read again."""
+        self._renewing: asyncio.Task[None] | None = None
         self._opaques = itertools.count()
         self._pending: Pending[int, Command] = Pending(address)
         self._loop = asyncio.get_running_loop()
@@ -57,15 +80,26 @@ class Connection:
     def post(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> "asyncio.Future[Command]":
         """Send a request now; the future gets the answer, whatever its code, or RequestTimeout or ConnectionLost.
 
-        Raises ConnectionLost when the connection is over already.
+        A refusal of our credentials or rights is no answer but AccessRefused. Raises ConnectionLost when the connection is over
+        already.
         """
         opaque = _int32(next(self._opaques))
-        frame = self._frame(code, opaque, 0, ext, body)
-        self.endpoint.send(frame)
-        return self._pending.add(opaque, name_of(code), timeout)
+        if self._credentials is None:
+            self.endpoint.send(self._frame(code, opaque, 0, ext, body))
+            return self._pending.add(opaque, name_of(code), timeout)
+        self._send_signed(self._credentials.keys, opaque, code, ext, body)
+        answer = self._pending.add(opaque, name_of(code), timeout)
+        answer.add_done_callback(lambda _: self._asked.pop(opaque, None))
+        return answer
+
+    def _send_signed(
+        self, keys: Keys, opaque: int, code: int, ext: Mapping[str, str], body: bytes, *, repeated: bool = False
+    ) -> None:
+        self.endpoint.send(self._frame(code, opaque, 0, ext, body, keys=keys))
+        self._asked[opaque] = _Asked(code, ext, body, keys, repeated)
 
     async def request(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> Command:
-        """Send a request and wait for its answer, whatever its code. Raises RequestTimeout or ConnectionLost.
+        """Send a request and wait for its answer, whatever its code. Raises RequestTimeout, ConnectionLost or AccessRefused.
 
         A peer that has said nothing at all since the request was sent is taken for dead: the connection ends.
         """
@@ -83,7 +117,8 @@ class Connection:
 
     def oneway(self, code: int, ext: Mapping[str, str], body: bytes, remark: str | None = None) -> None:
         """Send what is not answered. Raises ConnectionLost when the connection is over already."""
-        self.endpoint.send(self._frame(code, _int32(next(self._opaques)), ONEWAY, ext, body, remark))
+        keys = None if self._credentials is None else self._credentials.keys
+        self.endpoint.send(self._frame(code, _int32(next(self._opaques)), ONEWAY, ext, body, remark, keys=keys))
 
     def answer(self, request: Command, response: Command) -> None:
         """Answer what the broker asked. When the connection is over by now, nobody waits for it any more."""
@@ -91,10 +126,20 @@ class Connection:
             response.opaque, response.flag = request.opaque, RESPONSE
             self.endpoint.send(encode(response, binary=request.binary))
 
-    def _frame(self, code: int, opaque: int, flag: int, ext: Mapping[str, str], body: bytes, remark: str | None = None) -> bytes:
+    @staticmethod
+    def _frame(
+        code: int,
+        opaque: int,
+        flag: int,
+        ext: Mapping[str, str],
+        body: bytes,
+        remark: str | None = None,
+        *,
+        keys: Keys | None = None,
+    ) -> bytes:
         command = Command(code=code, opaque=opaque, flag=flag, ext=dict(ext), body=body, remark=remark)
-        if self._sign is not None:
-            self._sign(command)
+        if keys is not None:
+            keys.sign(command)
         return encode(command)
 
     # --- what arrives -----------------------------------------------------------------------------------------------
@@ -102,15 +147,68 @@ class Connection:
     def _on_frames(self, frames: list[bytes]) -> None:
         for frame in frames:
             command = decode(frame)
-            if command.is_response:
-                self._pending.resolve(command.opaque, command)
-            else:
+            if not command.is_response:
                 self._on_request(self, command)
+            elif command.code in STATUSES and (refusal := read_refusal(command.code, command.remark)) is not None:
+                self._was_refused(command, refusal)
+            else:
+                self._pending.resolve(command.opaque, command)
 
     def _ended(self, error: Exception) -> None:
         lost = error if isinstance(error, ClusterError) else ConnectionLost(f"the connection to {self.address}: {error}")
+        if self.endpoint.tls is None and not self.endpoint.heard and not isinstance(lost, PeerSilent):
+            lost = ConnectionLost(f"{self.address} ended the connection without a word: {PLAIN_REFUSED}", lost.failure)
+        if self._renewing is not None:
+            self._renewing.cancel()
         self._pending.fail_all(lost)
         self._on_lost(self, lost)
+
+    # --- refusals ---------------------------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """The server let us in."""
+        if self.endpoint.link is not None:
+            self.endpoint.link.admit()
+
+    def _was_refused(self, answer: Command, refusal: Refusal) -> None:
+        asked = self._asked.get(answer.opaque)
+        if asked is None and refusal.lack is not Lack.CREDENTIALS:  # nobody waits, or we have none and it trusts our address
+            self._pending.resolve(answer.opaque, answer)
+        elif asked is None or not refusal.of_credentials or asked.repeated:
+            self._reject(answer.opaque, refusal)
+        else:
+            self._refused.append((answer.opaque, refusal))
+            if self._renewing is None:
+                self._renewing = spawn(self._renew(asked.keys), f"credentials for {self.address}")
+
+    async def _renew(self, refused: Keys) -> None:
+        """Read the credentials again; when others are there, repeat what was refused meanwhile."""
+        try:
+            if self._credentials is not None:
+                await self._credentials.read(instead_of=refused)
+        finally:
+            self._renewing = None
+            waiting, self._refused = self._refused, []
+            for opaque, refusal in waiting:
+                self._repeat(opaque, refusal)
+
+    def _repeat(self, opaque: int, refusal: Refusal) -> None:
+        asked = self._asked.get(opaque)
+        if asked is None or self._credentials is None:
+            return
+        keys = self._credentials.keys
+        if keys == asked.keys or not self.alive:
+            self._reject(opaque, refusal)
+        else:
+            self._send_signed(keys, opaque, asked.code, asked.ext, asked.body, repeated=True)
+
+    def _reject(self, opaque: int, refusal: Refusal) -> None:
+        asked = self._asked.get(opaque)
+        code, access_key = (0, None) if asked is None else (asked.code, asked.keys.access_key)
+        if not refusal.of_credentials:
+            self.admit()
+        error = access_refused(refusal, code, self.address, access_key, lasting(self.endpoint.link))
+        self._pending.reject(opaque, error)
 
     async def close(self) -> None:
         """Write what is queued and close; requests that wait fail."""
@@ -138,13 +236,18 @@ async def open_connection(
     on_lost: OnLost,
     *,
     tls: Tls | None = None,
-    sign: Sign | None = None,
+    credentials: Credentials | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
     connectivity: Connectivity | None = None,
 ) -> Connection:
-    """Connect to `host:port`. Raises Unreachable, ValueError for an address that is none."""
+    """Connect to `host:port`. Raises Unreachable, ValueError for an address that is none, ClusterError for unreadable files."""
     host, port = split_address(address, 0)
-    connection = Connection(address, on_request, on_lost, sign)
+    connection = Connection(address, on_request, on_lost, credentials)
     link = None if connectivity is None else Link(connectivity, host, port)
-    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
+    try:
+        await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
+    except Unreachable as error:
+        if isinstance(error.__cause__, (ConnectionError, ssl.SSLEOFError)) and tls is not None:
+            raise Unreachable(f"{error}; {TLS_REFUSED}", error.failure) from error
+        raise
     return connection

@@ -11,9 +11,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from mqbridge.errors import ClusterError, ProtocolError
+from mqbridge.errors import ClusterError, Failure, ProtocolError
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.access import AccessRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.broker_requests import BrokerRequestHandler
 from mqbridge.rocketmq.client.brokers import Brokers
@@ -94,7 +95,10 @@ class GroupConsumer:
         self._tasks += self.held.keep(self.name)
 
     async def streams(self) -> AsyncIterator[QueueStream]:
-        """Queues as they become ours; ends with `close`. Raises ClusterError (RETRY) when another member differs: close it."""
+        """Queues as they become ours; ends with `close`. Raises ClusterError: close it then.
+
+        RETRY when another member differs, FATAL when a right is missing.
+        """
         while (stream := await self._new.get()) is not None:
             if isinstance(stream, ClusterError):
                 raise stream
@@ -257,6 +261,8 @@ class GroupConsumer:
         try:
             offset, first_start = await self._assignment.start_of(queue)
         except (ClusterError, ProtocolError) as error:
+            if isinstance(error, AccessRefused) and error.failure is Failure.FATAL:
+                self._new.put_nowait(error)  # waiting does not help
             log.log(level_of(error, logging.WARNING), "%s is ours but cannot be taken yet: %s", shown(queue), error)
             await self.held.unlock_unused({queue})
             return False

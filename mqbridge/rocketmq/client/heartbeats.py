@@ -82,11 +82,13 @@ class Heartbeats:
             await asyncio.gather(*map(self._tell, self._routes.addresses(masters=not self.consumers)))
 
     async def greet(self, connection: Connection) -> None:
-        """The first one over a new connection. Raises ConnectionLost or RequestTimeout.
+        """The first one over a new connection. Raises ConnectionLost, RequestTimeout or AccessRefused.
 
-        Groups that were removed meanwhile are taken back here: no farewell goes over a connection that is not open yet.
+        Where we have to be let in it goes out even when it names no group: that takes no right, so it tells whether the broker
+        takes our certificate and credentials. Groups that were removed meanwhile are taken back here: no farewell goes over a
+        connection that is not open yet.
         """
-        if not (self._client_id and (self._producers or self.consumers)):
+        if not (self._client_id and (self._producers or self.consumers or self._pool.is_locked)):
             return
         said = await self._order.take(connection.address, partial(self._send, connection))
         named = [("producerGroup", one) for one in said.producers] + [("consumerGroup", one.group) for one in said.consumers]
@@ -111,6 +113,7 @@ class Heartbeats:
     async def _send(self, connection: Connection) -> Heartbeat:
         said = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values()))
         answer = await connection.request(Code.HEART_BEAT, {}, said.encode(), self._timeout_s)
+        connection.admit()
         self.versions[connection.address] = answer.version
         if answer.code == Status.GO_AWAY:
             self._pool.retire(connection)
@@ -124,6 +127,7 @@ class Heartbeats:
                 async with asyncio.timeout(self._every_s):
                     await self._soon.wait()
             self._soon.clear()
+            await self._pool.read_credentials()
             await self.beat()
 
     # --- leaving ----------------------------------------------------------------------------------------------------

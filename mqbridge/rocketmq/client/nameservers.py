@@ -63,15 +63,18 @@ class NameServers:
         self._turn += 1
 
     async def connect(self) -> str:
-        """Reach one; our own address as it sees us. Raises Unreachable, which names all."""
-        failed = []
+        """Reach one; our own address as it sees us. Raises Unreachable, which names all, FATAL when none will let us in."""
+        failed: list[ClusterError] = []
         for _ in self.addresses:
             try:
                 return (await self._pool.get(self._current())).local_host
             except ClusterError as error:
-                failed.append(str(error))
+                failed.append(error)
                 self.skip()
-        raise Unreachable(f"no name server can be reached: {'; '.join(failed)}")
+        fatal = all(error.failure is Failure.FATAL for error in failed)
+        raise Unreachable(
+            f"no name server can be reached: {'; '.join(map(str, failed))}", Failure.FATAL if fatal else Failure.RETRY
+        )
 
     async def ask(
         self,

@@ -11,7 +11,8 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
 from mqbridge.net.tls.tls import Tls
-from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, Sign, open_connection
+from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, open_connection
+from mqbridge.rocketmq.client.credentials import Credentials
 
 Greet = Callable[[Connection], Awaitable[None]]
 
@@ -26,17 +27,27 @@ class Pool:
         greet: Greet,
         *,
         tls: Tls | None = None,
-        sign: Sign | None = None,
+        credentials: Credentials | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         connectivity: Connectivity | None = None,
     ) -> None:
         self.connectivity = connectivity or Connectivity("rocketmq")
         self._on_request, self._on_lost, self._greet = on_request, on_lost, greet
-        self._tls, self._sign, self._connect_timeout_s = tls, sign, connect_timeout_s
+        self._tls, self._credentials, self._connect_timeout_s = tls, credentials, connect_timeout_s
         self._connections: dict[str, Connection] = {}
         self._retired: set[Connection] = set()
         self._dialing: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether servers may refuse to let us in."""
+        return self._tls is not None or self._credentials is not None
+
+    async def read_credentials(self) -> None:
+        """As their sources have them now. Raises ClusterError (FATAL) when they cannot be read and never were."""
+        if self._credentials is not None:
+            await self._credentials.read()
 
     def ready(self, address: str) -> Connection | None:
         """The connection to an address if it is up, at no cost."""
@@ -80,13 +91,14 @@ class Pool:
         return dialing
 
     async def _dial(self, address: str) -> Connection:
+        await self.read_credentials()
         try:
             connection = await open_connection(
                 address,
                 self._on_request,
                 self._lost,
                 tls=self._tls,
-                sign=self._sign,
+                credentials=self._credentials,
                 timeout=self._connect_timeout_s,
                 connectivity=self.connectivity,
             )

@@ -22,6 +22,7 @@ from mqbridge.errors import (
     ServerRefused,
 )
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.client.access import AccessRefused
 from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.queue_location import QueueGone, locate
 from mqbridge.rocketmq.client.route import TopicRoute, shown
@@ -149,7 +150,7 @@ class PartitionSendQueue:
 
     def _failed(self, request: SendRequest, error: MqbridgeError) -> None:
         failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
-        doubtful = isinstance(error, ServerRefused) and error.code in DOUBTFUL
+        doubtful = isinstance(error, ServerRefused) and error.code in DOUBTFUL and not isinstance(error, AccessRefused)
         if self._context.closing or (failure in (Failure.REFUSED, Failure.FATAL) and not doubtful):
             self._give_up(request, error, failure)
             return

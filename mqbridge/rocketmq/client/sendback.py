@@ -28,8 +28,6 @@ MAX_TIMES = 16
 BROKER_CHOOSES = 0
 """Delay level: 10 s at first, later longer."""
 DEAD = -1
-PRODUCER = "CLIENT_INNER_PRODUCER"
-"""The producer group under which Java consumers send to retry topics."""
 _NEVER_COPIED = frozenset({Name.TRAN_MSG, Name.DELAY, Name.RETRY_TOPIC, Name.RECONSUME_TIME, Name.MAX_RECONSUME_TIMES})
 
 
@@ -64,7 +62,7 @@ class SendBack:
         times = self._max_times + 1 if level == DEAD else record.reconsume_times + 1
         target = await self._some_queue(topic)
         ext = SendHeader(
-            producer_group=PRODUCER,
+            producer_group=self._group,  # the consumer group, whose right access control asks for; Java has one for all groups
             topic=topic,
             queue_id=target.id,
             born_timestamp=time.time_ns() // 1_000_000,

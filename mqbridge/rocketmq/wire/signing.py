@@ -6,7 +6,7 @@ signed, so it is done last and again for every request whose fields changed.
 
 import base64
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
@@ -15,10 +15,19 @@ CREDENTIALS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 """Fields that must not be forwarded."""
 
 
-def signature(ext: Mapping[str, str], body: bytes, secret_key: str) -> str:
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""Field of a query that brokers do not verify: those of 4.x never, those of 5.3 in requests of UNSIGNED_QUERY_VERSION or less."""
+UNSIGNED_QUERY_VERSION = 399
+_NOT_SIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
+
+
+def signature(ext: Mapping[str, str], body: bytes, secret_key: str, without: Collection[str] = _NOT_SIGNED) -> str:
     """What `Signature` has to be."""
-    # Java sorts by UTF-16 units; utf-16-be bytes compare alike.
-    names = sorted((name for name in ext if name != SIGNATURE), key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+    names = [name for name in ext if name not in without]
+    if all(map(str.isascii, names)):
+        names.sort()
+    else:  # Java sorts by UTF-16 units; utf-16-be bytes compare alike
+        names.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     content = "".join([ext[name] for name in names]).encode() + body
     return base64.b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
 

@@ -13,8 +13,8 @@ import httpx
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.net.tls.tls import Tls
+from mqbridge.net.web import HttpConnections
 from mqbridge.secret import Secret
-from mqbridge.tubemq.client.admin_http import AdminHttp, without_user
 
 TIMEOUT_S = 10.0
 READY_TIMEOUT_S = 90.0
@@ -55,7 +55,7 @@ class Admin:
     ) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/webapi.htm"
         self._token = Secret(token) if isinstance(token, str) else token
-        self._http = AdminHttp(timeout_s, tls)
+        self._http = HttpConnections(httpx.Timeout(timeout_s), tls or Tls(), trust_env=False)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -208,7 +208,7 @@ class Admin:
     async def _change(self, method: str, **parameters: object) -> None:
         if self._token is None:
             raise ClusterError(
-                f"{method} needs the Master's confModAuthToken: set admin_token (--at: &admin_token=TOKEN)", Failure.FATAL
+                f"{method} needs the Master's confModAuthToken: set admin_token (--at: &admin_token.file=PATH)", Failure.FATAL
             )
         await self._call(self._url, method, parameters, [("confModAuthToken", await self._token.read())])
 
@@ -219,16 +219,18 @@ class Admin:
         self, url: str, method: str, parameters: dict[str, object], secret: Iterable[tuple[str, str]]
     ) -> dict[str, Any]:
         form = {"method": method, **{name: str(value) for name, value in parameters.items()}, **dict(secret)}
-        what = f"{method} {parameters} at {without_user(url)}"
+        address = httpx.URL(url)
+        what = f"{method} {parameters} at {address.copy_with(username=None, password=None)}"
         try:
-            response = await self._http.post(url, form)
+            response = await self._http.request("POST", address, data=form)
             answer: dict[str, Any] = response.json()
             refused = [entry for entry in answer.get("data", ()) if entry.get("success") is False]
             good = response.status_code == 200 and answer["result"] and not refused
         except httpx.TimeoutException as error:
             raise RequestTimeout(f"{what} was not answered in time") from error
         except httpx.HTTPError as error:
-            raise Unreachable(f"{what} failed: {self._http.why(error, url)}") from error
+            why = self._http.explain(error, address.host) or str(error) or type(error).__name__
+            raise Unreachable(f"{what} failed: {why}") from error
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise RemoteProtocolError(f"{what} was answered with HTTP {response.status_code} and no TubeMQ answer") from error
         if not good:

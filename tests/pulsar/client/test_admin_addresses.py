@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from mqbridge.errors import ClusterError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.adapter.config import PulsarCluster
 from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.admin_addresses import parse_admin_url
@@ -63,7 +64,7 @@ async def test_positions_and_policies_are_set_at_the_next_address(web):
     topic = parse_topic("t")
     web.services = {FIRST: fails(httpx.ReadError), OWNER: lambda _: httpx.Response(204)}
     admin = Admin(BOTH, 10.0)
-    admin._http._http = httpx.AsyncClient(transport=web)
+    admin._http._http = HttpConnections(httpx.Timeout(10.0), None, web)
     for call in (
         lambda: admin.reset_to(topic, "s", (1, 2)),
         lambda: admin.reset_to_time(topic, "s", 3),

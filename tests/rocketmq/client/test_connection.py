@@ -156,17 +156,6 @@ async def test_unreachable_says_so_to_everybody_who_waits(cluster: Cluster, clie
         await client.request("nonsense", MAX)
 
 
-async def test_requests_are_signed_last(cluster: Cluster):
-    client = RocketmqClient(["ns:9876"], sign=lambda command: command.ext.update(Signature=f"{command.code}{command.body!r}"))
-    await client.connect()
-    cluster.on[MAX] = success
-    ext = {"topic": "T"}
-    await client.request(A, MAX, ext, b"x")
-    assert cluster.asked[MAX][0].ext == {"topic": "T", "Signature": "30b'x'"}
-    assert ext == {"topic": "T"}, "the caller's fields stay as they are"
-    await client.close()
-
-
 async def test_a_closed_client_asks_nobody(cluster: Cluster):
     client = scripted_client()
     await client.connect()
