@@ -53,6 +53,11 @@ class LockedTubeMQ(TubeMQ):
         return f"{HOST}:{self._settings.master}"
 
     @property
+    def broker_tls_port(self) -> int:
+        """The Broker's port with TLS."""
+        return self._settings.broker_tls
+
+    @property
     def keys(self) -> dict[str, Any]:
         """The certificate that servers ask for, and the user."""
         identity = self.identity
@@ -83,6 +88,12 @@ class LockedTubeMQ(TubeMQ):
         """Kill both servers and remove all files."""
         super().kill()
         shutil.rmtree(self.secrets, ignore_errors=True)
+
+
+def checking_tokens(**settings: Any) -> TubeMQ:
+    """A cluster without TLS and authentication whose Broker takes the Master's visit tokens only: as far as official clients can."""
+    checked = f"startVisitTokenCheck=true\nvisitTokenValidPeriodMs={TOKEN_PERIOD_MS}"
+    return TubeMQ(locks=Locks(master=checked, broker=f"visitTokenCheckInValidTimeMs={TOKEN_GRACE_MS}", tls=""), **settings)
 
 
 def _tls(authority: Authority, store: Path) -> str:
