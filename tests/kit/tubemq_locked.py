@@ -91,7 +91,7 @@ class LockedTubeMQ(TubeMQ):
 
 
 def checking_tokens(**settings: Any) -> TubeMQ:
-    """A cluster without TLS and authentication whose Broker takes the Master's visit tokens only: as far as official clients can."""
+    """A cluster that is open but for its Broker, which takes the Master's visit tokens only: as far as official clients can."""
     checked = f"startVisitTokenCheck=true\nvisitTokenValidPeriodMs={TOKEN_PERIOD_MS}"
     return TubeMQ(locks=Locks(master=checked, broker=f"visitTokenCheckInValidTimeMs={TOKEN_GRACE_MS}", tls=""), **settings)
 

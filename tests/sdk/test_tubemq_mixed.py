@@ -92,7 +92,7 @@ class Sending:
 
 @pytest.fixture
 def checking() -> Iterator[TubeMQ]:
-    """A Broker that takes the Master's visit tokens only. Official clients can be asked for no more: see docs/locked-tubemq.md."""
+    """A Broker that takes the Master's visit tokens only. Official clients can bring no more: docs/locked-tubemq.md."""
     with checking_tokens(pool={1: 1, PARTITIONS: 1}) as server:
         yield server
 

@@ -232,7 +232,7 @@ async def test_what_is_exchanged_under_load_loses_nothing(
                 await _goes_on(arrived)
                 assert "the TLS files changed, new connections use them" in gateway.log
 
-                password.write_text("the-next-one")
+                await asyncio.to_thread(password.write_text, "the-next-one")
                 await until(lambda: "does not take user 'bridge'" in gateway.log)
                 tubemq_locked.set_users({USER: "the-next-one"})
                 await _goes_on(arrived)
