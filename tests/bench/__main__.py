@@ -133,7 +133,7 @@ def main() -> None:
         "--jobs", default="", metavar="REGEX", help="spark: the work and ends to measure, as in its table (default all)"
     )
     parser.add_argument("--rows", type=int, default=spark.ROWS, help=f"spark: rows of a job (default {spark.ROWS:,})")
-    parser.add_argument("--direction", metavar="SOURCE-TARGET", help="tls: only this one")
+    parser.add_argument("--direction", action="append", metavar="SOURCE-TARGET", help="tls: only this one; may be repeated")
     parser.add_argument("--messages", type=int, default=SIZES[tls.SIZE], help="tls: messages of a run (default %(default)s)")
     arguments = parser.parse_args()
     if arguments.against is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.bench import bridge
 from tests.bench.bridge import Figures
 
@@ -26,11 +28,11 @@ gateway's figure as a ratio of the Java bridge's.
 |---|---|---|---|---|---|---|---|"""
 
 
-def table(rounds: int, *, total: int, only: str | None = None) -> str:
+def table(rounds: int, *, total: int, only: Sequence[str] | None = None) -> str:
     """Rates and CPU without and with TLS by direction, and how the two bridges compare with it."""
     lines = [HEADER]
     for source, target in DIRECTIONS:
-        if only in (None, f"{source}-{target}"):
+        if only is None or f"{source}-{target}" in only:
             open_ones = _medians(source, target, rounds, total, locked=False)
             locked_ones = _medians(source, target, rounds, total, locked=True)
             lines += rows(f"{source} to {target}", open_ones, locked_ones)
