@@ -31,6 +31,8 @@ HIDDEN = "**********"
 SOURCES = ("file", "env", "command")
 SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
 """Marks it in the JSON Schema."""
+IS_SHOWN = "isShown"
+"""Marks what has the sources of a secret and is none, as a user's name that is exchanged together with the password."""
 
 
 class Secret:
@@ -107,10 +109,12 @@ class Secret:
 
     @property
     def shown(self) -> str | dict[str, str | list[str]]:
-        """As a configuration says it, the text hidden."""
+        """As a configuration says it, without a text and without the arguments of a command, which may hold another secret."""
         if self.is_text:
             return HIDDEN
-        return {self._kind: list(self._source) if self._kind == "command" else self._source[0]}
+        return {
+            self._kind: [self._source[0], *([HIDDEN] * (len(self._source) - 1))] if self._kind == "command" else self._source[0]
+        }
 
     @property
     def is_text(self) -> bool:

@@ -19,7 +19,7 @@ from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.load import load
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError, RequestTimeout
-from mqbridge.secret import Secret
+from mqbridge.secret import IS_SHOWN, Secret
 
 CONNECT_TIMEOUT_S = 30.0
 """A person waits in front; an adapter's own deadlines are shorter."""
@@ -38,6 +38,10 @@ COMMAND_LINE = Spelling("--config FILE", "--cluster", "--at URL")
 
 PROFILES = "MQBRIDGE_PROFILES"
 """The environment variable with the path of the user's own configuration."""
+
+
+_USER = re.compile(r"://[^/@]*:[^/@]+@")
+"""A user and a password in an address."""
 
 
 def profiles_file() -> Path:
@@ -134,10 +138,6 @@ def _from_url(url: str) -> Chosen:
     return Chosen(system, adapters[system], settings)
 
 
-_USER = re.compile(r"://[^/@]*:[^/@]+@")
-"""A user and a password in an address."""
-
-
 def shown_url(url: str) -> str:
     """A URL without what may be secret in it: users with their passwords, and the values of parameters."""
     rest, mark, query = url.partition("?")
@@ -152,5 +152,9 @@ def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
     for name, value in settings:
         if isinstance(value, BaseModel):
             yield from _typed_secrets(value, f"{prefix}{name}.")
-        elif (isinstance(value, Secret) and value.is_text) or (isinstance(value, str) and _USER.search(value)):
+        elif _is_typed(value) and IS_SHOWN not in str(type(settings).model_fields[name].json_schema_extra):
             yield f"{prefix}{name}"
+
+
+def _is_typed(value: object) -> bool:
+    return value.is_text if isinstance(value, Secret) else isinstance(value, str) and _USER.search(value) is not None

@@ -53,7 +53,7 @@ class LockedPulsar(Pulsar):
         super().__init__(self._locked() | (settings or {}), heap_mb=heap_mb)
         self.authority = Authority(self.folder / "tls")
         self.server_identity = self.authority.issue("server")
-        self._http: httpx.Client | None = None
+        self._context = ssl.create_default_context(cafile=self.authority.certificate)
 
     def _locked(self) -> dict[str, object]:
         """Paths are relative to the server's folder, where it runs."""
@@ -146,12 +146,10 @@ class LockedPulsar(Pulsar):
         return json.loads(text) if text else None
 
     def _ask(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        if self._http is None:
-            context = ssl.create_default_context(cafile=self.authority.certificate)
-            headers = {"Authorization": f"Bearer {self.token(ADMIN)}"}
-            self._http = httpx.Client(verify=context, headers=headers, timeout=CALL_TIMEOUT_S, trust_env=False)
+        headers = {"Authorization": f"Bearer {self.token(ADMIN)}"}
         try:
-            answer = self._http.request(method, f"{self.admin_url}{path}", json=body)
+            with httpx.Client(verify=self._context, headers=headers, timeout=CALL_TIMEOUT_S, trust_env=False) as http:
+                answer = http.request(method, f"{self.admin_url}{path}", json=body)
         except httpx.TimeoutException as error:
             raise TimeoutError(f"{method} {path}") from error
         except httpx.TransportError as error:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.batching import Batching
+from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.client.topic_consumer import TopicConsumer, open_topic_consumer
 from mqbridge.pulsar.client.topic_producer import TopicProducer, open_topic_producer
@@ -112,9 +113,19 @@ class JavaMember:
 class Group:
     """A subscription to a topic; `members` are those who are in it, `gone` those who were."""
 
-    def __init__(self, pulsar: Pulsar, type_: str, partitions: int, folder: Path) -> None:
+    def __init__(
+        self,
+        pulsar: Pulsar,
+        type_: str,
+        partitions: int,
+        folder: Path,
+        open_client: Callable[[], PulsarClient] | None = None,
+        java_options: Mapping[str, str] | None = None,
+    ) -> None:
         self.pulsar, self.type = pulsar, type_
-        self.client = client_of(pulsar.service_url)
+        self._open_client = open_client or (lambda: client_of(pulsar.service_url))
+        self._java_options = java_options or {}
+        self.client = self._open_client()
         self.topic = pulsar.take_topic(partitions)
         self.members: dict[str, OurMember | JavaMember] = {}
         self.gone: list[OurMember | JavaMember] = []
@@ -129,7 +140,7 @@ class Group:
 
     async def join(self, name: str, judge: Judge = acknowledge_all) -> OurMember:
         """One of ours. Its connection is its own: a client's consumers share theirs."""
-        client = client_of(self.pulsar.service_url)
+        client = self._open_client()
         self._stack.push_async_callback(client.close)
         type_ = Types.SubType.Value(self.type)
         subscription = Subscription(SUBSCRIPTION, type_, consumer_name=name)
@@ -144,7 +155,7 @@ class Group:
         leave = self._folder / f"{name}-leaves"
         program = java.spawn(
             "PulsarConsume", url=self.pulsar.service_url, topic=self.topic, subscription=SUBSCRIPTION, type=self.type, name=name,
-            idle=0, live=True, until=str(leave), **options,
+            idle=0, live=True, until=str(leave), **self._java_options, **options,
         )  # fmt: skip
         self._stack.enter_context(program)
         self.members[name] = JavaMember(name, program, leave)
@@ -239,9 +250,19 @@ class Group:
 
 
 @contextlib.asynccontextmanager
-async def group(pulsar: Pulsar, type_: str, partitions: int, folder: Path) -> AsyncIterator[Group]:
-    """A fresh topic with a subscription that nobody is in yet."""
-    made = Group(pulsar, type_, partitions, folder)
+async def group(
+    pulsar: Pulsar,
+    type_: str,
+    partitions: int,
+    folder: Path,
+    open_client: Callable[[], PulsarClient] | None = None,
+    java_options: Mapping[str, str] | None = None,
+) -> AsyncIterator[Group]:
+    """A fresh topic with a subscription that nobody is in yet.
+
+    `open_client` and `java_options` are how our members and the Java ones reach a cluster that is locked.
+    """
+    made = Group(pulsar, type_, partitions, folder, open_client, java_options)
     try:
         await made.open()
         yield made

@@ -26,7 +26,7 @@ Factory = Callable[[dict[str, Any]], Auth]
 class AuthOptions(BaseModel):
     """How the gateway says who it is: to brokers, and to the REST interface."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
 
     method: str = Field(
         default="",

@@ -1,6 +1,7 @@
 """Pulsar as the gateway sees it."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
@@ -26,9 +27,12 @@ from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.admin import Admin
 from mqbridge.pulsar.client.client import PulsarClient, Timing
 from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.rights import Denied
 from mqbridge.pulsar.mapping.preview import preview
 from mqbridge.pulsar.mapping.table import TABLE
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
+
+log = logging.getLogger(__name__)
 
 SYSTEM_NAMESPACE = "pulsar/system"
 
@@ -94,13 +98,23 @@ class Pulsar:
     async def topics(self) -> list[str]:
         """Topics of all namespaces with an `admin_url`, of the default namespace without; no system topics."""
         namespace = self._config.namespace
-        namespaces = [namespace] if self._admin is None else await self._admin.namespaces()
         found: set[str] = set()
-        for each in namespaces:
+        for each in await self._namespaces():
             if each != SYSTEM_NAMESPACE:
                 names = [parse_topic(topic).parent for topic in await self._client.topics(each)]
                 found.update(topic.short(namespace) for topic in names if not topic.local.startswith("__"))
         return sorted(found)
+
+    async def _namespaces(self) -> list[str]:
+        """Of all tenants for a super user, of the default one's tenant for its administrator, else the default one alone."""
+        own = self._config.namespace
+        if self._admin is not None:
+            for tenant in (None, own.partition("/")[0]):
+                try:
+                    return await self._admin.namespaces(tenant)
+                except Denied as error:
+                    log.info("the topics of fewer namespaces are listed: %s", error)
+        return [own]
 
     async def describe(self, topic: str) -> Topic | None:
         """The topic; one without partitions has the partition `-1`."""
@@ -205,9 +219,10 @@ class Pulsar:
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there and, with `admin_url`, whether the subscription is or may be made."""
+        """Whether the topics are there and we may consume; with `admin_url`, whether the subscription is there or may be made."""
         for topic in spec.topics:
-            await self._topics.existing(topic)
+            first, *_ = await self._topics.partitions(topic)
+            await self._client.check_consuming(self._topics.concrete(first), spec.group)
             if self._admin is not None:
                 await self._operations.check_subscription(topic, spec.group)
 
@@ -225,8 +240,9 @@ class Pulsar:
         )
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Whether the topic is there."""
-        await (await self.outbound(spec)).close()
+        """Whether the topic is there, and we may produce to it."""
+        first, *_ = await self._topics.partitions(spec.topic)
+        await self._client.check_producing(self._topics.concrete(first))
 
 
 ADAPTER = Adapter(

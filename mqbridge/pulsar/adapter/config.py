@@ -1,9 +1,10 @@
 """The configuration of a Pulsar cluster, and of the routes' ends at it."""
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator, model_validator
 
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.tls import TlsChoice, TlsOptions
@@ -22,12 +23,15 @@ ADMIN_PORT, ADMIN_TLS_PORT = 8080, 8443
 class PulsarCluster(ClusterModel):
     """A Pulsar cluster."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     service_url: str = Field(
         description="`pulsar://host:6650`, or `pulsar+ssl://host:6651` for TLS; several hosts with commas between them, which are"
         " tried in turn."
     )
     admin_url: str | None = Field(
         default=None,
+        repr=False,
         description="`http://host:8080`, or `https://host:8443` (with the same `tls`), the REST interface of any broker: calls"
         " are followed to the one that owns a topic."
         " Several hosts with commas between them (`http://a:8080,b:8080`): the next is asked when one cannot be reached."
@@ -65,6 +69,10 @@ class PulsarCluster(ClusterModel):
         if url is not None:
             parse_admin_url(url)
         return url and url.rstrip("/")
+
+    @field_serializer("admin_url")
+    def _without_user(self, url: str | None) -> str | None:
+        return url and re.sub(r"://[^/,]*@", "://", url)
 
     @field_validator("namespace")
     @classmethod

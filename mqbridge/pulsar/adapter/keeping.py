@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mqbridge.errors import ServerRefused
 from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.subscription import READER_PREFIX
+from mqbridge.pulsar.client.subscription import is_reader
 from mqbridge.pulsar.wire.names import TopicName
 
 EVICTION = "consumer_backlog_eviction"
@@ -65,7 +65,7 @@ def keeping_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
     return {
         name
         for name, one in ({} if stats is None else stats["subscriptions"]).items()
-        if one.get("isDurable", True) and not name.startswith((READER_PREFIX, "__"))
+        if one.get("isDurable", True) and not name.startswith("__") and not is_reader(name)
     }
 
 

@@ -17,7 +17,8 @@ from mqbridge.pulsar.adapter.keeping import group_warnings, keeping_subscription
 from mqbridge.pulsar.adapter.topics import WHOLE, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
 from mqbridge.pulsar.client.admin_http import EXISTS
-from mqbridge.pulsar.client.subscription import READER_PREFIX
+from mqbridge.pulsar.client.rights import Denied
+from mqbridge.pulsar.client.subscription import is_reader
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
 
@@ -54,24 +55,33 @@ class PulsarOperations:
         """The subscriptions of the topic, without those of our readers, which brokers forget a moment after they are closed."""
         await self._topics.existing(topic)
         names = await self._need_admin("listing groups").subscriptions(self._topics.parse(topic))
-        return [name for name in names if not name.startswith(READER_PREFIX)]
+        return [name for name in names if not is_reader(name)]
 
     async def check_subscription(self, topic: str, group: str) -> None:
         """Raises ClusterError (FATAL) when it is not there, and brokers make none by themselves."""
         if group in await self.groups(topic):
             return
-        admin, full = self._need_admin("making a group"), self._topics.parse(topic)
-        own = (await admin.policies(f"{full.tenant}/{full.namespace}")).get("autoSubscriptionCreationOverride")
-        if own is None:
-            allowed = (await admin.call("GET", "/brokers/configuration/runtime"))["allowAutoSubscriptionCreation"] == "true"
-        else:
-            allowed = bool(own["allowAutoSubscriptionCreation"])
+        full = self._topics.parse(topic)
+        try:
+            allowed = await self._makes_subscriptions(f"{full.tenant}/{full.namespace}")
+        except Denied as error:
+            log.info("whether brokers make subscription %r of %s by themselves cannot be told: %s", group, full, error)
+            return
         if not allowed:
             raise ClusterError(
                 f"{full} has no subscription {group!r}, and its brokers make none by themselves "
                 "(allowAutoSubscriptionCreation): create it",
                 Failure.FATAL,
             )
+
+    async def _makes_subscriptions(self, namespace: str) -> bool:
+        """By the policy of the namespace, for its tenant's administrators, or the setting of the brokers, for super users."""
+        admin = self._need_admin("making a group")
+        own = (await admin.policies(namespace)).get("autoSubscriptionCreationOverride")
+        if own is not None:
+            return bool(own["allowAutoSubscriptionCreation"])
+        setting = (await admin.call("GET", "/brokers/configuration/runtime"))["allowAutoSubscriptionCreation"]
+        return bool(setting == "true")
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """The position behind everything that the subscription has acknowledged without a gap."""

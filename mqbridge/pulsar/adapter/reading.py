@@ -9,7 +9,6 @@ from mqbridge.message import Batch, Partition, Position, format_position
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, size_of
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
-from mqbridge.pulsar.client.subscription import reader
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EARLIEST
 
@@ -22,7 +21,7 @@ END_CHECK_S = 1.0
 
 async def bounds_of(client: PulsarClient, topic: str, timeout_s: float) -> Bounds:
     """First and next position of a concrete topic. A topic that begins with a message in chunks begins at the first of them."""
-    consumer = await client.consumer(topic, reader(EARLIEST))
+    consumer = await client.reader(topic, EARLIEST)
     try:
         ledger, entry = await consumer.last_id()
         if entry < 0:
@@ -53,7 +52,7 @@ class RangeReader:
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """The batches."""
         ledger, entry, _ = self._begin
-        consumer = await self._client.consumer(self._topic, reader(EARLIEST if ledger < 0 else (ledger, max(entry, 0))))
+        consumer = await self._client.reader(self._topic, EARLIEST if ledger < 0 else (ledger, max(entry, 0)))
         try:
             if self._end is not None:
                 last = await consumer.last_id()
@@ -130,7 +129,7 @@ class RangeReader:
         for start in dict.fromkeys((nearest, (ledger, 0), EARLIEST)):
             if start[1] < 0 and start != EARLIEST:
                 continue
-            consumer = await self._client.consumer(self._topic, reader(start))
+            consumer = await self._client.reader(self._topic, start)
             try:
                 found = await self._receive(consumer)
                 while found.place < entry.place:

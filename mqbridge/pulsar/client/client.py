@@ -17,11 +17,13 @@ from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.credit import CreditPool
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
 from mqbridge.pulsar.client.pool import Address, Pool
+from mqbridge.pulsar.client.probes import probe_consuming, probe_producing
 from mqbridge.pulsar.client.producer import OPEN_TIMEOUT_S, Producer
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.schemas import RegisteredSchema
-from mqbridge.pulsar.client.subscription import Subscription
+from mqbridge.pulsar.client.subscription import Subscription, reader
 from mqbridge.pulsar.client.topic_watch import TopicWatch
+from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import Schema
 
@@ -137,6 +139,22 @@ class PulsarClient:
             await consumer.close()
             raise
         return consumer
+
+    async def reader(self, topic: str, start: EntryId) -> Consumer:
+        """A consumer of a concrete topic from this entry on, which the broker forgets. Raises ClusterError."""
+        await retrying(self._pool.service, self._timing.operation)  # from then on our role is known
+        return await self.consumer(topic, reader(start, self._pool.auth.principal))
+
+    async def check_producing(self, topic: str) -> None:
+        """Raises Denied when we may not produce to this concrete topic. Changes nothing there."""
+        key = next(self._ids)
+        await retrying(lambda: probe_producing(self._lookup, key, topic, self._timing.request), self._timing.operation)
+
+    async def check_consuming(self, topic: str, subscription: str) -> None:
+        """Raises Denied when we may not consume from this concrete topic with this subscription. Changes nothing there."""
+        key = next(self._ids)
+        probe = lambda: probe_consuming(self._lookup, key, topic, subscription, self._timing.request)  # noqa: E731
+        await retrying(probe, self._timing.operation)
 
     async def close(self) -> None:
         """Close every connection. Producers and consumers are closed before."""

@@ -12,7 +12,7 @@ from mqbridge.pulsar.wire.schemas import Schema
 Types = pb.CommandSubscribe
 MAX_BYTES = 16 << 20
 DEFAULT_CHUNK_LIMITS = ChunkLimits()
-READER_PREFIX = "mqbridge-reader-"
+READER_MARK = "mqbridge-reader-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,14 @@ class Subscription:
         return command
 
 
-def reader(start: EntryId) -> Subscription:
-    """A reader under a name that no other has: two of one name would exclude each other."""
-    return Subscription(f"{READER_PREFIX}{uuid.uuid4().hex[:10]}", reader_from=start)
+def reader(start: EntryId, role: str | None = None) -> Subscription:
+    """A reader under a name that no other has: two of one name would exclude each other.
+
+    It begins with our role where that is known: a namespace may demand that (subscription-auth-mode Prefix).
+    """
+    return Subscription(f"{f'{role}-' if role else ''}{READER_MARK}{uuid.uuid4().hex[:10]}", reader_from=start)
+
+
+def is_reader(name: str) -> bool:
+    """Whether a subscription is one of `reader`."""
+    return READER_MARK in name

@@ -13,7 +13,7 @@ from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.nameservers import DEFAULT_PORT
 from mqbridge.rocketmq.client.producer import MAX_MESSAGE_BYTES
-from mqbridge.secret import Secret
+from mqbridge.secret import IS_SHOWN, Secret
 
 SCHEME, TLS_SCHEME = "rocketmq", "rocketmq+ssl"
 BATCH_BYTES = 1 << 20
@@ -23,7 +23,9 @@ BATCH_BYTES = 1 << 20
 class RocketMQAuth(Options):
     """The user that signs every request: an account of access control 1.0 (4.x), a user of access control 2.0 (from 5.3 on)."""
 
-    access_key: Secret = Field(description="The account's access key, which is the user's name.")
+    access_key: Secret = Field(
+        description="The account's access key, which is the user's name, and may be shown.", json_schema_extra={IS_SHOWN: True}
+    )
     secret_key: Secret = Field(description="Its secret key, which is the user's password; it is never sent.")
     security_token: Secret | None = Field(
         default=None, description="What a token service gives along with keys that last for a while."

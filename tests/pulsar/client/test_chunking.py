@@ -7,9 +7,9 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
-from mqbridge.pulsar.adapter import reading
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.adapter.reading import RangeReader
+from mqbridge.pulsar.client import client as clients
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
@@ -457,7 +457,7 @@ async def test_a_defect_in_the_queue_behind_later_entries_is_not_acknowledged_by
 async def test_a_range_does_not_go_back_to_a_message_that_was_given_up(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
     """It has its place before what was read already: who goes on at `next` would read that again."""
     limits = ChunkLimits(expiry_s=0.05)
-    monkeypatch.setattr(reading, "reader", lambda start: replace(reader(start), chunk_limits=limits))
+    monkeypatch.setattr(clients, "reader", lambda start, role: replace(reader(start, role), chunk_limits=limits))
     batches = RangeReader(client, Partition("c", "t", "-1", 0), TOPIC, (1, 0, 0), None, 5.0).batches()
     first = asyncio.ensure_future(anext(batches))
     await until(lambda: broker.asked[BaseCommand.FLOW])

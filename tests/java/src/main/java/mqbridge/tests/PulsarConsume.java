@@ -26,7 +26,7 @@ import org.apache.pulsar.client.api.SubscriptionType;
  * <p>Properties come as the SDK shows them: of a message in a batch sorted by key and with one value per key, whatever was sent.
  *
  * <pre>
- * --url pulsar://host:port  --topic T    --subscription S
+ * --url pulsar://host:port  --topic T    --subscription S              with TLS and credentials: see PulsarClients
  * --type Exclusive|Shared|Failover|Key_Shared                    --name NAME   of the consumer
  * --messages 0              --idle 30    stop after so many messages, or seconds without one (0: never)
  * --until FILE                           stop as soon as there is such a file
@@ -57,7 +57,7 @@ public final class PulsarConsume {
 
     public static void main(String[] argv) {
         Program.main(argv, args -> {
-            try (PulsarClient client = PulsarClient.builder().serviceUrl(args.text("url")).build()) {
+            try (PulsarClient client = PulsarClients.open(args)) {
                 ConsumerBuilder<byte[]> builder = consumer(client, args);
                 PulsarConsume consume = new PulsarConsume(args);
                 args.end();

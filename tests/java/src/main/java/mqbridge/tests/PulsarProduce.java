@@ -22,7 +22,7 @@ import org.apache.pulsar.client.api.TypedMessageBuilder;
  * Produces messages to a Pulsar topic, asynchronously, with a bounded number of unanswered sends.
  *
  * <pre>
- * --url pulsar://host:port  --topic T      --messages N (1)      --start 0    first sequence number
+ * --url pulsar://host:port  --topic T      --messages N (1)      --start 0    first sequence number; PulsarClients has more
  * --size 1024               --key k{n}     --ordering-key o{n}   {n} becomes the sequence number
  * --keys 0                  that of a key counts only so far and begins again (0: no end)
  * --properties k=v,k2=v{n}  --event-time 0 ms; 0: none           --deliver-after 0 ms from now
@@ -72,7 +72,7 @@ public final class PulsarProduce {
     public static void main(String[] argv) {
         Program.main(argv, args -> {
             PulsarProduce produce = new PulsarProduce(args);
-            try (PulsarClient client = PulsarClient.builder().serviceUrl(args.text("url")).build();
+            try (PulsarClient client = PulsarClients.open(args);
                     Producer<byte[]> producer = producer(client, args, produce.windowSize).create()) {
                 args.end();
                 produce.run(producer);

@@ -1,0 +1,154 @@
+"""Between clusters that let nobody in without TLS and credentials, while every certificate, key and token is exchanged.
+
+One gateway copies RocketMQ to Pulsar and back again. Its certificate, its key of RocketMQ, and its token of Pulsar, which lives
+for seconds, are exchanged in their files while messages flow; nothing may be lost, and no person is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.message import Batch, Share
+from tests.e2e.support import KEPT, opened, read
+from tests.kit.authority import Identity
+from tests.kit.gateway import GatewayProcess
+from tests.kit.oracle import Oracle, message
+from tests.kit.pulsar_locked import APP, CHECK_S, LockedPulsar
+from tests.kit.rocketmq import RocketMQ
+from tests.kit.rocketmq_lock import APPLICATION, User
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+PARTITIONS, SIZE, BATCH = 2, 300, 50
+LIVES_S, RENEWED_S = 8.0 * CHECK_S, 2.0 * CHECK_S
+"""A token of Pulsar is good for so long, and replaced after so long."""
+EXCHANGES = 3
+EXCHANGER = "exchanged"
+
+
+class Keys:
+    """What opens the clusters, in files, as they are mounted into a container."""
+
+    def __init__(self, folder: Path, pulsar: LockedPulsar, rocketmq: RocketMQ) -> None:
+        assert rocketmq.lock is not None
+        self.folder, self.pulsar, self.rocketmq, self.lock = folder, pulsar, rocketmq, rocketmq.lock
+        self.certificate, self.key = folder / "client.pem", folder / "client.key"
+        self.secret, self.token = folder / "secret-key", folder / "token"
+
+    def exchange(self, number: int) -> None:
+        """A new certificate, a new key of RocketMQ and a new token of Pulsar: as an operator would, the servers' side first."""
+        user = User(EXCHANGER, f"secret-number-{number}", APPLICATION)
+        self.rocketmq.open_for(user)
+        self._write(self.secret, user.secret)
+        fresh: Identity = self.lock.authority.issue("gateway", file=f"gateway-{number}")
+        shutil.copy(fresh.key, self.key)
+        shutil.copy(fresh.certificate, self.certificate)
+        self.renew()
+
+    def renew(self) -> None:
+        """Another token."""
+        self._write(self.token, self.pulsar.token(APP, LIVES_S))
+
+    def _write(self, path: Path, text: str) -> None:
+        path.with_suffix(".new").write_text(text)
+        path.with_suffix(".new").replace(path)
+
+    def clusters(self) -> dict[str, Any]:
+        """As a configuration names them."""
+        authorities = str(self.lock.authority.certificate)
+        tls = {"authorities": authorities, "certificate": str(self.certificate), "key": str(self.key)}
+        auth = {"access_key": EXCHANGER, "secret_key": {"file": str(self.secret)}}
+        return {
+            "rocket": {
+                "system": "rocketmq",
+                "name_servers": self.rocketmq.name_server,
+                "heartbeat": "1s",
+                "tls": tls,
+                "auth": auth,
+            },
+            "pulsar": {"system": "pulsar", **self.pulsar.config({"token": {"file": str(self.token)}})},
+        }
+
+
+@contextlib.asynccontextmanager
+async def renewing(keys: Keys) -> AsyncIterator[None]:
+    """Tokens are replaced before they end."""
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(RENEWED_S)
+            keys.renew()
+
+    task = asyncio.ensure_future(renew())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def stored(gateway: GatewayProcess) -> list[int]:
+    """By route."""
+    return [row["stored"] for row in httpx.get(f"http://127.0.0.1:{gateway.port}/routes", timeout=10).json()]
+
+
+async def test_what_is_exchanged_under_load_loses_nothing(
+    pulsar_locked: LockedPulsar, rocketmq_locked: RocketMQ, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path, pulsar_locked, rocketmq_locked)
+    await asyncio.to_thread(keys.exchange, 0)
+    here, back = [await asyncio.to_thread(rocketmq_locked.take_topic, PARTITIONS) for _ in range(2)]
+    middle = await asyncio.to_thread(pulsar_locked.take_topic, PARTITIONS)
+    await asyncio.to_thread(pulsar_locked.keep, middle)
+    clusters = keys.clusters()
+    routes = [
+        {"name": name, "from": {"cluster": source, "topic": topic, "group": f"g-{name}-{time.time_ns()}"}, "to": to}
+        for name, source, topic, to in (
+            ("there", "rocket", here, {"cluster": "pulsar", "topic": middle, "create": KEPT, "partitions": {"by": "identity"}}),
+            ("back", "pulsar", middle, {"cluster": "rocket", "topic": back, "partitions": {"by": "identity"}}),
+        )
+    ]
+    for route in routes:
+        route["delivery"] = {"prevent_loops": False}
+    sent = 0
+    settings = {key: value for key, value in clusters["rocket"].items() if key != "system"}
+    async with renewing(keys), opened("rocketmq", settings) as cluster:
+        outbound = await cluster.outbound(OutboundSpec(here, stamp_origin=False))
+        with GatewayProcess({"clusters": clusters, "routes": routes}, tmp_path / "run") as gateway:
+
+            async def send_until(enough: int) -> None:
+                """Feed it all the while, until both routes have stored so many more."""
+                nonlocal sent
+                while sent < PARTITIONS * BATCH or min(await asyncio.to_thread(stored, gateway)) < enough:
+                    first = sent // PARTITIONS
+                    batches = [Batch.of([message(p, first + n, SIZE) for n in range(BATCH)]) for p in range(PARTITIONS)]
+                    receipts = await asyncio.gather(*(outbound.send(p, Share(batch)) for p, batch in enumerate(batches)))
+                    assert [receipt.failures for receipt in receipts] == [[] for _ in receipts]
+                    sent += PARTITIONS * BATCH
+
+            await asyncio.to_thread(gateway.wait_stored, 0)
+            await send_until(1)
+            for number in range(1, EXCHANGES + 1):
+                await asyncio.to_thread(keys.exchange, number)
+                await send_until(sent + 10 * BATCH)
+            began = time.monotonic()
+            while time.monotonic() - began < 2 * LIVES_S:  # every token of before has ended
+                await send_until(sent + 1)
+            while min(await asyncio.to_thread(stored, gateway)) < sent:
+                await asyncio.sleep(0.1)
+            assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+        await outbound.close()
+        oracle = Oracle([sent // PARTITIONS] * PARTITIONS, SIZE)
+        async for partition, messages in read("rocketmq", settings, back, f"judge-{time.time_ns()}"):
+            oracle.see(partition, messages)
+    oracle.assert_complete()
+    assert "secret-number" not in gateway.log

@@ -1,0 +1,166 @@
+"""Credentials of the admin interface: where they go, and what a refusal of them or of a right says; scripted, without sockets."""
+
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.net.tls.settings import TlsSettings
+from mqbridge.net.tls.tls import Tls
+from mqbridge.net.web import HttpConnections
+from mqbridge.pulsar.client.admin_http import AdminHttp
+from mqbridge.pulsar.client.auth import Auth, BasicAuth
+from mqbridge.pulsar.client.rights import Denied
+from mqbridge.secret import Secret
+from tests.kit.authority import Authority
+from tests.pulsar.client.test_admin_redirects import FIRST, OWNER, STRANGER, Answer, Web, fine, to, web
+
+__all__ = ["web"]
+
+PAGE = "<html><title>Error 401 Authentication required</title></html>"
+
+
+class Source(Auth):
+    """Gives `current` where fresh ones are wanted, `stale` otherwise."""
+
+    method = "token"
+
+    def __init__(self, stale: str, current: str | None = None) -> None:
+        self.stale, self.current = stale, current or stale
+
+    async def headers(self, *, fresh: bool = False) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.current if fresh else self.stale}"}
+
+    @property
+    def principal(self) -> str:
+        return "app"
+
+    @property
+    def shown(self) -> str:
+        return "a token from somewhere"
+
+    @property
+    def advice(self) -> str:
+        return "put a new one there"
+
+
+def client(web: Web, auth: Auth, url: str = FIRST) -> AdminHttp:
+    made = AdminHttp(url, 10.0, web, auth=auth)
+    web.made.append(made)
+    return made
+
+
+def demanding(token: str, answer: Answer = fine) -> Answer:
+    """A web service as Pulsar's: who shows something else sees a page."""
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        if request.headers.get("authorization") == f"Bearer {token}":
+            return answer(request)
+        return httpx.Response(401, text=PAGE, headers={"content-type": "text/html"})
+
+    return answered
+
+
+def refusing(status: int, reason: str) -> Answer:
+    return lambda _: httpx.Response(status, json={"reason": reason})
+
+
+async def test_they_go_where_the_configuration_points_and_to_brokers_of_the_cluster(web: Web) -> None:
+    web.services = {FIRST: demanding("one", to(OWNER)), OWNER: demanding("one")}
+    assert await client(web, Source("one")).call("GET", "/clusters") == {"said": "yes"}
+
+
+async def test_they_go_nowhere_else(web: Web) -> None:
+    web.services = {FIRST: demanding("one", to(STRANGER)), STRANGER: demanding("one")}
+    with pytest.raises(ServerRefused, match=r"was sent on to http://stranger:8080.*give the addresses of all brokers") as caught:
+        await client(web, Source("one")).call("GET", "/clusters")
+    assert caught.value.failure is Failure.FATAL
+    assert all("authorization" not in request.headers for request in web.at(STRANGER))
+
+
+async def test_those_that_were_refused_are_asked_for_anew(web: Web) -> None:
+    web.services = {FIRST: demanding("new")}
+    admin = client(web, Source("old", "new"))
+    assert await admin.call("POST", "/clusters", {}) == {"said": "yes"}
+    assert [request.headers["authorization"] for request in web.seen] == ["Bearer old", "Bearer new"]
+
+
+async def test_a_refusal_says_what_was_shown_and_what_mends_it(web: Web) -> None:
+    web.services = {FIRST: demanding("other")}
+    admin = client(web, Source("one"))
+    with pytest.raises(ServerRefused) as caught:
+        await admin.call("GET", "/clusters")
+    assert str(caught.value) == (
+        "http://first:8080 refuses a token from somewhere: put a new one there (GET /clusters: HTTP 401)"
+    )
+    assert caught.value.failure is Failure.FATAL
+    web.services = {FIRST: fine}
+    await admin.call("GET", "/clusters")
+    web.services = {FIRST: demanding("other")}
+    with pytest.raises(ServerRefused) as caught:
+        await admin.call("GET", "/clusters")
+    assert caught.value.failure is Failure.RETRY, "it has let us in before"
+
+
+async def test_nobody_in_particular_is_told_to_give_some(web: Web) -> None:
+    web.services = {FIRST: demanding("one")}
+    made = web.client()
+    with pytest.raises(ServerRefused, match="give them as `auth` of the cluster"):
+        await made.call("GET", "/clusters")
+
+
+@pytest.mark.parametrize(
+    ("status", "operation", "needs"),
+    [
+        (401, "validateTopicOperation for operation [SKIP] on topic [t]", "grant it consume there"),
+        (401, "validateTopicOperation for operation [LOOKUP] on topic [t]", "grant it produce or consume there"),
+        (401, "validateBothTenantOperationAndSuperUser for operation [LIST_TENANTS] ", "it needs a super user"),
+        (
+            403,
+            "validateTopicPolicyOperation for operation [WRITE] on policy [P]",
+            "it needs an administrator of the tenant",
+        ),
+    ],
+)
+async def test_a_missing_right_says_who_may_not_do_what(web: Web, status: int, operation: str, needs: str) -> None:
+    web.services = {FIRST: refusing(status, f"Unauthorized to {operation}")}
+    with pytest.raises(Denied) as caught:
+        await client(web, Source("one")).call("GET", "/x")
+    assert str(caught.value).startswith(f"role 'app' may not GET /x: {needs}")
+    assert str(caught.value).endswith(f"(HTTP {status}: Unauthorized to {operation.strip()})")
+    assert (caught.value.failure, caught.value.code) == (Failure.FATAL, status)
+
+
+async def test_a_user_of_the_address_goes_before_the_cluster_s(web: Web) -> None:
+    web.services = {FIRST: fine}
+    await client(web, BasicAuth("a", Secret("b")), "http://x:y@first:8080").call("GET", "/clusters")
+    assert web.seen[0].headers["authorization"] == "Basic eDp5"
+
+
+async def test_a_changed_certificate_makes_a_new_client_and_breaks_no_call(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = Tls(TlsSettings(authorities=authority.certificate))
+    connections = HttpConnections(httpx.Timeout(5.0), tls)
+    async with connections._client("https") as before:
+        async with connections._client("https") as same:
+            assert same is before
+        Authority(tmp_path / "other").certificate.replace(authority.certificate)
+        async with connections._client("https") as after:
+            assert after is not before
+        assert not before.is_closed, "its call is still under way"
+    assert before.is_closed
+    await connections.close()
+    assert after.is_closed
+
+
+async def test_what_went_wrong_with_tls_names_the_option(tmp_path: Path) -> None:
+    connections = HttpConnections(httpx.Timeout(5.0), Tls(TlsSettings()))
+    error = httpx.ConnectError("failed")
+    error.__cause__ = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]")
+    assert "tls.certificate" in (connections.explain(error, "host") or "")
+    assert connections.explain(httpx.ConnectError("refused"), "host") is None
+    broken = HttpConnections(httpx.Timeout(5.0), Tls(TlsSettings(authorities=tmp_path / "none")))
+    with pytest.raises(ClusterError, match=r"tls\.authorities"):
+        await broken.request("GET", httpx.URL("https://127.0.0.1:1"))

@@ -1,0 +1,80 @@
+"""Methods of authentication: what they show to brokers and to the REST interface, and what they tell people."""
+
+import base64
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from mqbridge.errors import ClusterError
+from mqbridge.pulsar.client.auth import NO_AUTH, BasicAuth, TlsAuth, TokenAuth
+from mqbridge.pulsar.client.jwt import Claims, claims_of
+from mqbridge.secret import Secret
+from tests.kit.authority import Authority
+
+
+def jwt(**claims: object) -> str:
+    """Unsigned: nobody here verifies it."""
+    parts = ({"alg": "HS256"}, claims)
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + ".c2ln"
+
+
+def test_what_a_token_says_of_itself() -> None:
+    assert claims_of(jwt(sub="app", exp=1_700_000_000)) == Claims("app", 1_700_000_000)
+    assert claims_of(jwt(sub="ä" * 7)) == Claims("ä" * 7, None)
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["", "opaque", "a.b", "a.!.c", "a.e30.c", f"a.{base64.b64encode(b'[1]').decode()}.c", "a.bm9uZQ.c", jwt(sub=1, exp=True)],
+)
+def test_a_token_that_says_nothing(token: str) -> None:
+    assert claims_of(token) == Claims()
+
+
+async def test_a_token_from_a_file_is_read_every_time(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    auth = TokenAuth(Secret(file=file))
+    with pytest.raises(ClusterError, match="token"):
+        await auth.credentials()
+    first, second = jwt(sub="app", exp=time.time() + 60), jwt(sub="other")
+    file.write_text(first + "\n")
+    assert (auth.method, await auth.credentials()) == ("token", first.encode())
+    assert auth.principal == "app"
+    assert auth.ends is not None
+    file.write_text(second)
+    assert await auth.headers() == {"Authorization": f"Bearer {second}", "X-Pulsar-Auth-Method-Name": "token"}
+    assert (auth.principal, auth.ends) == ("other", None)
+    file.unlink()
+    assert await auth.credentials(fresh=True) == second.encode(), "the last one, while there is none"
+    assert (second in auth.shown + auth.advice, f"file {file}" in auth.shown) == (False, True)
+
+
+async def test_a_token_that_has_expired_says_when(tmp_path: Path) -> None:
+    auth = TokenAuth(Secret(jwt(sub="app", exp=1_700_000_000)))
+    await auth.credentials()
+    assert auth.advice == "it expired at 2023-11-14 22:13:20 UTC: put a new one there"
+
+
+async def test_a_user_with_a_password() -> None:
+    auth = BasicAuth("app", Secret("open sesame"))
+    assert (auth.method, await auth.credentials()) == ("basic", b"app:open sesame")
+    # RFC 7617
+    assert await auth.headers() == {"Authorization": "Basic YXBwOm9wZW4gc2VzYW1l", "X-Pulsar-Auth-Method-Name": "basic"}
+    assert auth.principal == "app"
+    assert "sesame" not in auth.shown + auth.advice + repr(auth)
+
+
+async def test_a_client_certificate_says_its_name(tmp_path: Path) -> None:
+    own = Authority(tmp_path).issue("app")
+    auth = TlsAuth(own.certificate)
+    assert (auth.method, await auth.credentials(), auth.principal) == ("tls", b"", "app")
+    assert await auth.headers() == {"X-Pulsar-Auth-Method-Name": "tls"}
+    own.certificate.unlink()
+    assert (await auth.credentials(), auth.principal) == (b"", None)
+
+
+async def test_nobody_in_particular() -> None:
+    assert (NO_AUTH.method, await NO_AUTH.credentials(), await NO_AUTH.headers()) == ("none", b"", {})
+    assert (NO_AUTH.principal, NO_AUTH.ends) == (None, None)

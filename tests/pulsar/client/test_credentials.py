@@ -1,0 +1,228 @@
+"""Credentials over the life of connections: shown, refreshed when the broker asks, refused; a scripted broker."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from mqbridge.errors import ClusterError, Failure, ServerRefused, Unreachable
+from mqbridge.pulsar.client.auth import Auth
+from mqbridge.pulsar.client.client import PulsarClient, Timing
+from mqbridge.pulsar.client.pool import parse_service_url
+from mqbridge.pulsar.client.rights import Denied
+from mqbridge.pulsar.client.subscription import Subscription
+from mqbridge.pulsar.wire import commands, ids
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.pulsar.client.broker import URL, Broker, Link, found, until
+
+TOPIC = "persistent://public/default/t"
+CHALLENGE = pb.CommandAuthChallenge(challenge=pb.AuthData(auth_method_name="token", auth_data=b"PulsarAuthRefresh"))
+
+
+class Source(Auth):
+    """Gives `current`, once `gate` is open; `asked` says whether each time fresh ones were wanted."""
+
+    method = "token"
+
+    def __init__(self) -> None:
+        self.current = b"one"
+        self.failure: ClusterError | None = None
+        self.asked: list[bool] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def credentials(self, *, fresh: bool = False) -> bytes:
+        self.asked.append(fresh)
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.current
+
+    @property
+    def principal(self) -> str:
+        return "app"
+
+    @property
+    def shown(self) -> str:
+        return "a token from somewhere"
+
+    @property
+    def advice(self) -> str:
+        return "put a new one there"
+
+
+def client_with(auth: Auth) -> PulsarClient:
+    return PulsarClient(parse_service_url(URL, tls=False), auth=auth, timing=Timing(operation=3.0, request=2.0))
+
+
+def lets_in(*credentials: bytes) -> Callable[[Link, object], None]:
+    def answer(link: Link, frame) -> None:
+        if frame.command.connect.auth_data in credentials:
+            link.send(connected=pb.CommandConnected(server_version="scripted", protocol_version=21))
+        else:
+            link.error(ids.NO_REQUEST, pb.AuthenticationError, "Failed to authenticate")
+
+    return answer
+
+
+async def test_connect_carries_them(broker: Broker) -> None:
+    client = client_with(Source())
+    await client.connect()
+    (said,) = broker.asked[BaseCommand.CONNECT]
+    assert (said.auth_method_name, said.auth_data) == ("token", b"one")
+    await client.close()
+
+
+async def test_a_challenge_is_answered_while_reading_goes_on(broker: Broker) -> None:
+    auth = Source()
+    client = client_with(auth)
+    await client.connect()
+    auth.gate.clear()
+    auth.current = b"two"
+    broker.link.send(authChallenge=CHALLENGE)
+    broker.link.send(authChallenge=CHALLENGE)
+    await until(lambda: len(auth.asked) == 2)
+    broker.link.send_bytes(commands.PING)
+    await until(lambda: broker.asked[BaseCommand.PONG])
+    assert not broker.asked[BaseCommand.AUTH_RESPONSE]
+    auth.gate.set()
+    await until(lambda: broker.asked[BaseCommand.AUTH_RESPONSE])
+    (said,) = broker.asked[BaseCommand.AUTH_RESPONSE]
+    assert (said.response.auth_method_name, said.response.auth_data) == ("token", b"two")
+    assert auth.asked == [False, True]
+    await client.close()
+
+
+async def test_a_challenge_without_a_source_is_answered_by_the_last_ones(broker: Broker, caplog) -> None:
+    auth = Source()
+    client = client_with(auth)
+    await client.connect()
+    auth.failure = ClusterError("the vault is sealed")
+    broker.link.send(authChallenge=CHALLENGE)
+    await until(lambda: broker.asked[BaseCommand.AUTH_RESPONSE])
+    assert broker.asked[BaseCommand.AUTH_RESPONSE][0].response.auth_data == b"one"
+    assert "wants fresh credentials, and gets the last ones: the vault is sealed" in caplog.text
+    await client.close()
+
+
+async def test_a_connection_that_ends_stops_asking(broker: Broker) -> None:
+    auth = Source()
+    client = client_with(auth)
+    await client.connect()
+    auth.gate.clear()
+    broker.link.send(authChallenge=CHALLENGE)
+    await until(lambda: len(auth.asked) == 2)
+    await client.close()
+    auth.gate.set()
+    await asyncio.sleep(0)
+    assert not broker.asked[BaseCommand.AUTH_RESPONSE]
+
+
+async def test_a_cluster_that_never_let_us_in_refuses_for_good(broker: Broker) -> None:
+    broker.on[BaseCommand.CONNECT] = lets_in(b"two")
+    client = client_with(Source())
+    with pytest.raises(ServerRefused) as caught:
+        await client.connect()
+    assert (caught.value.failure, caught.value.code) == (Failure.FATAL, pb.AuthenticationError)
+    assert str(caught.value) == (
+        "broker:6650 refuses a token from somewhere: put a new one there (method token; it says: Failed to authenticate)"
+    )
+    await client.close()
+
+
+async def test_later_a_refusal_is_an_outage_until_there_are_better_ones(broker: Broker, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    broker.on[BaseCommand.CONNECT] = lets_in(b"one")
+    auth = Source()
+    client = client_with(auth)
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    connectivity = client._pool.connectivity
+    assert connectivity.admitted
+    broker.on[BaseCommand.CONNECT] = lets_in(b"two")
+    broker.link.error(ids.NO_REQUEST, pb.AuthenticationError, "Failed to authenticate")
+    sent = producer.send(MessageMetadata(), b"1")
+    await until(lambda: connectivity.failures > 2)
+    assert connectivity.reason is not None
+    assert "refuses a token from somewhere" in connectivity.reason
+    with pytest.raises(Unreachable) as caught:
+        await client.connect()
+    assert caught.value.failure is Failure.RETRY
+    assert not sent.done()
+    auth.current = b"two"
+    await sent
+    assert connectivity.reason is None
+    assert auth.asked[-1], "after a refusal they are to be fresh"
+    said = [record for record in caplog.records if record.name == "mqbridge.net.connectivity"]
+    assert [record.levelname for record in said] == ["WARNING", "INFO"], "once when it begins, once when it is over"
+    await producer.close()
+    await client.close()
+
+
+async def test_a_source_that_fails_at_first_is_told(broker: Broker) -> None:
+    auth = Source()
+    auth.failure = ClusterError("the vault is sealed", Failure.FATAL)
+    client = client_with(auth)
+    with pytest.raises(ClusterError, match="the vault is sealed"):
+        await client.connect()
+    assert not broker.links
+    await client.close()
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+def refuses(link: Link, frame) -> None:
+    ((_, body),) = [pair for pair in frame.command.ListFields() if pair[0].number != 1]
+    link.error(body.request_id, pb.AuthorizationError, "Client is not authorized")
+
+
+async def test_a_refused_right_says_who_may_not_do_what(broker: Broker) -> None:
+    client = client_with(Source())
+    broker.on[BaseCommand.PRODUCER] = broker.on[BaseCommand.SUBSCRIBE] = refuses
+    producer = client.producer(TOPIC)
+    with pytest.raises(Denied) as caught:
+        await producer.opened()
+    assert str(caught.value) == (
+        f"role 'app' may not produce to {TOPIC} (AuthorizationError): grant it with "
+        "`pulsar-admin namespaces grant-permission public/default --role app --actions produce`"
+    )
+    await producer.close()
+    with pytest.raises(Denied, match=f"role 'app' may not consume from {TOPIC} with subscription 's' .*--actions consume`"):
+        await client.consumer(TOPIC, Subscription("s"))
+    broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
+        link, frame, "", response=pb.CommandLookupTopicResponse.Failed, error=pb.AuthorizationError, message="no"
+    )
+    with pytest.raises(Denied, match=f"role 'app' may not look up {TOPIC} .*--actions produce,consume`"):
+        await client.consumer(TOPIC, Subscription("s"))
+    assert caught.value.failure is Failure.FATAL
+    await client.close()
+
+
+async def test_a_subscription_that_must_begin_with_the_role(broker: Broker) -> None:
+    text = "The subscription name needs to be prefixed by the authentication role, like app-xxxx"
+    broker.on[BaseCommand.SUBSCRIBE] = lambda link, frame: link.error(
+        frame.command.subscribe.request_id, pb.AuthorizationError, text
+    )
+    client = client_with(Source())
+    with pytest.raises(Denied, match="must begin with the role"):
+        await client.check_consuming(TOPIC, "s")
+    await client.close()
+
+
+async def test_rights_are_looked_at_without_a_trace(broker: Broker) -> None:
+    client = client_with(Source())
+    await client.check_producing(TOPIC)
+    assert len(broker.asked[BaseCommand.PRODUCER]) == len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
+    broker.on[BaseCommand.SUBSCRIBE] = lambda link, frame: link.error(frame.command.subscribe.request_id, pb.NotAllowedError)
+    await client.check_consuming(TOPIC, "s")
+    (asked,) = broker.asked[BaseCommand.SUBSCRIBE]
+    assert (asked.subscription, asked.durable, asked.read_compacted) == ("s", False, True)
+    broker.on[BaseCommand.SUBSCRIBE] = broker.on[BaseCommand.PRODUCER] = refuses
+    with pytest.raises(Denied):
+        await client.check_consuming(TOPIC, "s")
+    with pytest.raises(Denied):
+        await client.check_producing(TOPIC)
+    await client.close()

@@ -1,0 +1,113 @@
+"""The `auth` of a Pulsar cluster: what may be given, and methods of plugins."""
+
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from mqbridge.pulsar.adapter import auth as auths
+from mqbridge.pulsar.adapter.auth import GROUP, AuthOptions
+from mqbridge.pulsar.adapter.cluster import ADAPTER
+from mqbridge.pulsar.adapter.config import PulsarCluster
+from mqbridge.pulsar.client.auth import Auth, BasicAuth, TlsAuth, TokenAuth
+from mqbridge.secret import Secret
+
+URL = "pulsar+ssl://broker"
+CANARY = "canary-4711"
+
+
+class Vault(Auth):
+    """A plugin's."""
+
+    method = "token"
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        if "role" not in options:
+            raise ValueError("vault needs role")
+        self.options = options
+
+
+@pytest.fixture
+def vault(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("vault", f"{__name__}:Vault", GROUP)
+    broken = EntryPoint("broken", "no_such_module:nothing", GROUP)
+    monkeypatch.setattr(auths, "entry_points", lambda group: [entry, broken] if group == GROUP else [])
+
+
+def cluster(**options: Any) -> PulsarCluster:
+    return PulsarCluster.model_validate({"service_url": URL, **options})
+
+
+def test_the_method_may_be_left_out_where_an_option_says_it() -> None:
+    made = cluster(auth={"token": "x"}).auth
+    assert made is not None
+    assert isinstance(made.make(None), TokenAuth)
+    made = cluster(auth={"user": "a", "password": {"env": "B"}}).auth
+    assert made is not None
+    assert isinstance(made.make(None), BasicAuth)
+
+
+def test_a_client_certificate_is_that_of_tls(tmp_path) -> None:
+    config = cluster(tls={"certificate": str(tmp_path / "own.pem")}, auth={"method": "tls"})
+    assert config.auth is not None
+    assert isinstance(config.auth.make(config.certificate), TlsAuth)
+
+
+@pytest.mark.parametrize(
+    ("auth", "problem"),
+    [
+        ({}, "give method: one of token, basic, tls, broken, vault"),
+        ({"method": "token"}, "method token needs token"),
+        ({"method": "basic", "user": "a"}, "method basic needs password"),
+        ({"token": "x", "pasword": "y"}, "method token has no option 'pasword'"),
+        ({"method": "tls"}, "give tls.certificate"),
+        ({"method": "valt"}, "there is no method 'valt'"),
+        ({"method": "vault"}, "vault needs role"),
+        ({"method": "broken"}, "the plugin of method 'broken' cannot be loaded"),
+    ],
+)
+@pytest.mark.usefixtures("vault")
+def test_what_cannot_be_meant_is_refused(auth: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        cluster(auth=auth)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.usefixtures("vault")
+def test_a_plugin_gets_what_stands_beside_its_name() -> None:
+    config = cluster(auth={"method": "vault", "role": "app", "password": CANARY, "path": ["a", "b"]})
+    assert config.auth is not None
+    made = config.auth.make(None)
+    assert isinstance(made, Vault)
+    assert made.options == {"role": "app", "password": Secret(CANARY), "path": ["a", "b"]}
+    ADAPTER.make_cluster("c", config)
+
+
+@pytest.mark.usefixtures("vault")
+def test_what_belongs_to_plugins_is_shown_nowhere() -> None:
+    config = cluster(auth={"method": "vault", "role": "app", "client_secret": CANARY, "token": CANARY})
+    for shown in (repr(config), str(config), config.model_dump_json(), str(config.model_dump())):
+        assert CANARY not in shown
+    wrong = {"method": "vault", "client_secret": CANARY}
+    with pytest.raises(ValidationError) as caught:
+        AuthOptions.model_validate(wrong)
+    assert CANARY not in str(caught.value)
+    with pytest.raises(ValidationError) as caught:
+        cluster(auth=wrong)
+    assert CANARY not in str(caught.value)
+
+
+def test_what_expires_is_told() -> None:
+    made = ADAPTER.make_cluster("c", cluster(auth={"token": "opaque"}))
+    assert made.expiries == {}
+
+
+def test_tls_is_for_the_urls_that_say_so() -> None:
+    assert cluster().make_tls("c") is not None
+    assert PulsarCluster(service_url="pulsar://a").make_tls("c") is None
+    assert PulsarCluster(service_url="pulsar://a", admin_url="https://a:8443").make_tls("c") is not None
+    guessed = PulsarCluster.from_url("pulsar+ssl://a,[::1]:7?auth.token.file=/run/token&tls.authorities=/ca.pem")
+    assert (guessed.admin_url, guessed.admin_is_guessed) == ("https://a:8443,https://[::1]:8443", True)
+    assert guessed.auth is not None
+    assert guessed.auth.token == Secret(file="/run/token")

@@ -1,0 +1,242 @@
+"""A real broker that lets nobody in without TLS and credentials: who is let in, and what everybody else is told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.cli.exits import CLUSTER, OK
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.pulsar.adapter.cluster import ADAPTER
+from mqbridge.pulsar.client.rights import Denied
+from tests.e2e.support import opened
+from tests.kit.authority import Authority
+from tests.kit.gateway import GatewayProcess
+from tests.kit.pulsar_locked import ADMIN, APP, CONSUMER, GATEWAY, NAMESPACE, NOBODY, PRODUCER, LockedPulsar
+from tests.pulsar.locked import PARTITIONS, Mirror, mqbridge, written
+
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
+
+Changed = Callable[[LockedPulsar, Path], dict[str, Any]]
+
+
+def of_token(token: Callable[[LockedPulsar], str]) -> Changed:
+    return lambda server, _: server.config({"token": token(server)})
+
+
+def of_certificate(**settings: Any) -> Changed:
+    """A client certificate of our authority."""
+
+    def config(server: LockedPulsar, _: Path) -> dict[str, Any]:
+        own = server.certificate(APP, file="wrong", **settings)
+        tls = server.tls | {"certificate": str(own.certificate), "key": str(own.key)}
+        return server.config({"method": "tls"}, tls=tls)
+
+    return config
+
+
+def of_stranger(server: LockedPulsar, folder: Path) -> dict[str, Any]:
+    own = Authority(folder / "stranger").issue(APP)
+    tls = server.tls | {"certificate": str(own.certificate), "key": str(own.key)}
+    return server.config({"method": "tls"}, tls=tls)
+
+
+def trusting(server: LockedPulsar, **tls: Any) -> dict[str, Any]:
+    return server.config({"token": server.token(APP)}, tls=tls)
+
+
+REFUSED: dict[str, tuple[Changed, str]] = {
+    "expired": (
+        of_token(lambda server: server.token(APP, -5)),
+        "refuses a token from the configuration (role 'app'): it expired at",
+    ),
+    "another key": (of_token(lambda server: server.token(APP, key=bytes(32))), "it must be signed by the key that the brokers"),
+    "garbage": (of_token(lambda _: "garbage"), "refuses a token from the configuration: it must be signed"),
+    "nothing": (lambda server, _: server.config(None), "refuses no credentials: the cluster demands some"),
+    "password": (
+        lambda server, _: server.config({"user": APP, "password": "wrong"}),
+        "refuses user 'app' with a password from the configuration: the brokers' file of users",
+    ),
+    "user": (lambda server, _: server.config({"user": "somebody", "password": "x"}), "refuses user 'somebody'"),
+    "old certificate": (of_certificate(begins=timedelta(days=-2), ends=timedelta(days=-1)), "our certificate has expired"),
+    "strange certificate": (of_stranger, "see tls.certificate"),
+    "unknown authority": (lambda server, _: trusting(server), "signed by no authority that tls.authorities holds"),
+    "another name": (
+        lambda server, _: trusting(server, authorities=str(server.authority.certificate), server_name="elsewhere"),
+        "its certificate is not for elsewhere",
+    ),
+    "no such file": (
+        lambda server, _: server.config({"token": {"file": "/no/such/token"}}),
+        "file /no/such/token cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_wrong_credentials_end_with_one_clear_line(case: str, pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+    make, text = REFUSED[case]
+    mirror = Mirror(pulsar_locked)
+    config = mirror.config(make(pulsar_locked, tmp_path), pulsar_locked.config_of(APP))
+    status, said = await mqbridge("check", "--connect", written(config, tmp_path))
+    assert status == CLUSTER, said
+    assert sum(text in line for line in said.splitlines()) == 1, said
+    assert "Traceback" not in said
+    assert pulsar_locked.token(APP) not in said
+
+
+async def test_run_ends_as_check_does(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+    mirror = Mirror(pulsar_locked)
+    for wrong in (pulsar_locked.config({"token": pulsar_locked.token(APP, -5)}), pulsar_locked.config_of(NOBODY)):
+        config = mirror.config(wrong, pulsar_locked.config_of(APP))
+        config["http"] = {"listen": "127.0.0.1:0"}
+        status, said = await mqbridge("run", written(config, tmp_path))
+        assert status == CLUSTER, said
+        assert "it expired at" in said or "may not look up" in said
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "text"),
+    [
+        (PRODUCER, APP, "role 'producer' may not consume from {source}-partition-0 with subscription '{group}'"),
+        (APP, CONSUMER, "role 'consumer' may not produce to {target}-partition-0"),
+        (NOBODY, APP, "role 'nobody' may not look up {source}"),
+        (APP, NOBODY, "role 'nobody' may not look up {target}"),
+    ],
+)
+@pytest.mark.parametrize("admin", [True, False], ids=["admin", "no admin"])
+async def test_a_missing_right_is_found_before_the_route_begins(
+    source: str, target: str, text: str, admin: bool, pulsar_locked: LockedPulsar, tmp_path: Path
+) -> None:
+    mirror = Mirror(pulsar_locked)
+    ends = [pulsar_locked.config_of(role) | ({} if admin else {"admin_url": None}) for role in (source, target)]
+    status, said = await mqbridge("check", "--connect", written(mirror.config(*ends), tmp_path))
+    expected = text.format(source=mirror.source, target=mirror.target, group=mirror.group)
+    assert status == CLUSTER, said
+    assert sum(expected in line for line in said.splitlines()) == 1, said
+    assert "pulsar-admin namespaces grant-permission locked/orders --role" in said
+    for topic in (mirror.source, mirror.target):
+        path = f"{topic.replace('://', '/')}/partitioned-stats?perPartition=false"
+        stats = pulsar_locked.admin("GET", path)
+        assert set(stats["subscriptions"]) <= {"judge"}, "looking changes nothing"
+        assert stats["publishers"] == []
+
+
+@pytest.mark.parametrize("method", ["token", "basic", "tls"])
+@pytest.mark.parametrize("admin", [True, False], ids=["admin", "no admin"])
+async def test_producing_and_consuming_is_all_that_a_route_needs(
+    method: str, admin: bool, pulsar_locked: LockedPulsar, tmp_path: Path
+) -> None:
+    mirror = Mirror(pulsar_locked)
+    await mirror.send(200)
+    without = {} if admin else {"admin_url": None}
+    source, target = (
+        CONSUMER if method == "token" else APP,
+        PRODUCER if method == "token" else APP,
+    )
+    config = mirror.config(*(pulsar_locked.config_of(role, method) | without for role in (source, target)))
+    status, said = await mqbridge("check", "--connect", written(config, tmp_path))
+    assert status == OK, said
+    with GatewayProcess(config, tmp_path / "gateway") as gateway:
+        await asyncio.to_thread(gateway.wait_stored, PARTITIONS * mirror.sent)
+        assert await asyncio.to_thread(gateway.terminate) == OK
+    await mirror.judge()
+
+
+async def test_what_looking_finds_is_what_opening_meets(pulsar_locked: LockedPulsar) -> None:
+    topic = pulsar_locked.take_topic(2)
+    for role, consumes, produces in ((APP, True, True), (CONSUMER, True, False), (PRODUCER, False, True)):
+        async with opened("pulsar", pulsar_locked.config_of(role)) as cluster:
+            inbound, outbound = InboundSpec((topic,), "app-group"), OutboundSpec(topic)
+            if consumes:
+                await cluster.check_inbound(inbound)
+                assert await cluster.operations.groups(topic) in ([], ["app-group"])
+                await (await cluster.inbound(inbound)).close()
+                await cluster.check_inbound(inbound)
+            else:
+                for look in (cluster.check_inbound, cluster.inbound):
+                    with pytest.raises(Denied):
+                        await look(inbound)
+            if produces:
+                await cluster.check_outbound(outbound)
+            else:
+                with pytest.raises(Denied):
+                    await cluster.check_outbound(outbound)
+
+
+async def test_a_consumer_that_is_there_is_not_disturbed_by_looking(pulsar_locked: LockedPulsar) -> None:
+    topic = pulsar_locked.take_topic()
+    async with opened("pulsar", pulsar_locked.config_of(APP)) as cluster:
+        options = ADAPTER.inbound_options.model_validate({"subscription_type": "exclusive"})
+        spec = InboundSpec((topic,), "app-group", options=options)
+        inbound = await cluster.inbound(spec)
+        before = [member.id for member in await cluster.operations.members(topic, "app-group")]
+        await cluster.check_inbound(spec)
+        assert [member.id for member in await cluster.operations.members(topic, "app-group")] == before
+        await inbound.close()
+
+
+async def test_a_subscription_must_begin_with_the_role_where_the_namespace_says_so(pulsar_locked: LockedPulsar) -> None:
+    namespace = pulsar_locked.create_namespace("locked", f"prefixed-{uuid4().hex[:6]}")
+    pulsar_locked.admin("POST", f"namespaces/{namespace}/permissions/{APP}", ["consume", "produce"])
+    pulsar_locked.admin("POST", f"namespaces/{namespace}/subscriptionAuthMode", "Prefix")
+    topic = pulsar_locked.create_topic("t", namespace=namespace)
+    async with opened("pulsar", pulsar_locked.config_of(APP)) as cluster:
+        with pytest.raises(Denied, match="must begin with the role"):
+            await cluster.check_inbound(InboundSpec((topic,), "group"))
+        await cluster.check_inbound(InboundSpec((topic,), "app-group"))
+        assert set(await cluster.bounds(topic)) == {"-1"}, "readers are named after the role"
+
+
+async def test_topics_are_listed_as_far_as_the_role_may(pulsar_locked: LockedPulsar) -> None:
+    topic = pulsar_locked.take_topic()
+    other = pulsar_locked.create_topic(f"x-{uuid4().hex[:8]}", namespace="public/default")
+    for role, sees_other in ((ADMIN, True), (GATEWAY, False), (APP, False), (PRODUCER, False)):
+        async with opened("pulsar", pulsar_locked.config_of(role)) as cluster:
+            found = await cluster.topics()
+            assert topic.rpartition("/")[2] in found, role
+            assert (other.removeprefix("persistent://") in found) is sees_other, role
+    async with opened("pulsar", pulsar_locked.config_of(NOBODY)) as cluster:
+        with pytest.raises(Denied, match=f"role 'nobody' may not list the topics of {NAMESPACE}"):
+            await cluster.topics()
+
+
+async def test_what_needs_an_administrator_says_so(pulsar_locked: LockedPulsar) -> None:
+    topic = pulsar_locked.take_topic()
+    async with opened("pulsar", pulsar_locked.config_of(APP)) as cluster:
+        for refused in (cluster.create(f"{topic}-new", 2), cluster.operations.deduplicates(topic)):
+            with pytest.raises(Denied, match=r"role 'app' may not .*it needs an administrator of the tenant") as caught:
+                await refused
+            assert caught.value.failure is Failure.FATAL
+        (warning,) = await _warnings(cluster, topic)
+        assert "may not GET" in warning
+    async with opened("pulsar", pulsar_locked.config_of(GATEWAY)) as cluster:
+        await cluster.create(f"{topic}-new", 2)
+        assert len(await _warnings(cluster, topic)) == 1
+
+
+async def _warnings(cluster: Any, topic: str) -> list[str]:
+    try:
+        found: list[str] = await cluster.operations.warnings(topic)
+    except ClusterError as error:
+        return [str(error)]
+    return found
+
+
+async def test_what_expires_is_told(pulsar_locked: LockedPulsar) -> None:
+    ends = time.time() + 3600
+    own = pulsar_locked.config({"token": pulsar_locked.token(APP, 3600)})
+    async with opened("pulsar", own) as cluster:
+        await cluster.topics()
+        port, web = (url.rpartition(":")[2] for url in (pulsar_locked.service_url, pulsar_locked.admin_url))
+        assert set(cluster.expiries) == {"token", f"certificate of 127.0.0.1:{port}", f"certificate of 127.0.0.1:{web}"}
+        assert abs(cluster.expiries["token"] - ends) < 60
