@@ -78,6 +78,8 @@ class TubeMQCluster(ClusterModel):
         masters, settings = split_url(url, cls, without={"masters"}, short=ADMIN)
         scheme = SCHEMES[masters.startswith(SCHEMES[1])]
         if scheme == SCHEMES[1]:
+            if settings.get("tls") == "false":
+                raise ValueError("tubemq+ssl:// and tls=false exclude each other")
             settings.setdefault("tls", {})
         addresses = masters.removeprefix(scheme).rstrip("/")
         return cls.model_validate({"heartbeat": URL_HEARTBEAT} | settings | {"masters": addresses})
