@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from mqbridge.errors import ConnectionLost, PeerSilent, ProtocolError
+from mqbridge.errors import ConnectionLost, Failure, PeerSilent, ProtocolError
 from mqbridge.net.connectivity import Link
 from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
 from mqbridge.net.tls.explained import explain_tls
@@ -89,7 +89,7 @@ class Endpoint(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
-        error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {self._why(exc)}' if exc else ''}")
+        error = self._error or self._ended_by(exc)
         self._error = error
         self._transport = None
         self.alive = False
@@ -100,11 +100,15 @@ class Endpoint(asyncio.Protocol):
             self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
-    def _why(self, error: Exception) -> str:
-        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake."""
+    def _ended_by(self, error: Exception | None) -> ConnectionLost:
+        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake: as lasting as a refusal in it."""
         if self.tls is None or not isinstance(error, ssl.SSLError):
-            return str(error)
-        return explain_tls(error, self.tls.settings, self.peer)
+            return ConnectionLost(f"the connection to {self.peer} ended{f': {error}' if error else ''}")
+        is_refusal = not (self.heard or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)))
+        admitted = self.link is not None and self.link.admitted
+        why = explain_tls(error, self.tls.settings, self.peer)
+        failure = Failure.FATAL if is_refusal and not admitted else Failure.RETRY
+        return ConnectionLost(f"the connection to {self.peer} ended: {why}", failure)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""
@@ -133,7 +137,7 @@ class Endpoint(asyncio.Protocol):
     def send(self, *pieces: bytes) -> None:
         """Queue bytes for this turn's write. Raises ConnectionLost when the connection is over."""
         if not self.alive:
-            raise ConnectionLost(f"the connection to {self.peer} is closed")
+            raise self._is_over()
         self._outbox.extend(pieces)
         self._outbox_bytes += sum(map(len, pieces))
         if self._outbox_bytes >= FLUSH_BYTES:
@@ -141,6 +145,12 @@ class Endpoint(asyncio.Protocol):
         elif not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    def _is_over(self) -> ConnectionLost:
+        """What sending fails with; a server may have refused our certificate before anything was sent."""
+        if isinstance(self._error, ConnectionLost) and self._error.failure is Failure.FATAL:
+            return ConnectionLost(str(self._error), Failure.FATAL)
+        return ConnectionLost(f"the connection to {self.peer} is closed")
 
     def _flush(self) -> None:
         self._flush_due = False

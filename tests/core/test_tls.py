@@ -27,7 +27,9 @@ from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
+from mqbridge.rocketmq.adapter.cluster import ADAPTER as ROCKETMQ
 from mqbridge.secret import Secret
+from mqbridge.tubemq.adapter.cluster import ADAPTER as TUBEMQ
 from tests.kit.authority import Authority, Identity
 from tests.patience import PATIENCE_S
 
@@ -408,3 +410,35 @@ def test_closing_waits_for_what_was_written_and_not_for_an_answer(
             over.set()
             server.shutdown()
     assert got == sent
+
+
+@pytest.mark.parametrize("system", ["rocketmq", "tubemq"])
+async def test_a_certificate_that_is_refused_after_the_handshake_ends_a_start(system: str, authority: Authority) -> None:
+    """By TLS 1.3 as by 1.2: waiting does not help."""
+    adapter, servers = (ROCKETMQ, "name_servers") if system == "rocketmq" else (TUBEMQ, "masters")
+    async with echo(server_side(authority.issue("server"), clients_of=authority, minimum_version=ssl.TLSVersion.TLSv1_3)) as port:
+        settings = {servers: f"localhost:{port}", "tls": {"authorities": authority.certificate}}
+        with pytest.raises(ClusterError, match=r"demands a certificate of ours: give tls\.certificate and tls\.key$") as caught:
+            await adapter.make_cluster("c", adapter.cluster_model(**settings)).connect()
+    assert caught.value.failure is Failure.FATAL
+
+
+async def test_a_certificate_that_was_taken_once_may_be_taken_again(authority: Authority) -> None:
+    async with echo(server_side(authority.issue("server"), clients_of=authority, minimum_version=ssl.TLSVersion.TLSv1_3)) as port:
+        link = Link(Connectivity("c"), HOST, port)
+        link.admit()
+        talk = Talk()
+        await dial(HOST, port, talk.make, tls=tls(authorities=authority.certificate), link=link)
+        error = await talk.lost
+    assert isinstance(error, ConnectionLost)
+    assert error.failure is Failure.RETRY
+
+
+async def test_what_is_sent_after_a_refusal_fails_as_finally(authority: Authority) -> None:
+    async with echo(server_side(authority.issue("server"), clients_of=authority, minimum_version=ssl.TLSVersion.TLSv1_3)) as port:
+        talk = Talk()
+        endpoint = await dial(HOST, port, talk.make, tls=tls(authorities=authority.certificate))
+        await talk.lost
+        with pytest.raises(ConnectionLost, match=r"give tls\.certificate") as caught:
+            endpoint.send(b"x")
+    assert caught.value.failure is Failure.FATAL

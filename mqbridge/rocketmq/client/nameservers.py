@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from mqbridge.errors import ClusterError, Failure, ProtocolError, Unreachable
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, ProtocolError, Unreachable
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.client.connection import REQUEST_TIMEOUT_S
@@ -71,10 +71,7 @@ class NameServers:
             except ClusterError as error:
                 failed.append(error)
                 self.skip()
-        fatal = all(error.failure is Failure.FATAL for error in failed)
-        raise Unreachable(
-            f"no name server can be reached: {'; '.join(map(str, failed))}", Failure.FATAL if fatal else Failure.RETRY
-        )
+        raise _unreachable("no name server can be reached", failed)
 
     async def ask(
         self,
@@ -87,9 +84,9 @@ class NameServers:
         """What the first server that can say it says, read by `read` (RemoteProtocolError: it makes no sense).
 
         None when no server has it: an answer whose code is in `absent`. Raises ServerRefused (FATAL, REFUSED) at once, and
-        Unreachable with every server's reason when none gave an answer.
+        Unreachable with every server's reason when none gave an answer, FATAL when none will let us in.
         """
-        failed: list[str] = []
+        failed: list[ClusterError] = []
         missing = False
         for _ in self.addresses:
             address = self._current()
@@ -101,15 +98,17 @@ class NameServers:
                     raise refused(f"{name_of(code)} at {address}", answer.code, answer.remark)
                 missing = True
             except ProtocolError as error:
-                failed.append(f"{address} said what makes no sense: {error}")
+                failed.append(ClusterError(f"{address} said what makes no sense: {error}"))
+            except (Unreachable, ConnectionLost) as error:
+                failed.append(error)
             except ClusterError as error:
                 if error.failure in (Failure.FATAL, Failure.REFUSED):
                     raise
-                failed.append(str(error))
+                failed.append(error)
             self.skip()
         if missing:
             return None
-        raise Unreachable(f"no name server answered {name_of(code)}: {'; '.join(failed)}")
+        raise _unreachable(f"no name server answered {name_of(code)}", failed)
 
     async def each(self, code: int, ext: Mapping[str, str]) -> None:
         """Ask every server, not only one (what deletes must reach all). Raises ClusterError."""
@@ -124,3 +123,9 @@ class NameServers:
 
     def _current(self) -> str:
         return self.addresses[self._turn % len(self.addresses)]
+
+
+def _unreachable(problem: str, failed: Sequence[ClusterError]) -> Unreachable:
+    """FATAL when every server failed for good, as by our certificate; one that is merely away may come back and let us in."""
+    fatal = all(error.failure is Failure.FATAL for error in failed)
+    return Unreachable(f"{problem}: {'; '.join(map(str, failed))}", Failure.FATAL if fatal else Failure.RETRY)

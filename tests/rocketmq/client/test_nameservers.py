@@ -163,3 +163,21 @@ async def test_routes_of_old_name_servers_are_read(cluster: Cluster, client: Roc
     found = await client.routes.get(TOPIC)
     assert found == await client.routes.get(TOPIC, fresh=True)
     assert cluster.asked[ROUTE][0].ext == {"topic": TOPIC, "acceptStandardJsonOnly": "true"}
+
+
+async def test_one_that_will_not_let_us_in_is_passed_over(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    client = await connected(NS, NS2)
+    locked, get = {NS}, client.pool.get
+
+    async def dial(address: str):
+        if address in locked:
+            raise Unreachable(f"{address} demands a certificate", Failure.FATAL)
+        return await get(address)
+
+    monkeypatch.setattr(client.pool, "get", dial)
+    assert await client.routes.get(TOPIC, fresh=True) is not None
+    locked.add(NS2)
+    with pytest.raises(Unreachable, match="ns:9876 demands .*ns2:9876 demands|ns2:9876 demands .*ns:9876 demands") as caught:
+        await client.routes.get(TOPIC, fresh=True)
+    assert caught.value.failure is Failure.FATAL
+    await client.close()
