@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -90,6 +90,8 @@ class Masters:
         """
         errors: list[ClusterError] = []
         for index in self._in_turn():
+            if errors:
+                await self._sign_again(request)
             try:
                 found = await self._session(index).call(MASTER, method, request, answer)
             except _ELSEWHERE as error:
@@ -137,6 +139,11 @@ class Masters:
         if self._signed is None:
             return MasterCertificateInfo(authorizedToken=self._token) if self._token else None
         return MasterCertificateInfo(authInfo=self._signed.for_master, authorizedToken=self._token or None)
+
+    async def _sign_again(self, request: Any) -> None:
+        """For another Master: the one before may have been silent for longer than a signature is taken."""
+        if self._signed is not None:
+            request.authInfo.CopyFrom(await self.certificate())
 
     def learn(self, info: MasterAuthorizedInfo) -> None:
         """Keep the tokens of an answer: each replaces the one before."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.secret import Secret
 from mqbridge.tubemq.client.balanced_membership import BalancedMembership
@@ -94,6 +94,22 @@ async def test_every_request_to_a_master_is_signed_anew() -> None:
     assert len(script.asked) == 9
     assert all(is_fresh(request.authInfo) for request in script.asked)
     assert len({request.authInfo.authInfo.nonce for request in script.asked}) == 9
+
+
+async def test_a_master_that_is_asked_after_a_silent_one_gets_a_signature_of_now() -> None:
+    """A signature is taken for seconds only, as few as a silent Master costs."""
+    silent, active = Script(RequestTimeout("silent")), Script(m.HeartResponseM2P(**GOOD, brokerCheckSum=1))
+    sessions = OneMaster(silent)
+    servers = {"m": silent, "n": active}
+    sessions.to = lambda host, *_: servers[host]  # type: ignore[method-assign]
+    masters = Masters([("m", 1), ("n", 1)], sessions, user())  # type: ignore[arg-type]
+    routes = Routes(masters)
+    routes.client_id = routes.host = "p"
+    await routes._heartbeat([])
+    (first,), (second,) = silent.asked, active.asked
+    assert is_fresh(first.authInfo)
+    assert is_fresh(second.authInfo)
+    assert first.authInfo.authInfo.nonce != second.authInfo.authInfo.nonce
 
 
 async def test_the_password_is_read_for_each_request(tmp_path: Path) -> None:
