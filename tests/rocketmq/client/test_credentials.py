@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
+from mqbridge.rocketmq.client import credentials
 from mqbridge.rocketmq.client.access import AccessRefused
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
 from mqbridge.rocketmq.client.credentials import Credentials
@@ -162,6 +163,24 @@ async def test_keys_are_read_with_heartbeats_and_connections(cluster: Cluster, c
     await client.request(B, MAX)
     await client.request(A, MAX)
     assert broker.refused == 0
+
+
+async def test_a_command_is_not_run_for_every_refusal(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs = tmp_path / "runs"
+    secret = Secret(command=["sh", "-c", f"echo run >> {runs}; echo {FIRST}"])
+    async with RocketmqClient(["ns:9876"], credentials=Credentials(Secret("app"), secret)) as client:
+        broker = Verifying(cluster, FIRST)
+        await client.request(A, MAX)
+        before, broker.secret = len(runs.read_text().split()), SECOND
+        monkeypatch.setattr(credentials, "RENEW_PAUSE_S", 3600.0)
+        for _ in range(20):
+            with pytest.raises(AccessRefused):
+                await client.request(A, MAX)
+        assert len(runs.read_text().split()) == before + 1
+        monkeypatch.setattr(credentials, "RENEW_PAUSE_S", 0.0)
+        with pytest.raises(AccessRefused):
+            await client.request(A, MAX)
+        assert len(runs.read_text().split()) == before + 2, "after a moment it is run again"
 
 
 async def test_a_file_that_cannot_be_read_names_the_file(cluster: Cluster, tmp_path: Path):

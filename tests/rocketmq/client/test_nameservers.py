@@ -177,7 +177,7 @@ async def test_one_that_will_not_let_us_in_is_passed_over(cluster: Cluster, monk
     monkeypatch.setattr(client.pool, "get", dial)
     assert await client.routes.get(TOPIC, fresh=True) is not None
     locked.add(NS2)
-    with pytest.raises(Unreachable, match="ns:9876 demands .*ns2:9876 demands|ns2:9876 demands .*ns:9876 demands") as caught:
+    with pytest.raises(Unreachable, match=r"ns2?:9876 demands a certificate; ns2?:9876 demands a certificate") as caught:
         await client.routes.get(TOPIC, fresh=True)
     assert caught.value.failure is Failure.FATAL
     await client.close()
