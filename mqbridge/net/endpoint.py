@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from mqbridge.errors import ConnectionLost, PeerSilent, ProtocolError
+from mqbridge.errors import ConnectionLost, Failure, PeerSilent, ProtocolError
 from mqbridge.net.connectivity import Link
 from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
 from mqbridge.net.tls.explained import explain_tls
@@ -90,6 +90,8 @@ class Endpoint(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
         error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {self._why(exc)}' if exc else ''}")
+        if isinstance(exc, ssl.SSLError) and isinstance(error, ConnectionLost) and not (self.heard or self._was_admitted):
+            error.failure = Failure.FATAL
         self._error = error
         self._transport = None
         self.alive = False
@@ -99,6 +101,11 @@ class Endpoint(asyncio.Protocol):
         if self.link is not None:
             self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
+
+    @property
+    def _was_admitted(self) -> bool:
+        """Whether the cluster has ever let us in, as far as is known."""
+        return self.link is None or self.link.admitted
 
     def _why(self, error: Exception) -> str:
         """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake."""

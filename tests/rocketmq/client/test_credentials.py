@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -298,6 +299,46 @@ async def test_a_server_that_ends_a_plain_connection_perhaps_wants_tls(cluster: 
         cluster.on[MAX] = hangs_up
         with pytest.raises(ConnectionLost, match="switch on the option `tls`"):
             await client.request(A, MAX)
+
+
+@pytest.mark.parametrize(("admitted", "failure"), [(False, Failure.FATAL), (True, Failure.RETRY)])
+async def test_a_certificate_that_is_refused_after_the_handshake(cluster: Cluster, admitted: bool, failure: Failure):
+    """As TLS 1.3 has it: the server's alert comes in place of the first answer."""
+    async with scripted_client() as client:
+        client.connectivity.admitted = admitted
+        cluster.on[MAX] = lambda link, _: link.drop(ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] bad certificate"))
+        with pytest.raises(ConnectionLost) as caught:
+            await client.request(A, MAX)
+        assert caught.value.failure is failure
+
+
+async def test_sends_wait_while_a_cluster_that_let_us_in_refuses_the_keys(cluster: Cluster, client: RocketmqClient, file: Path):
+    broker = Verifying(cluster, FIRST)
+    producer = client.producer("P", "T")
+    queue = (await producer.route()).write_queues()[0]
+    await producer.send(OutgoingMessage(b"0"), queue)
+    broker.secret = SECOND
+    sends = [producer.post(OutgoingMessage(b"%d" % number), queue) for number in range(1, 4)]
+    await until(lambda: client.connectivity.retries)
+    assert not any(send.done() for send in sends)
+    change(file, SECOND)
+    assert [result.offset for result in await asyncio.gather(*sends)] == [1, 2, 3]
+
+
+async def test_keys_that_are_other_ones_each_time_are_tried_once(cluster: Cluster, client: RocketmqClient, file: Path):
+    broker = Verifying(cluster, FIRST)
+    await client.request(A, MAX)
+    broker.secret = "never the one"
+
+    def refuse(link: Link, request: Command) -> None:
+        broker.refused += 1
+        change(file, f"secret number {broker.refused}")
+        link.answer(request, Status.NO_PERMISSION, remark=FAILED)
+
+    cluster.on[MAX] = refuse
+    with pytest.raises(AccessRefused):
+        await client.request(A, MAX)
+    assert broker.refused == 2
 
 
 async def test_nothing_secret_is_shown(cluster: Cluster, client: RocketmqClient, file: Path, caplog: pytest.LogCaptureFixture):
