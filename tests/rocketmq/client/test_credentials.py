@@ -202,7 +202,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not produce to topic 'T' (SEND_MESSAGE_V2 at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Pub -d Allow`"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Pub -d Allow`, which replaces what it may do there now"
             ),
         ),
         (
@@ -211,7 +211,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC.replace("Topic:T", "Group:G"),
             (
                 "access key 'app' may not consume as group 'G' (PULL_MESSAGE at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Group:G -a Sub -d Allow`"
+                "grant it with `mqadmin createAcl -s User:app -r Group:G -a Sub,Get -d Allow`, which replaces what it may do there now"
             ),
         ),
         (
@@ -220,7 +220,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not look at topic 'T' (GET_MAX_OFFSET at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Get -d Allow`"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Sub,Get -d Allow`, which replaces what it may do there now"
             ),
         ),
         (
@@ -229,7 +229,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not create topic 'T' (UPDATE_AND_CREATE_TOPIC at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Create -d Allow`"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Create -d Allow`, which replaces what it may do there now"
             ),
         ),
         (
