@@ -24,6 +24,7 @@ MAX = Code.GET_MAX_OFFSET
 FAILED = "check signature failed."
 OLD_FAILED = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=app, org.apache.rocketmq"
 NO_TOPIC = "User:app has no permission to access Topic:T from 10.0.0.1, no matched policies."
+REPLACES = ", which replaces what it may do there now"
 FIRST, SECOND = "first-secret-of-app", "second-secret-of-app"
 
 
@@ -202,7 +203,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not produce to topic 'T' (SEND_MESSAGE_V2 at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Pub -d Allow`, which replaces what it may do there now"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Pub -d Allow`" + REPLACES
             ),
         ),
         (
@@ -211,7 +212,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC.replace("Topic:T", "Group:G"),
             (
                 "access key 'app' may not consume as group 'G' (PULL_MESSAGE at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Group:G -a Sub,Get -d Allow`, which replaces what it may do there now"
+                "grant it with `mqadmin createAcl -s User:app -r Group:G -a Sub,Get -d Allow`" + REPLACES
             ),
         ),
         (
@@ -220,7 +221,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not look at topic 'T' (GET_MAX_OFFSET at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Sub,Get -d Allow`, which replaces what it may do there now"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Sub,Get -d Allow`" + REPLACES
             ),
         ),
         (
@@ -229,7 +230,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not create topic 'T' (UPDATE_AND_CREATE_TOPIC at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Create -d Allow`, which replaces what it may do there now"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Create -d Allow`" + REPLACES
             ),
         ),
         (
