@@ -125,7 +125,7 @@ REFUSED = {
     "wrong secret": (keys(secret_key="not-the-secret"), "refuses access key 'application'", "see auth.secret_key"),
     "unknown user": (keys(access_key="nobody-here"), "refuses access key 'nobody-here'", "there is no such user"),
     "no credentials": (without("auth"), "lets nobody in without credentials", "auth.access_key"),
-    "no TLS": (without("tls"), "ended the connection", "switch on the option `tls`"),
+    "no TLS": (without("tls"), "ended", "switch on the option `tls`"),
     "no certificate": (no_certificate, "certificate", "tls.certificate"),
     "expired certificate": (expired, "certificate", "tls.certificate"),
     "unknown authority": (own_authority_missing, "signed by no authority", "tls.authorities"),
