@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from mqbridge.errors import ConnectionLost, PeerSilent, ProtocolError
+from mqbridge.errors import ConnectionLost, Failure, PeerSilent, ProtocolError
 from mqbridge.net.connectivity import Link
 from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
 from mqbridge.net.tls.explained import explain_tls
@@ -84,7 +84,7 @@ class Endpoint(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
-        error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {self._why(exc)}' if exc else ''}")
+        error = self._error or self._lost_by(exc)
         self._error = error
         self._transport = None
         self.alive = False
@@ -95,11 +95,14 @@ class Endpoint(asyncio.Protocol):
             self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
-    def _why(self, error: Exception) -> str:
-        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake."""
+    def _lost_by(self, error: Exception | None) -> ConnectionLost:
+        """With TLS 1.3 a server refuses our certificate only here, after the handshake: for good, if it never let us in."""
+        if error is None:
+            return ConnectionLost(f"the connection to {self.peer} ended")
         if self.tls is None or not isinstance(error, ssl.SSLError):
-            return str(error)
-        return explain_tls(error, self.tls.settings, self.peer)
+            return ConnectionLost(f"the connection to {self.peer} ended: {error}")
+        failure = Failure.RETRY if self.link is not None and self.link.admitted else Failure.FATAL
+        return ConnectionLost(f"the connection to {self.peer} ended: {explain_tls(error, self.tls.settings, self.peer)}", failure)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""
