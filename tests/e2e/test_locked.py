@@ -19,7 +19,7 @@ import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Share
-from tests.e2e.support import KEPT, opened, read
+from tests.e2e.support import opened, read
 from tests.kit.authority import Identity
 from tests.kit.gateway import GatewayProcess
 from tests.kit.oracle import Oracle, message
@@ -113,8 +113,8 @@ async def test_what_is_exchanged_under_load_loses_nothing(
     routes = [
         {"name": name, "from": {"cluster": source, "topic": topic, "group": f"g-{name}-{time.time_ns()}"}, "to": to}
         for name, source, topic, to in (
-            ("there", "rocket", here, {"cluster": "pulsar", "topic": middle, "create": KEPT, "partitions": {"by": "identity"}}),
-            ("back", "pulsar", middle, {"cluster": "rocket", "topic": back, "partitions": {"by": "identity"}}),
+            ("there", "rocket", here, {"cluster": "pulsar", "topic": middle, "create": False, "partitions": {"by": "identity"}}),
+            ("back", "pulsar", middle, {"cluster": "rocket", "topic": back, "create": False, "partitions": {"by": "identity"}}),
         )
     ]
     for route in routes:

@@ -93,6 +93,8 @@ class Lookup:
     def addresses(self, url: str, url_tls: str) -> list[Address]:
         """Where a broker's pair of URLs points for this client. Raises ClusterError."""
         tls = self._pool.is_tls
+        if tls and not url_tls:
+            raise ClusterError(f"the broker at {url} names no address for TLS: it has no brokerServicePortTls")
         try:
             return parse_service_url(url_tls if tls else url, tls)
         except ValueError as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused, Unreachable
+from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import Auth
 from mqbridge.pulsar.client.client import PulsarClient, Timing
 from mqbridge.pulsar.client.pool import parse_service_url
@@ -168,6 +169,22 @@ async def test_a_source_that_fails_at_first_is_told(broker: Broker) -> None:
     with pytest.raises(ClusterError, match="the vault is sealed"):
         await client.connect()
     assert not broker.links
+    await client.close()
+
+
+async def test_by_tls_brokers_are_found_at_their_address_for_tls(broker: Broker) -> None:
+    client = PulsarClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls(), timing=Timing(operation=0.0))
+    broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
+        link, frame, "pulsar://plain:6650", brokerServiceUrlTls="pulsar+ssl://other"
+    )
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    assert [link.address for link in broker.links] == ["broker", "other"]
+    broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(link, frame, "pulsar://plain:6650")
+    with pytest.raises(ClusterError, match="names no address for TLS"):
+        await client.check_producing(TOPIC)
+    assert all(link.address != "plain" for link in broker.links)
+    await producer.close()
     await client.close()
 
 

@@ -21,6 +21,9 @@ def test_known_commands_are_written_as_others_write_them():
     assert commands.PONG == vectors.PONG
     assert commands.flow(0, 1000) == vectors.FLOW
     assert commands.ack(0, False, [ids.message_id(1, 0, [6])]) == vectors.ACK
+    assert commands.connect("x", "token", b"secret", None) == vectors.CONNECT_TOKEN
+    assert commands.connect("x", "tls", b"", None) == vectors.CONNECT_TLS
+    assert commands.auth_response("x", "token", b"secret") == vectors.AUTH_RESPONSE
 
 
 @pytest.mark.parametrize("data", vectors.FRAMES, ids=range(len(vectors.FRAMES)))

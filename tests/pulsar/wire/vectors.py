@@ -8,6 +8,11 @@ LOOKUP_RESPONSE = bytes.fromhex("00000028 00000024 0818c2011f0a1770756c7361723a2
 ACK = bytes.fromhex("00000014 00000010 080a520c080010001a06080110002806")
 DUPLICATE_RECEIPT = bytes.fromhex("00000026 00000022 08073a1e080010051a1608ffffffffffffffffff0110ffffffffffffffffff012007")
 
+# Written out by hand from the fields: method `token` with the credentials "secret", and method `tls`, which has none.
+CONNECT_TOKEN = bytes.fromhex("00000024 00000020 0802 121c 0a0178 1a06736563726574 2015 2a05746f6b656e 5206 0801 1001 2801")
+CONNECT_TLS = bytes.fromhex("0000001a 00000016 0802 1212 0a0178 2015 2a03746c73 5206 0801 1001 2801")
+AUTH_RESPONSE = bytes.fromhex("0000001f 0000001b 0825 aa0216 0a0178 120f 0a05746f6b656e 1206736563726574 1815")
+
 
 def _framed(text: str) -> bytes:
     """The frame of what follows the total size."""
@@ -29,4 +34,5 @@ SEND_BATCH_OF_ONE = _framed(
 )
 FRAMES = (
     PING, PONG, FLOW, CONNECTED, LOOKUP_RESPONSE, ACK, DUPLICATE_RECEIPT, SEND_PLAIN, SEND_BATCH, SEND_BATCH_OF_ONE,
+    CONNECT_TOKEN, CONNECT_TLS, AUTH_RESPONSE,
 )  # fmt: skip
