@@ -89,9 +89,7 @@ class Endpoint(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
-        error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {self._why(exc)}' if exc else ''}")
-        if isinstance(exc, ssl.SSLError) and isinstance(error, ConnectionLost) and not (self.heard or self._was_admitted):
-            error.failure = Failure.FATAL
+        error = self._error or self._lost_by(exc)
         self._error = error
         self._transport = None
         self.alive = False
@@ -102,16 +100,15 @@ class Endpoint(asyncio.Protocol):
             self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
-    @property
-    def _was_admitted(self) -> bool:
-        """Whether the cluster has ever let us in, as far as is known."""
-        return self.link is None or self.link.admitted
-
-    def _why(self, error: Exception) -> str:
-        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake."""
+    def _lost_by(self, error: Exception | None) -> ConnectionLost:
+        """With TLS 1.3 a server refuses our certificate only here, after the handshake: for good, if it never let us in."""
+        if error is None:
+            return ConnectionLost(f"the connection to {self.peer} ended")
         if self.tls is None or not isinstance(error, ssl.SSLError):
-            return str(error)
-        return explain_tls(error, self.tls.settings, self.peer)
+            return ConnectionLost(f"the connection to {self.peer} ended: {error}")
+        was_let_in = self.heard or (self.link is not None and self.link.admitted)
+        why = explain_tls(error, self.tls.settings, self.peer)
+        return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if was_let_in else Failure.FATAL)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""
