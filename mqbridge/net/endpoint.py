@@ -85,6 +85,8 @@ class Endpoint(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
         error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {self._why(exc)}' if exc else ''}")
+        if error.__cause__ is None and error is not exc:
+            error.__cause__ = exc
         self._error = error
         self._transport = None
         self.alive = False
