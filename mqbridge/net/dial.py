@@ -40,7 +40,7 @@ async def dial(
     try:
         return await _connect(host, port, make, tls, timeout, link)
     except Unreachable as error:
-        if link is not None and error.failure is not Failure.FATAL:  # which nobody tries again
+        if link is not None and error.failure is not Failure.FATAL:  # nobody tries again by himself what a person has to mend
             link.failed(error)
         raise
 
@@ -62,7 +62,9 @@ async def _connect(
                 linked, host, port, ssl=context, server_hostname=name
             )
     except TimeoutError as error:
-        raise Unreachable(f"{host}:{port} did not accept a connection within {timeout:g} s") from error
+        by_tls = "" if tls is None else " by TLS"
+        hint = "" if tls is None else ": is this its port for TLS?"
+        raise Unreachable(f"{host}:{port} did not accept a connection{by_tls} within {timeout:g} s{hint}") from error
     except UnicodeError as error:  # before it is looked up: an empty part between two dots, or one that is too long
         raise Unreachable(f"{host}:{port} cannot be reached: the name is none: {error}") from error
     except OSError as error:

@@ -26,6 +26,11 @@ JOIN_BELOW_BYTES = 4096
 """Pieces that are smaller than this on average are joined; larger ones are gathered by the kernel."""
 
 
+LOOK_S = 0.02
+QUIET_LOOKS = 2
+"""A TLS connection that is being closed has been written out when so many looks in a row, LOOK_S apart, find nothing left."""
+
+
 class Endpoint(asyncio.Protocol):
     """One connection. `on_frames` gets lists of frames, `on_lost` is called once when it is over."""
 
@@ -180,7 +185,17 @@ class Endpoint(asyncio.Protocol):
             return
         self._transport.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait(), timeout)
+            await asyncio.wait_for(self._closed.wait() if self.tls is None else self._has_all(), timeout)
         if self._transport is not None:
             self._transport.abort()
             await self._closed.wait()
+
+    async def _has_all(self) -> None:
+        """Wait until the peer has ended the connection too, or has all that was written to it.
+
+        Java's servers never answer the end of a TLS session, for which the transport would wait.
+        """
+        looks = 0
+        while not self._closed.is_set() and looks < QUIET_LOOKS:
+            await asyncio.sleep(LOOK_S)
+            looks = looks + 1 if self.delivered == self._written else 0

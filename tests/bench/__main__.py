@@ -1,7 +1,8 @@
 """`make bench`: the figures of docs/benchmarks.md, measured on this machine.
 
-python -m tests.bench            codec, bridge, clients and spark
+python -m tests.bench            codec, bridge, tls, clients and spark
 python -m tests.bench codec      seconds, needs no server
+python -m tests.bench tls --direction pulsar-rocketmq --messages 200000    what TLS costs; a shorter run of one direction
 python -m tests.bench clients    our clients beside the official ones
 python -m tests.bench spark --jobs "source|copy" --rows 200000    some of the work on Spark; what it is compared with runs too
 python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
@@ -18,7 +19,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import bridge, clients, codec, spark
+from tests.bench import bridge, clients, codec, spark, tls
 from tests.kit.maven import say
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
@@ -122,7 +123,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="*", default=[*CHAPTERS, "spark"], help="codec, bridge, clients, spark (default all)")
+    parser.add_argument(
+        "what", nargs="*", default=[*CHAPTERS, "tls", "spark"], help="codec, bridge, tls, clients, spark (default all)"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
     parser.add_argument("--write", action="store_true", help="renew these chapters of docs/benchmarks.md")
     parser.add_argument("--against", type=Path, metavar="DIR", help="bridge: beside another checkout instead of the Java bridge")
@@ -130,12 +133,15 @@ def main() -> None:
         "--jobs", default="", metavar="REGEX", help="spark: the work and ends to measure, as in its table (default all)"
     )
     parser.add_argument("--rows", type=int, default=spark.ROWS, help=f"spark: rows of a job (default {spark.ROWS:,})")
+    parser.add_argument("--direction", action="append", metavar="SOURCE-TARGET", help="tls: only this one; may be repeated")
+    parser.add_argument("--messages", type=int, default=SIZES[tls.SIZE], help="tls: messages of a run (default %(default)s)")
     arguments = parser.parse_args()
     if arguments.against is not None:
         print(before_and_after(arguments.against.resolve(), arguments.rounds))
         return
     measured: dict[str, str] = {}
-    every = {**CHAPTERS, "spark": partial(spark.table, chosen=arguments.jobs, rows=arguments.rows)}
+    of_tls = partial(tls.table, total=arguments.messages, only=arguments.direction)
+    every = {**CHAPTERS, "tls": of_tls, "spark": partial(spark.table, chosen=arguments.jobs, rows=arguments.rows)}
     for what, measure in every.items():
         if what in arguments.what:
             say(what)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.ends import PARTITIONS, fill_topic, java_arguments, running, take_topic
+from tests.bench.ends import PARTITIONS, fill_topic, java_arguments, java_flags, running, take_topic
 from tests.e2e.sides import Side
 from tests.kit import java
 from tests.kit.gateway import GatewayProcess
@@ -92,7 +92,12 @@ def run_java(source: Side, target: Side, topic: str, group: str, total: int) -> 
     if source.system != "pulsar":
         arguments["threads"] = PARTITIONS
     last = java.run(
-        "JavaBridge", flags=java.BRIDGE_FLAGS, deadline_s=900, messages=total, warmup=int(total * WARMUP), **arguments
+        "JavaBridge",
+        flags=[*java.BRIDGE_FLAGS, *java_flags(source, target)],
+        deadline_s=900,
+        messages=total,
+        warmup=int(total * WARMUP),
+        **arguments,
     )[-1]
     return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
 
@@ -102,12 +107,19 @@ RUNNERS: dict[str, Runner] = {"mqbridge": run_gateway, "Java bridge": run_java}
 
 
 def measure(
-    source: str, target: str, size: int, total: int, rounds: int, runners: Mapping[str, Runner] = RUNNERS
+    source: str,
+    target: str,
+    size: int,
+    total: int,
+    rounds: int,
+    runners: Mapping[str, Runner] = RUNNERS,
+    *,
+    locked: bool = False,
 ) -> dict[str, list[Figures]]:
-    """Every runner, `rounds` times in turn, over `total` messages of `size` bytes."""
+    """Every runner, `rounds` times in turn, over `total` messages of `size` bytes; `locked` is with TLS and credentials."""
     found: dict[str, list[Figures]] = {name: [] for name in runners}
     total = total // PARTITIONS * PARTITIONS
-    with both(source, target, len(runners) * rounds + 1) as (here, there):
+    with both(source, target, len(runners) * rounds + 1, locked=locked) as (here, there):
         topic = take_topic(here)
         say(f"filling {source} with {total:,} messages of {size:,} bytes")
         fill_topic(here, topic, total, size)
@@ -120,13 +132,13 @@ def measure(
 
 
 @contextlib.contextmanager
-def both(source: str, target: str, topics: int) -> Iterator[tuple[Side, Side]]:
+def both(source: str, target: str, topics: int, *, locked: bool = False) -> Iterator[tuple[Side, Side]]:
     """Both ends; one cluster where source and target are of one system."""
-    with running(source, topics) as here:
+    with running(source, topics, locked=locked) as here:
         if source == target:
             yield here, here
         else:
-            with running(target, topics) as there:
+            with running(target, topics, locked=locked) as there:
                 yield here, there
 
 

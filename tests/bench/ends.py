@@ -7,10 +7,12 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
+from mqbridge.rocketmq.adapter.config import RocketMQCluster
 from mqbridge.rocketmq.client.client import RocketmqClient
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.batch import encode_element
@@ -19,8 +21,11 @@ from tests.e2e.sides import Side
 from tests.e2e.support import fill, opened
 from tests.kit.oracle import TYPES, body
 from tests.kit.pulsar import Pulsar
+from tests.kit.pulsar_locked import GATEWAY, LockedPulsar
 from tests.kit.rocketmq import RocketMQ
+from tests.kit.rocketmq_lock import OPERATES, Lock
 from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_locked import LockedTubeMQ
 
 T = TypeVar("T")
 
@@ -39,10 +44,43 @@ PULL_LIMITS = {
 _fresh = itertools.count(1)
 
 
+@dataclass(frozen=True)
+class LockedSide(Side):
+    """A cluster with TLS and authentication; TubeMQ's has TLS alone, since official clients cannot do what it asks for."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """With the keys that let the gateway in."""
+        found = Side(self.system, self.server, 0).settings
+        match self.server:
+            case LockedTubeMQ():
+                return found | self.server.keys
+            case LockedPulsar():
+                return self.server.config_of(GATEWAY)
+            case RocketMQ():
+                return found | lock_of(self.server).settings(OPERATES)
+        raise AssertionError(f"{self.system} is not locked")
+
+
+def lock_of(server: RocketMQ) -> Lock:
+    """Of a locked RocketMQ."""
+    assert server.lock is not None
+    return server.lock
+
+
 @contextlib.contextmanager
-def running(system: str, topics: int) -> Iterator[Side]:
+def running(system: str, topics: int, *, locked: bool = False) -> Iterator[Side]:
     """A cluster of a system, with room for so many topics."""
     match system:
+        case "tubemq" if locked:
+            with LockedTubeMQ(pool={PARTITIONS: topics}, memory_store=False, authenticates=False) as server:
+                yield LockedSide(system, server, 0)
+        case "pulsar" if locked:
+            with LockedPulsar(heap_mb=1024) as pulsar:
+                yield LockedSide(system, pulsar, 0)
+        case "rocketmq" if locked:
+            with RocketMQ(PULL_LIMITS, heap_mb=1024, locked=True) as rocketmq:
+                yield LockedSide(system, rocketmq, 0)
         case "tubemq":
             # Without the memory store no send is answered 419, and what is read comes from files, as in a backfill.
             with TubeMQ(pool={PARTITIONS: topics}, memory_store=False) as server:
@@ -67,13 +105,26 @@ def java_arguments(source: Side, target: Side) -> dict[str, Any]:
     found: dict[str, Any] = {"source": source.system, "sink": target.system}
     for each in (source, target):
         match each.server:
+            case LockedTubeMQ():
+                found["master"] = each.server.open_masters
             case TubeMQ():
                 found["master"] = each.server.masters
+            case LockedPulsar():
+                found |= {"url": each.server.service_url, "authorities": str(each.server.authority.certificate)}
+                found["token"] = each.server.token(GATEWAY)
             case Pulsar():
                 found["url"] = each.server.service_url
             case RocketMQ():
                 found["name_servers"] = each.server.name_server
+                if each.server.lock is not None:
+                    found |= {"tls": True, "access_key": OPERATES.name, "secret_key": OPERATES.secret}
     return found
+
+
+def java_flags(source: Side, target: Side) -> list[str]:
+    """What the Java bridge's machine is told of RocketMQ's certificates."""
+    servers = {id(each.server): each.server for each in (source, target)}.values()
+    return [flag for server in servers if isinstance(server, RocketMQ) and server.lock for flag in server.lock.java_options]
 
 
 def fill_topic(side: Side, topic: str, total: int, size: int) -> None:
@@ -140,7 +191,7 @@ async def store_elements(
 
     `element` makes the bytes of one message from what stands for it and a unique key.
     """
-    client = RocketmqClient([server.name_server])
+    client = RocketmqClient([server.name_server], **_keys(server))
     await client.connect()
     producer = client.producer("bench", topic)
     route = await client.routes.get(topic)
@@ -154,6 +205,15 @@ async def store_elements(
     await asyncio.gather(*map(one, route.write_queues(), batches))
     await producer.close()
     await client.close()
+
+
+def _keys(server: RocketMQ) -> dict[str, Any]:
+    if server.lock is None:
+        return {}
+    found = RocketMQCluster.model_validate({"name_servers": server.name_server, **server.lock.settings(OPERATES)})
+    assert found.tls is not None
+    assert found.auth is not None
+    return {"tls": found.tls.make("bench"), "credentials": found.auth.make()}
 
 
 def _native(partition: int, number: int, unique_key: str) -> bytes:

@@ -29,6 +29,7 @@ from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.secret import Secret
 from tests.kit.authority import Authority, Identity
+from tests.patience import PATIENCE_S
 
 HOST = "127.0.0.1"
 
@@ -372,3 +373,38 @@ async def test_it_is_known_when_certificates_end(verify: str, authority: Authori
 def test_libraries_need_no_configuration(authority: Authority) -> None:
     settings = TlsSettings(authorities=authority.certificate, key_password=Secret("canary-77"))
     assert "canary" not in repr(Tls(settings).settings)
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_closing_waits_for_what_was_written_and_not_for_an_answer(
+    authority: Authority, factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Java's servers read on after the end of a TLS session, and never say theirs."""
+    got, over = bytearray(), threading.Event()
+    context, sent = server_side(authority.issue("server")), os.urandom(3 << 20)
+
+    class Silent(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError), context.wrap_socket(self.request, server_side=True, suppress_ragged_eofs=False) as connection:
+                while data := connection.recv(1 << 16):
+                    got.extend(data)
+                over.wait()
+
+    async def talk(port: int) -> None:
+        endpoint = await dial(HOST, port, Talk().make, tls=Tls(TlsSettings(authorities=authority.certificate)))
+        endpoint.send(sent)
+        async with asyncio.timeout(PATIENCE_S):
+            await endpoint.close(timeout=10 * PATIENCE_S)
+            while len(got) < len(sent):
+                await asyncio.sleep(0.001)
+
+    with socketserver.ThreadingTCPServer((HOST, 0), Silent) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(talk(server.server_address[1]))
+        finally:
+            over.set()
+            server.shutdown()
+    assert got == sent

@@ -32,7 +32,7 @@ KEPT = {"subscriptions": [KEEPER]}
 
 def tubemq_settings(tubemq: TubeMQ) -> dict[str, Any]:
     """The cluster as a configuration names it; a short heartbeat, for tests that wait for assignments."""
-    return {"masters": tubemq.masters, "admin_url": tubemq.admin_url, "heartbeat": HEARTBEAT}
+    return {"masters": tubemq.masters, "admin_url": tubemq.admin_url, "heartbeat": HEARTBEAT, **tubemq.keys}
 
 
 def pulsar_settings(pulsar: Pulsar) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import itertools
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -64,8 +64,9 @@ class RocketMQ(Started):
         heap_mb: int = 512,
         version: str = VERSION,
         locked: bool = False,
+        java_options: Sequence[str] = (),
     ) -> None:
-        self.version = version
+        self.version, self._more_options = version, list(java_options)
         self._numbers = itertools.count(1)
         self._opened = False
         self._lock = threading.Lock()
@@ -123,6 +124,18 @@ class RocketMQ(Started):
         assert self.lock is not None
         for broker, address in zip(self.brokers, self.broker_addresses, strict=True):
             self.lock.open_for(user, address, broker.folder)
+
+    def wait_admitted(self, user: User) -> None:
+        """Wait until every broker takes this user's keys: an empty heartbeat needs no right."""
+        assert self.lock is not None
+        door, body = self.lock.door(user), b'{"clientID":"tests","consumerDataSet":[],"producerDataSet":[]}'
+        for broker, address in zip(self.brokers, self.broker_addresses, strict=True):
+            heartbeat = partial(remoting.request, address, remoting.HEART_BEAT, {}, body, door=door)
+            broker.wait_until(lambda: heartbeat().status == remoting.SUCCESS, f"admitting {user.name}")  # noqa: B023
+
+    def certificates(self) -> list[bytes]:
+        """What the servers show now, name servers first."""
+        return [remoting.certificate(address, self.door) for address in (*self.name_servers, *self.broker_addresses)]
 
     def stop(self) -> None:
         """Stop all servers in order, the brokers first (15 s and more), and remove the data."""
@@ -239,7 +252,7 @@ class RocketMQ(Started):
         return JavaProcess(name, argv, home, lambda: self._broker_ready(number))
 
     def _java_options(self) -> list[str]:
-        return [] if self.lock is None else self.lock.java_options
+        return self._more_options if self.lock is None else [*self.lock.java_options, *self._more_options]
 
     def _name_server_ready(self, number: int) -> bool:
         """It answers, and a broker that serves has registered with it again."""

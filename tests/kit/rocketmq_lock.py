@@ -133,12 +133,12 @@ class Lock:
 
     def open_for(self, user: User, broker: str, home: Path) -> None:
         """Let this user in, with these keys and rights, in place of what was known of it."""
-        known, self.users[user.name] = user.name in self.users, user
+        self.users[user.name] = user
         if self.version == OLD_VERSION:
             _replace(home / PLAIN_ACL, self._plain_acl())
             return
         body = {"username": user.name, "password": user.secret, "userType": "Super" if user.rights is None else "Normal"}
-        told = remoting.AUTH_UPDATE_USER if known and self._exists(user, broker) else remoting.AUTH_CREATE_USER
+        told = remoting.AUTH_UPDATE_USER if self._exists(user, broker) else remoting.AUTH_CREATE_USER
         self._tell(broker, told, {"username": user.name}, {**body, "userStatus": "enable"})
         subject = f"User:{user.name}"
         remoting.request(broker, remoting.AUTH_DELETE_ACL, {"subject": subject}, door=self.door())  # refused when there is none

@@ -20,6 +20,7 @@ CALL_TIMEOUT_S = 10.0
 PROTOCOL_VERSION = 479
 
 SEND_MESSAGE_V2 = 310
+HEART_BEAT = 34
 UPDATE_AND_CREATE_TOPIC = 17
 UPDATE_BROKER_CONFIG = 25
 GET_BROKER_RUNTIME_INFO = 28
@@ -100,6 +101,14 @@ def call(address: str, code: int, fields: Mapping[str, object] | None = None, bo
     if answer.status != SUCCESS:
         raise ClusterError(f"{address} answered {code} {dict(fields or {})} with {answer.status}: {answer.remark[:500]}")
     return answer
+
+
+def certificate(address: str, door: Door) -> bytes:
+    """What a server shows to those who connect by TLS, DER."""
+    host, _, port = address.rpartition(":")
+    with door.connect(host, int(port)) as connection:
+        assert isinstance(connection, ssl.SSLSocket)
+        return connection.getpeercert(binary_form=True) or b""
 
 
 def route(name_server: str, topic: str, *, door: Door = OPEN) -> dict[str, Any] | None:

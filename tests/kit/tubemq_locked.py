@@ -29,9 +29,20 @@ TOKEN_PERIOD_MS, TOKEN_GRACE_MS = 180_000, 60_000
 
 
 class LockedTubeMQ(TubeMQ):
-    """`masters` are the ports with TLS, `open_masters` those without. `users` is a file of lines of user and password."""
+    """`masters` are the ports with TLS, `open_masters` those without. `users` is a file of lines of user and password.
 
-    def __init__(self, topics: Mapping[str, int] | None = None, *, pool: Mapping[int, int] = POOL, **settings: Any) -> None:
+    With `authenticates=False` it has TLS and nothing else, and official clients may use the ports without.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        pool: Mapping[int, int] = POOL,
+        authenticates: bool = True,
+        **settings: Any,
+    ) -> None:
+        self._authenticates = authenticates
         self.secrets = Path(tempfile.mkdtemp(prefix="mqbridge-locked-"))
         guard().folder(self.secrets)
         self.authority = Authority(self.secrets)
@@ -39,7 +50,8 @@ class LockedTubeMQ(TubeMQ):
         self.identity = self.authority.issue("client")
         self.users = self.secrets / "users"
         self.set_users({USER: PASSWORD})
-        locks = Locks(master=_master(), broker=_broker(), tls=_tls(self.authority, self.server.store))
+        of_both = (_master(), _broker()) if authenticates else ("", "")
+        locks = Locks(*of_both, tls=_tls(self.authority, self.server.store))
         super().__init__(topics, pool=pool, locks=locks, users=self.users, **settings)
 
     @property
@@ -53,14 +65,17 @@ class LockedTubeMQ(TubeMQ):
         return f"{HOST}:{self._settings.master}"
 
     @property
+    def broker_tls_port(self) -> int:
+        """The Broker's port with TLS."""
+        return self._settings.broker_tls
+
+    @property
     def keys(self) -> dict[str, Any]:
         """The certificate that servers ask for, and the user."""
         identity = self.identity
         files = {"authorities": self.authority.certificate, "certificate": identity.certificate, "key": identity.key}
-        return {
-            "tls": {name: str(path) for name, path in files.items()},
-            "auth": {"user": USER, "password": PASSWORD},
-        }
+        tls = {"tls": {name: str(path) for name, path in files.items()}}
+        return tls | ({"auth": {"user": USER, "password": PASSWORD}} if self._authenticates else {})
 
     def set_users(self, passwords: Mapping[str, str]) -> None:
         """Whom the Master knows from now on."""
@@ -83,6 +98,12 @@ class LockedTubeMQ(TubeMQ):
         """Kill both servers and remove all files."""
         super().kill()
         shutil.rmtree(self.secrets, ignore_errors=True)
+
+
+def checking_tokens(**settings: Any) -> TubeMQ:
+    """A cluster that is open but for its Broker, which takes the Master's visit tokens only: as far as official clients can."""
+    checked = f"startVisitTokenCheck=true\nvisitTokenValidPeriodMs={TOKEN_PERIOD_MS}"
+    return TubeMQ(locks=Locks(master=checked, broker=f"visitTokenCheckInValidTimeMs={TOKEN_GRACE_MS}", tls=""), **settings)
 
 
 def _tls(authority: Authority, store: Path) -> str:

@@ -38,7 +38,7 @@ class Locks:
     master: str
     broker: str
     tls: str
-    """Settings of [tlsSetting] but for the port."""
+    """Settings of [tlsSetting] but for the port; blank where there is no TLS."""
 
 
 class Settings:
@@ -48,7 +48,7 @@ class Settings:
         ports = free_ports(7)
         self.master, self.master_web, self.broker, self.broker_web, metadata, *metrics = ports
         self._locks = locks
-        self.master_tls, self.broker_tls = free_ports(2) if locks else (0, TLS_PORT)
+        self.master_tls, self.broker_tls = free_ports(2) if locks and locks.tls else (0, TLS_PORT)
         self.log4j = folder / "log4j2.xml"
         self.log4j.write_text(LOG4J)
         self.master_ini = folder / "master.ini"
@@ -108,7 +108,7 @@ enableMemStore={str(memory_store).lower()}
 {_metrics(metrics)}"""
 
     def _tls(self, port: int) -> str:
-        return f"[tlsSetting]\ntlsEnable=true\ntlsPort={port}\n{self._locks.tls}\n" if self._locks else ""
+        return f"[tlsSetting]\ntlsEnable=true\ntlsPort={port}\n{self._locks.tls}\n" if self._locks and self._locks.tls else ""
 
 
 def _metrics(port: int) -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from mqbridge.errors import ServerRefused
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.client import TubeMQClient
 from mqbridge.tubemq.client.consumer import Consumer
 from mqbridge.tubemq.client.messages import decode_all
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.reading import Puller
+from mqbridge.tubemq.wire.codes import CERTIFICATE_FAILURE
+from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from tests.kit import java
 from tests.kit.tubemq import TubeMQ
+from tests.kit.tubemq_locked import checking_tokens
 from tests.sdk.rocketmq import body, sequence, until
 from tests.tubemq.real import fresh_group, in_order
 
@@ -86,7 +90,37 @@ class Sending:
             await cancel(task)
 
 
+@pytest.fixture
+def checking() -> Iterator[TubeMQ]:
+    """A Broker that takes the Master's visit tokens only. Official clients can bring no more: docs/locked-tubemq.md."""
+    with checking_tokens(pool={1: 1, PARTITIONS: 1}) as server:
+        yield server
+
+
 async def test_members_of_both_kinds_join_and_leave(tubemq: TubeMQ, tmp_path: Path) -> None:
+    await _join_and_leave(tubemq, tmp_path)
+
+
+async def test_members_of_both_kinds_bring_the_masters_tokens(checking: TubeMQ, tmp_path: Path) -> None:
+    async with TubeMQClient(checking.masters, heartbeat_s=0.5) as client:
+        sender = await client.sender(checking.take_topic(1), max_elapsed_s=0.0)
+        async with asyncio.timeout(200):
+            while not await _is_refused(client, sender):
+                await asyncio.sleep(1)
+    await _join_and_leave(checking, tmp_path)
+
+
+async def _is_refused(client: TubeMQClient, sender: Sender) -> bool:
+    """Whether the Broker looks at tokens yet."""
+    client.masters.authorized = AuthorizedInfo(visitAuthorizedToken=12345)
+    try:
+        await sender.send("1:0", b"x")
+    except ServerRefused as error:
+        return error.code == CERTIFICATE_FAILURE
+    return False
+
+
+async def _join_and_leave(tubemq: TubeMQ, tmp_path: Path) -> None:
     topic, group, leave = tubemq.take_topic(PARTITIONS), fresh_group(), tmp_path / "leave"
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(TubeMQClient(tubemq.masters, heartbeat_s=0.5))

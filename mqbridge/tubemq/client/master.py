@@ -99,7 +99,7 @@ class Masters:
                 self._current = index
                 return found
         if len(errors) > 1:
-            raise Unreachable("no Master is active: " + "; ".join(map(str, errors))) from errors[-1]
+            raise Unreachable("no Master is active: " + "; ".join(map(str, errors)), _together(errors)) from errors[-1]
         raise errors[0]
 
     def _session(self, index: int) -> Session:
@@ -160,18 +160,23 @@ class Masters:
 
     async def local_host(self) -> str:
         """Our IPv4 address as the Master sees it, or loopback. Raises Unreachable when there is no Master."""
-        errors = []
+        errors: list[ClusterError] = []
         for index in self._in_turn():
             session = self._session(index)
             try:
                 await session.connected()
             except Unreachable as error:
-                errors.append(str(error))
+                errors.append(error)
                 self._leave(index)
             else:
                 host = session.local_host
                 return LOOPBACK if ":" in host or not host else host
-        raise Unreachable("no Master can be reached: " + "; ".join(errors))
+        raise Unreachable("no Master can be reached: " + "; ".join(map(str, errors)), _together(errors))
+
+
+def _together(errors: Sequence[ClusterError]) -> Failure:
+    """FATAL when every Master failed for good, as by its certificate; one that is merely away may come back and let us in."""
+    return Failure.FATAL if all(error.failure is Failure.FATAL for error in errors) else Failure.RETRY
 
 
 def default_port(*, is_encrypted: bool) -> int:

@@ -194,6 +194,21 @@ def test_the_golden_signature() -> None:
     assert not signing.is_signed_by({"topic": "T1"}, b"body", "sk")
 
 
+def test_names_are_signed_in_the_order_of_utf_16() -> None:
+    """Java's order: what UTF-16 writes with two units comes before a name of one unit that is higher."""
+    assert signing.signature({"\uff5e": "2", "\U0001f600": "1", "a": "0"}, b"", "sk") == signing.signature(
+        {"a": "012"}, b"", "sk"
+    )
+
+
+def test_the_mark_of_queries_by_unique_key_is_not_signed() -> None:
+    """Brokers of 4.9 leave it out of what they verify, and 5.3.3 in requests that say version 399 or less."""
+    ext = {"topic": "T1", "_UNIQUE_KEY_QUERY": "true"}
+    signing.sign(ext, b"body", "ak", "sk")
+    assert ext["Signature"] == "NEcamKdcSLD9Od/YmM/mIw5HlXE="
+    assert signing.is_signed_by(ext, b"body", "sk")
+
+
 def test_a_token_is_signed_too_and_signing_again_gives_the_same() -> None:
     ext = {"b": "2", "A": "1"}
     signing.sign(ext, b"", "ak", "sk", "token")

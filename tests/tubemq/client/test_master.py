@@ -56,6 +56,22 @@ async def test_each_is_asked_once_per_call() -> None:
     assert await group.call(CONSUMER_CLOSE, REQUEST, CloseResponseM2C) == GOOD
 
 
+@pytest.mark.parametrize(
+    ("failures", "whole"),
+    [
+        ((Failure.FATAL,), Failure.FATAL),
+        ((Failure.FATAL, Failure.FATAL), Failure.FATAL),
+        ((Failure.FATAL, Failure.RETRY), Failure.RETRY),
+    ],
+)
+async def test_masters_that_refuse_for_good_are_not_asked_again(failures: tuple[Failure, ...], whole: Failure) -> None:
+    """As with a certificate that none of them takes; one that is away may let us in."""
+    group = masters(*(Script(Unreachable("no", failure)) for failure in failures))
+    with pytest.raises(Unreachable) as refused:
+        await group.call(CONSUMER_CLOSE, REQUEST, CloseResponseM2C)
+    assert refused.value.failure is whole
+
+
 @pytest.mark.parametrize("calls", [2, 3, 4])
 async def test_calls_side_by_side_do_not_pass_the_live_master(calls: int) -> None:
     """Each of them finds the first one gone; the live one is asked by all."""

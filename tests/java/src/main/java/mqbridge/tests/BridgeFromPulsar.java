@@ -11,6 +11,7 @@ import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Messages;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
@@ -23,15 +24,15 @@ final class BridgeFromPulsar implements BridgeSource {
     private static final long AGAIN_MS = 200;
 
     private final BridgeProgress progress;
-    private final String url;
+    private final PulsarClient client;
     private final String topic;
     private final String group;
     private final int receiverQueue;
     private final String origin;
 
-    BridgeFromPulsar(Args args, BridgeProgress progress) {
+    BridgeFromPulsar(Args args, BridgeProgress progress) throws PulsarClientException {
         this.progress = progress;
-        url = args.text("url");
+        client = BridgePulsar.client(args.text("url"), args);
         topic = args.text("topic");
         group = args.text("group");
         receiverQueue = args.count("receiver-queue", 2 * PACK_MESSAGES);
@@ -40,7 +41,7 @@ final class BridgeFromPulsar implements BridgeSource {
 
     @Override
     public void run(BridgeSink sink) throws Exception {
-        try (PulsarClient client = PulsarClient.builder().serviceUrl(url).build()) {
+        try (client) {
             List<String> partitions = client.getPartitionsForTopic(topic, false).get();
             List<Thread> receiving = new ArrayList<>();
             for (int i = 0; i < partitions.size(); i++) {

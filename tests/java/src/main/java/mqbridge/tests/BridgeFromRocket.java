@@ -6,6 +6,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -34,7 +35,8 @@ final class BridgeFromRocket implements BridgeSource {
         this.progress = progress;
         topic = args.text("topic");
         origin = args.text("cluster", "rocket") + "|" + topic + "|";
-        consumer = Rocket.configured(new DefaultMQPushConsumer(args.text("group")), args);
+        consumer = Rocket.configured(
+                new DefaultMQPushConsumer(args.text("group"), Rocket.hook(args), new AllocateMessageQueueAveragely()), args);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPullBatchSize(PACK_MESSAGES);
         consumer.setConsumeMessageBatchMaxSize(PACK_MESSAGES);

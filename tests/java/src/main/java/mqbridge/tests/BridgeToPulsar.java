@@ -31,7 +31,7 @@ final class BridgeToPulsar implements BridgeSink {
 
     BridgeToPulsar(Args args) throws PulsarClientException {
         target = args.text("target");
-        client = PulsarClient.builder().serviceUrl(args.text("target-url", args.text("url"))).build();
+        client = BridgePulsar.client(args.text("target-url", args.text("url")), args);
         builder = client.newProducer(Schema.BYTES)
                 .enableBatching(true)
                 .batchingMaxPublishDelay(args.number("linger-ms", 2), TimeUnit.MILLISECONDS)

@@ -29,7 +29,7 @@ final class BridgeToRocket implements BridgeSink {
         target = args.text("target");
         batchMessages = args.count("batch-messages", 1000);
         batchBytes = args.count("batch-bytes", BATCH_BYTES);
-        producer = Rocket.configured(new DefaultMQProducer("bridge"), args);
+        producer = Rocket.configured(new DefaultMQProducer("bridge", Rocket.hook(args)), args);
         producer.start();
         queues = producer.fetchPublishMessageQueues(target).stream().sorted().toList();
     }

@@ -14,6 +14,8 @@ import java.util.Map;
  * --target T                          partition p goes to partition p; TubeMQ's client chooses by itself
  * --master host:port                  TubeMQ; --target-master when both are
  * --url pulsar://...                  Pulsar; --target-url when both are and differ
+ * --authorities FILE  --token T       Pulsar with TLS and authentication
+ * --tls  --access-key K --secret-key S  RocketMQ with both; its certificates are system properties
  * --name-servers host:port            RocketMQ; both ends
  * --messages 0        --idle 30       stop after so many messages, or seconds without one (0: never)
  * --warmup 0                          messages that the final figures leave out

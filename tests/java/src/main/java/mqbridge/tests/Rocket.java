@@ -2,6 +2,8 @@ package mqbridge.tests;
 
 import java.util.Map;
 import java.util.TreeMap;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -9,6 +11,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * What the RocketMQ programs share.
@@ -58,6 +61,16 @@ final class Rocket {
         client.setDefaultTopicQueueNums(Integer.MAX_VALUE);
         client.setSendMsgTimeout(API_TIMEOUT_MS);
         return configured(client, args);
+    }
+
+    /**
+     * Signs every request when {@code --access-key K --secret-key S} are given; null without. TLS is set up by system properties,
+     * {@code tls.client.certPath} and others.
+     */
+    static RPCHook hook(Args args) {
+        String accessKey = args.text("access-key", null);
+        String secretKey = args.text("secret-key", null);
+        return accessKey == null ? null : new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
     }
 
     /** {@code --tags "a || b"} or {@code --sql "x > 3"}; without either: all messages. */

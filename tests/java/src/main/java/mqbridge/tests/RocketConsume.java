@@ -8,6 +8,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -26,7 +27,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * --batch 1                 messages per call of the listener           --threads 20  --hold 0  ms that the listener takes
  * --messages 0              --idle 30          stop after so many accepted messages, or seconds without a delivery (0: never)
  * --until FILE                                 stop as soon as there is such a file
- * --instance NAME  --tls    --digest           sha256 and size instead of the body
+ * --instance NAME  --tls    --access-key K  --secret-key S
+ * --digest                                     sha256 and size instead of the body
  * </pre>
  */
 public final class RocketConsume {
@@ -70,7 +72,8 @@ public final class RocketConsume {
         if (args.flag("broadcast")) {  // read by the client when it is made
             System.setProperty("rocketmq.client.localOffsetStoreDir", args.text("offsets"));
         }
-        DefaultMQPushConsumer consumer = Rocket.configured(new DefaultMQPushConsumer(args.text("group")), args);
+        DefaultMQPushConsumer consumer = Rocket.configured(
+                new DefaultMQPushConsumer(args.text("group"), Rocket.hook(args), new AllocateMessageQueueAveragely()), args);
         consumer.subscribe(args.text("topic"), Rocket.selector(args));
         startFrom(consumer, args.text("from", "first"));
         consumer.setConsumeMessageBatchMaxSize(args.count("batch", 1));

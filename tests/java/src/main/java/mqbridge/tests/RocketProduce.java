@@ -35,7 +35,7 @@ import org.apache.rocketmq.remoting.exception.RemotingTooMuchRequestException;
  * --sharding-key s{n}       the same queue for the same key            --queue -1         this queue, counted over sorted brokers
  * --batch 1                 messages per send; batches go to one queue each, in turn
  * --one-way                 without answer   --window 1000  --timeout 60  seconds without any answer before it gives up
- * --print                   a line per stored message                  --instance NAME  --tls
+ * --print                   a line per stored message                  --instance NAME  --tls  --access-key K  --secret-key S
  * </pre>
  */
 public final class RocketProduce {
@@ -89,7 +89,7 @@ public final class RocketProduce {
     public static void main(String[] argv) {
         Rocket.main(argv, args -> {
             RocketProduce produce = new RocketProduce(args);
-            DefaultMQProducer producer = Rocket.producer(new DefaultMQProducer(args.text("group", "producers")), args);
+            DefaultMQProducer producer = Rocket.producer(new DefaultMQProducer(args.text("group", "producers"), Rocket.hook(args)), args);
             args.end();
             producer.start();
             produce.run(producer);

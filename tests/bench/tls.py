@@ -1,0 +1,57 @@
+"""What TLS costs: each direction between open clusters and between locked ones, with the gateway and the Java bridge in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.bench import bridge
+from tests.bench.bridge import Figures
+
+SIZE = 1_000
+DIRECTIONS = (
+    ("pulsar", "pulsar"),
+    ("pulsar", "rocketmq"),
+    ("rocketmq", "pulsar"),
+    ("tubemq", "pulsar"),
+    ("tubemq", "rocketmq"),
+    ("rocketmq", "tubemq"),
+)
+HEADER = f"""## The cost of TLS
+
+Bodies of {SIZE:,} B, 8 partitions, five properties, between open clusters and then between clusters that have TLS on every
+connection: Pulsar with tokens and authorization, RocketMQ 5.3.3 with certificates of both sides and signatures (access control
+2.0), TubeMQ with certificates of both sides. The Java bridge has the same, but for TubeMQ, to which the official client speaks
+without TLS because it cannot do otherwise: there its figures encrypt the other end only. The last line of a direction is the
+gateway's figure as a ratio of the Java bridge's.
+
+| direction | bridge | messages/s | with TLS | ratio | CPU-s per million | with TLS | ratio |
+|---|---|---|---|---|---|---|---|"""
+
+
+def table(rounds: int, *, total: int, only: Sequence[str] | None = None) -> str:
+    """Rates and CPU without and with TLS by direction, and how the two bridges compare with it."""
+    lines = [HEADER]
+    for source, target in DIRECTIONS:
+        if only is None or f"{source}-{target}" in only:
+            open_ones = _medians(source, target, rounds, total, locked=False)
+            locked_ones = _medians(source, target, rounds, total, locked=True)
+            lines += rows(f"{source} to {target}", open_ones, locked_ones)
+    return "\n".join(lines) + f"\n\nMedians of {rounds} runs of {total:,} messages.\n"
+
+
+def _medians(source: str, target: str, rounds: int, total: int, *, locked: bool) -> dict[str, Figures]:
+    found = bridge.measure(source, target, SIZE, total, rounds, locked=locked)
+    return {name: bridge.median(runs) for name, runs in found.items()}
+
+
+def rows(direction: str, open_ones: dict[str, Figures], locked_ones: dict[str, Figures]) -> list[str]:
+    """The lines of one direction; the last is the first as a ratio of the second."""
+    lines = []
+    for name, without in open_ones.items():
+        with_tls = locked_ones[name]
+        rates = f"{without.rate:,.0f} | {with_tls.rate:,.0f} | {with_tls.rate / without.rate:.2f}"
+        costs = f"{without.cpu:.1f} | {with_tls.cpu:.1f} | {with_tls.cpu / without.cpu:.2f}"
+        lines.append(f"| {direction} | {name} | {rates} | {costs} |")
+    (ours, theirs), (our_tls, their_tls) = open_ones.values(), locked_ones.values()
+    rates = f"{ours.rate / theirs.rate:.2f} | {our_tls.rate / their_tls.rate:.2f} | "
+    return [*lines, f"| {direction} | ratio | {rates}| {ours.cpu / theirs.cpu:.2f} | {our_tls.cpu / their_tls.cpu:.2f} | |"]

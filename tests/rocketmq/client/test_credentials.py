@@ -1,0 +1,314 @@
+"""Signed requests: read again, repeated once, refused with a sentence; nothing secret is shown."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
+from mqbridge.rocketmq.client.access import AccessRefused
+from mqbridge.rocketmq.client.client import RocketmqClient, Timing
+from mqbridge.rocketmq.client.credentials import Credentials
+from mqbridge.rocketmq.client.outgoing import OutgoingMessage
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.signing import is_signed_by
+from mqbridge.secret import Secret
+from tests.rocketmq.client.broker import A, B, Cluster, Link, hangs_up, refuses, scripted_client, silent, success, until
+
+MAX = Code.GET_MAX_OFFSET
+FAILED = "check signature failed."
+OLD_FAILED = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=app, org.apache.rocketmq"
+NO_TOPIC = "User:app has no permission to access Topic:T from 10.0.0.1, no matched policies."
+FIRST, SECOND = "first-secret-of-app", "second-secret-of-app"
+
+
+class Verifying:
+    """What a broker does that knows the secret: it looks at the signature before it answers as `cluster` would."""
+
+    def __init__(self, cluster: Cluster, secret: str, status: int = Status.NO_PERMISSION, remark: str = FAILED) -> None:
+        self.secret, self.refused = secret, 0
+        self._status, self._remark = status, remark
+        for code in (MAX, *cluster.on):
+            if code not in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO):  # name servers look at nothing
+                cluster.on[code] = self._verified(cluster.on.get(code, success))
+
+    def _verified(self, then):
+        def answer(link: Link, request: Command) -> None:
+            if is_signed_by(request.ext, request.body, self.secret):
+                then(link, request)
+            else:
+                self.refused += 1
+                link.answer(request, self._status, remark=self._remark)
+
+        return answer
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(FIRST)
+    return path
+
+
+@pytest_asyncio.fixture
+async def client(cluster: Cluster, file: Path) -> AsyncIterator[RocketmqClient]:
+    client = RocketmqClient(["ns:9876"], timing=Timing(request=2.0), credentials=Credentials(Secret("app"), Secret(file=file)))
+    await client.connect()
+    yield client
+    await client.close()
+
+
+def change(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+async def test_every_request_is_signed(cluster: Cluster, client: RocketmqClient, file: Path):
+    broker = Verifying(cluster, FIRST)
+    ext = {"topic": "T"}
+    await client.request(A, MAX, ext, b"x")
+    await client.oneway(A, Code.UPDATE_CONSUMER_OFFSET, ext)
+    await client.producer("P", "T").send(OutgoingMessage(b"m"))
+    await client.heartbeat()
+    await until(lambda: cluster.asked[Code.UPDATE_CONSUMER_OFFSET])
+    await client.close()
+    assert cluster.asked[Code.UNREGISTER_CLIENT]
+    for code, requests in cluster.asked.items():
+        assert all(is_signed_by(request.ext, request.body, FIRST) for request in requests), code
+        assert all(request.ext["AccessKey"] == "app" for request in requests)
+    assert broker.refused == 0
+    assert ext == {"topic": "T"}, "the caller's fields stay as they are"
+
+
+async def test_a_token_goes_with_the_keys(cluster: Cluster):
+    credentials = Credentials(Secret("app"), Secret(FIRST), Secret("the-token"))
+    async with RocketmqClient(["ns:9876"], credentials=credentials) as client:
+        Verifying(cluster, FIRST)
+        await client.request(A, MAX)
+        assert cluster.asked[MAX][0].ext["SecurityToken"] == "the-token"
+
+
+async def test_a_query_by_unique_key_says_the_version_that_does_not_verify_its_mark(cluster: Cluster, client: RocketmqClient):
+    Verifying(cluster, FIRST)
+    await client.request(A, MAX, {"_UNIQUE_KEY_QUERY": "true"})
+    assert cluster.asked[MAX][0].version == 399
+
+
+async def test_a_broker_is_asked_first_whether_it_takes_the_credentials(cluster: Cluster, client: RocketmqClient):
+    Verifying(cluster, FIRST)
+    await client.request(A, MAX)
+    assert [request.code for request in cluster.asked_at[A]] == [Code.HEART_BEAT, MAX]
+    assert client.connectivity.admitted
+
+
+@pytest.mark.parametrize(("status", "remark"), [(Status.NO_PERMISSION, FAILED), (Status.SYSTEM_ERROR, OLD_FAILED)])
+async def test_keys_that_changed_are_read_after_a_refusal(
+    cluster: Cluster, client: RocketmqClient, file: Path, status: int, remark: str
+):
+    broker = Verifying(cluster, FIRST, status, remark)
+    await client.request(A, MAX)
+    broker.secret = SECOND
+    change(file, SECOND)
+    answers = await asyncio.gather(*(client.request(A, MAX, {"n": str(n)}) for n in range(20)))
+    assert [answer.code for answer in answers] == [0] * 20
+    assert broker.refused == 20
+    await client.request(A, MAX)
+    assert broker.refused == 20, "later requests have the new keys at once"
+
+
+async def test_sends_go_on_with_other_keys_in_order(cluster: Cluster, client: RocketmqClient, file: Path):
+    broker = Verifying(cluster, FIRST)
+    producer = client.producer("P", "T")
+    queue = (await producer.route()).write_queues()[0]
+    for number in range(40):
+        if number == 20:
+            broker.secret = SECOND
+            change(file, SECOND)
+        sent = await producer.send(OutgoingMessage(b"%d" % number), queue)
+    (stored,) = cluster.stored.values()
+    assert [int(body) for body, _ in stored] == list(range(40))
+    assert sent.offset == 39
+    assert client.connectivity.retries == 0, "the connection repeats what was refused"
+
+
+async def test_a_refused_request_is_repeated_once_only(cluster: Cluster, client: RocketmqClient, file: Path):
+    broker = Verifying(cluster, FIRST)
+    await client.request(A, MAX)
+    broker.secret = "a third one"
+    change(file, SECOND)
+    with pytest.raises(AccessRefused) as caught:
+        await client.request(A, MAX)
+    assert (broker.refused, caught.value.of_credentials) == (2, True)
+    assert caught.value.failure is Failure.RETRY, "somebody who let us in may do so again"
+
+
+async def test_a_refusal_without_other_keys_is_told_at_once(cluster: Cluster, client: RocketmqClient):
+    broker = Verifying(cluster, "another")
+    with pytest.raises(AccessRefused, match=r"a:10911 refuses access key 'app' .*: see auth\.secret_key") as caught:
+        await client.request(A, MAX)
+    assert broker.refused == 1
+    assert caught.value.failure is Failure.FATAL, "nobody has let us in yet"
+    assert not cluster.links_to(A)
+
+
+async def test_keys_are_read_with_heartbeats_and_connections(cluster: Cluster, client: RocketmqClient, file: Path):
+    broker = Verifying(cluster, FIRST)
+    await client.request(A, MAX)
+    broker.secret = SECOND
+    change(file, SECOND)
+    await client.request(B, MAX)
+    await client.request(A, MAX)
+    assert broker.refused == 0
+
+
+async def test_a_file_that_cannot_be_read_names_the_file(cluster: Cluster, tmp_path: Path):
+    client = RocketmqClient(["ns:9876"], credentials=Credentials(Secret("app"), Secret(file=tmp_path / "absent")))
+    with pytest.raises(ClusterError, match=r"absent cannot be read") as caught:
+        await client.connect()
+    assert caught.value.failure is Failure.FATAL
+    await client.close()
+
+
+async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
+    cluster: Cluster, client: RocketmqClient, monkeypatch: pytest.MonkeyPatch
+):
+    Verifying(cluster, FIRST)
+    await client.request(A, MAX)
+    cluster.on[MAX] = refuses(16, FAILED)
+    reading = asyncio.Event()
+
+    async def read(*_: object, **__: object) -> None:
+        reading.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Credentials, "read", read)
+    waiting = asyncio.ensure_future(client.request(A, MAX))
+    await reading.wait()
+    cluster.link_to(A).drop()
+    with pytest.raises(ConnectionLost):
+        await waiting
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "remark", "words"),
+    [
+        (
+            Code.SEND_MESSAGE_V2,
+            16,
+            NO_TOPIC,
+            (
+                "access key 'app' may not produce to topic 'T' (SEND_MESSAGE_V2 at a:10911, from 10.0.0.1): "
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Pub -d Allow`"
+            ),
+        ),
+        (
+            Code.PULL_MESSAGE,
+            16,
+            NO_TOPIC.replace("Topic:T", "Group:G"),
+            (
+                "access key 'app' may not consume as group 'G' (PULL_MESSAGE at a:10911, from 10.0.0.1): "
+                "grant it with `mqadmin createAcl -s User:app -r Group:G -a Sub -d Allow`"
+            ),
+        ),
+        (
+            Code.GET_MAX_OFFSET,
+            16,
+            NO_TOPIC,
+            (
+                "access key 'app' may not look at topic 'T' (GET_MAX_OFFSET at a:10911, from 10.0.0.1): "
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Get -d Allow`"
+            ),
+        ),
+        (
+            Code.UPDATE_AND_CREATE_TOPIC,
+            16,
+            NO_TOPIC,
+            (
+                "access key 'app' may not create topic 'T' (UPDATE_AND_CREATE_TOPIC at a:10911, from 10.0.0.1): "
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Create -d Allow`"
+            ),
+        ),
+        (
+            Code.SEND_MESSAGE_V2,
+            1,
+            "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T, org.apache",
+            (
+                "access key 'app' may not produce to topic 'T' (SEND_MESSAGE_V2 at a:10911): "
+                "give its account topicPerms T=PUB in plain_acl.yml"
+            ),
+        ),
+        (
+            Code.HEART_BEAT,
+            1,
+            "org.apache.rocketmq.acl.common.AclException: No default permission for group:G, org.apache",
+            (
+                "access key 'app' may not consume as group 'G' (HEART_BEAT at a:10911): "
+                "give its account groupPerms G=SUB in plain_acl.yml"
+            ),
+        ),
+        (
+            Code.UPDATE_AND_CREATE_TOPIC,
+            1,
+            "org.apache.rocketmq.acl.common.AclException: Need admin permission for request code=17, but accessKey=app is not, o",
+            (
+                "access key 'app' may not administer (UPDATE_AND_CREATE_TOPIC at a:10911): "
+                "give its account admin: true in plain_acl.yml, or have an administrator do it"
+            ),
+        ),
+    ],
+)
+async def test_a_missing_right_says_who_may_not_do_what(
+    cluster: Cluster, client: RocketmqClient, code: int, status: int, remark: str, words: str
+):
+    await client.pool.get(A)
+    cluster.on[code] = refuses(status, remark)
+    with pytest.raises(AccessRefused) as caught:
+        await client.request(A, code)
+    assert str(caught.value) == words
+    assert (caught.value.failure, caught.value.of_credentials) == (Failure.FATAL, False)
+    assert len(cluster.asked[code]) == (2 if code == Code.HEART_BEAT else 1), "other keys do not help"
+
+
+async def test_a_send_without_the_right_fails_at_once_and_finally(cluster: Cluster, client: RocketmqClient):
+    producer = client.producer("P", "T")
+    cluster.on[Code.SEND_MESSAGE_V2] = refuses(16, NO_TOPIC)
+    with pytest.raises(ServerRefused, match="'app' may not produce to topic 'T'") as caught:
+        await producer.send(OutgoingMessage(b"m"), (await producer.route()).write_queues()[0])
+    assert caught.value.failure is Failure.FATAL
+    assert len(cluster.asked[Code.SEND_MESSAGE_V2]) == 1
+
+
+async def test_credentials_that_are_missing(cluster: Cluster):
+    async with scripted_client() as client:
+        for status, remark in (
+            (16, "username cannot be null."),
+            (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, org.apache.rocketmq.acl.plain.P"),
+        ):
+            cluster.on[MAX] = refuses(status, remark)
+            with pytest.raises(AccessRefused, match=r"lets nobody in without credentials: give auth\.access_key") as caught:
+                await client.request(A, MAX)
+            assert caught.value.failure is Failure.FATAL
+
+
+async def test_a_server_that_ends_a_plain_connection_perhaps_wants_tls(cluster: Cluster):
+    async with scripted_client() as client:
+        cluster.on[MAX] = hangs_up
+        with pytest.raises(ConnectionLost, match="switch on the option `tls`"):
+            await client.request(A, MAX)
+
+
+async def test_nothing_secret_is_shown(cluster: Cluster, client: RocketmqClient, file: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    credentials = Credentials(Secret("app"), Secret(FIRST), Secret("the-token"))
+    await credentials.read()
+    assert FIRST not in f"{credentials!r} {credentials.keys!r}"
+    assert "the-token" not in f"{credentials!r} {credentials.keys!r}"
+    Verifying(cluster, "another")
+    with pytest.raises(AccessRefused) as caught:
+        await client.request(A, MAX)
+    cluster.on[Code.HEART_BEAT] = success
+    cluster.on[MAX] = silent
+    assert FIRST not in caplog.text + repr(caught.value) + str(caught.value)
