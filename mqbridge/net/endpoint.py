@@ -90,6 +90,8 @@ class Endpoint(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
         error = self._error or self._lost_by(exc)
+        if error.__cause__ is None and error is not exc:
+            error.__cause__ = exc
         self._error = error
         self._transport = None
         self.alive = False
