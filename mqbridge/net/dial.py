@@ -40,7 +40,7 @@ async def dial(
     try:
         return await _connect(host, port, make, tls, timeout, link)
     except Unreachable as error:
-        if link is not None:
+        if link is not None and error.failure is not Failure.FATAL:  # nobody tries again by himself what a person has to mend
             link.failed(error)
         raise
 

@@ -89,7 +89,9 @@ class Endpoint(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
-        error = self._error or self._ended_by(exc)
+        error = self._error or self._lost_by(exc)
+        if error.__cause__ is None and error is not exc:
+            error.__cause__ = exc
         self._error = error
         self._transport = None
         self.alive = False
@@ -100,14 +102,16 @@ class Endpoint(asyncio.Protocol):
             self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
-    def _ended_by(self, error: Exception | None) -> ConnectionLost:
-        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake: as lasting as a refusal in it."""
+    def _lost_by(self, error: Exception | None) -> ConnectionLost:
+        """With TLS 1.3 a server refuses our certificate only here, after the handshake: for good, if it never let us in."""
+        if error is None:
+            return ConnectionLost(f"the connection to {self.peer} ended")
         if self.tls is None or not isinstance(error, ssl.SSLError):
-            return ConnectionLost(f"the connection to {self.peer} ended{f': {error}' if error else ''}")
-        is_refusal = not (self.heard or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)))
-        admitted = self.link is not None and self.link.admitted
+            return ConnectionLost(f"the connection to {self.peer} ended: {error}")
+        was_let_in = self.heard or (self.link is not None and self.link.admitted)
+        says_nothing = isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))  # as a server that stops
         why = explain_tls(error, self.tls.settings, self.peer)
-        failure = Failure.FATAL if is_refusal and not admitted else Failure.RETRY
+        failure = Failure.RETRY if was_let_in or says_nothing else Failure.FATAL
         return ConnectionLost(f"the connection to {self.peer} ended: {why}", failure)
 
     def limit_queue(self, size: int, unsent: int) -> None:

@@ -21,10 +21,12 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Share
 from tests.e2e.support import opened, read
 from tests.kit.authority import Identity
-from tests.kit.gateway import GatewayProcess
+from tests.kit.gateway import CONFIG, GatewayProcess
+from tests.kit.mounted import mount
 from tests.kit.oracle import Oracle, message
 from tests.kit.pulsar_locked import APP, CHECK_S, LockedPulsar
 from tests.kit.rocketmq import RocketMQ
+from tests.kit.rocketmq_lock import APP as APPLICANT
 from tests.kit.rocketmq_lock import APPLICATION, User
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -156,3 +158,31 @@ async def test_what_is_exchanged_under_load_loses_nothing(
             oracle.see(partition, messages)
     oracle.assert_complete()
     assert "secret-number" not in gateway.log
+
+
+async def test_the_shipped_example_runs(pulsar_locked: LockedPulsar, rocketmq_locked: RocketMQ, tmp_path: Path) -> None:
+    """With the rights that its documents name, and no more."""
+    mount(tmp_path / "secrets", pulsar_locked, role=APP)
+    mount(tmp_path / "secrets", rocketmq_locked, user=APPLICANT)
+    topic = await asyncio.to_thread(rocketmq_locked.take_topic, 1)
+    target = await asyncio.to_thread(pulsar_locked.take_topic, 1)
+    for number in range(10):
+        await asyncio.to_thread(rocketmq_locked.send, topic, b"%d" % number)
+    env = {
+        "SECRETS": str(tmp_path / "secrets"),
+        "ROCKETMQ_NAME_SERVERS": rocketmq_locked.name_server,
+        "PULSAR_URL": pulsar_locked.service_url,
+        "PULSAR_ADMIN_URL": pulsar_locked.admin_url,
+        "SOURCE_TOPIC": topic,
+        "TARGET_TOPIC": target,
+        "GROUP": f"g-{time.time_ns()}",
+        "CREATE": "false",
+    }
+    with GatewayProcess(CONFIG / "locked.yaml", tmp_path / "run", env=env) as gateway:
+        await asyncio.to_thread(gateway.wait_stored, 10)
+        page = await asyncio.to_thread(lambda: httpx.get(f"http://127.0.0.1:{gateway.port}/metrics", timeout=10).text)
+        assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+    ends = {line.rpartition(" ")[0] for line in page.splitlines() if line.startswith("mqbridge_expiry_timestamp_seconds{")}
+    assert 'mqbridge_expiry_timestamp_seconds{cluster="rocket",of="own certificate"}' in ends
+    assert f'mqbridge_expiry_timestamp_seconds{{cluster="rocket",of="certificate of {rocketmq_locked.name_server}"}}' in ends
+    assert any('cluster="pulsar",of="certificate of 127.0.0.1:' in line for line in ends)

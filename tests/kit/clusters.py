@@ -13,14 +13,17 @@ from functools import partial
 from pathlib import Path
 
 from tests.kit.maven import cache_folder, say
+from tests.kit.mounted import mount
 from tests.kit.process import ClusterError
 from tests.kit.pulsar import Pulsar, server_folder
+from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_settings import OLD_VERSION, VERSION
 from tests.kit.rocketmq_settings import server_jars as rocketmq_jars
 from tests.kit.started import Started
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_jars import server_jars as tubemq_jars
+from tests.kit.tubemq_locked import LockedTubeMQ
 
 Cluster = TubeMQ | Pulsar | RocketMQ
 FETCHED = {
@@ -37,6 +40,7 @@ EXAMPLES = """examples:
   python -m tests.kit.clusters start
   python -m tests.kit.clusters start tubemq --topic orders:3 --topic audit:1
   python -m tests.kit.clusters start rocketmq --topic orders:8 --rocketmq-version 4.9.7
+  python -m tests.kit.clusters start rocketmq pulsar --locked /tmp/secrets --topic orders:4
   python -m tests.kit.clusters start --env /tmp/servers.sh &    then: . /tmp/servers.sh
   MQBRIDGE_CACHE=/var/cache/mqbridge python -m tests.kit.clusters fetch
 
@@ -71,6 +75,12 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument("--env", type=Path, metavar="FILE", help="write the export lines to this file too, when all is ready")
     start.add_argument("--no-memory-store", action="store_true",
                        help="let the TubeMQ Broker write each message to its file before it acknowledges it")  # fmt: skip
+    start.add_argument(
+        "--locked",
+        type=Path,
+        metavar="FOLDER",
+        help="let nobody in without TLS and credentials, which are written to this folder (see config/locked.yaml)",
+    )
     start.add_argument("--rocketmq-version", choices=(VERSION, OLD_VERSION), default=VERSION, help=f"{VERSION} if not given")
     fetch = commands.add_parser("fetch", help="only download what the servers need")
     for command in (start, fetch):
@@ -105,18 +115,24 @@ def _fetch(systems: list[str]) -> None:
 def _serve(systems: list[str], arguments: argparse.Namespace) -> None:
     topics: dict[str, int] = dict(arguments.topic)
     clusters: list[Cluster] = []
+    locked = arguments.locked is not None
     if "tubemq" in systems:
-        clusters.append(TubeMQ(topics, pool={}, memory_store=not arguments.no_memory_store))
+        made = LockedTubeMQ if locked else TubeMQ
+        clusters.append(made(topics, pool={}, memory_store=not arguments.no_memory_store))
     if "pulsar" in systems:
-        clusters.append(Pulsar())
+        clusters.append(LockedPulsar() if locked else Pulsar())
     if "rocketmq" in systems:
-        clusters.append(RocketMQ(version=arguments.rocketmq_version))
+        clusters.append(RocketMQ(version=arguments.rocketmq_version, locked=locked))
     begin = time.monotonic()
     say(f"starting {' and '.join(systems)} (some 5 s for TubeMQ and RocketMQ, 10 to 30 s for Pulsar)")
     with running(clusters) as ready:
         for future in ready:
             future.result()
         exports = "".join(line for cluster in clusters for line in _prepared(cluster, topics))
+        if locked:
+            exports += f"export SECRETS={arguments.locked.resolve()}\n"
+            for cluster in clusters:
+                mount(arguments.locked, cluster)
         print(exports, end="", flush=True)
         if arguments.env:
             arguments.env.write_text(exports)

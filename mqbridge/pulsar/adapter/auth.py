@@ -48,7 +48,7 @@ class AuthOptions(BaseModel):
                 raise ValueError(f"give method: one of {', '.join(_known())}")
             value = {**value, "method": method}
         made = handler(value)
-        given = made.model_fields_set - {"method"} | made.plugin_options.keys()
+        given = made.given.keys()
         if made.method in BUILT_IN:
             needed = BUILT_IN[made.method]
             if missing := sorted(needed - given):
@@ -75,8 +75,13 @@ class AuthOptions(BaseModel):
                 return BasicAuth(self.user, self.password)
             case "tls" if certificate is not None:
                 return TlsAuth(certificate)
-        given = {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set - {"method"}}
-        return _plugin(self.method)({**given, **self.plugin_options})
+        return _plugin(self.method)(self.given)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What stands beside the method."""
+        own = {name: value for name, value in self if name != "method" and name in type(self).model_fields and value is not None}
+        return {**own, **self.plugin_options}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Without what belongs to plugins, any of which may be a secret."""
