@@ -5,9 +5,11 @@ answer does not notice.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from mqbridge.errors import ConnectionLost
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.credentials import Credentials, Keys
 from mqbridge.rocketmq.wire.refusals import Refusal
@@ -84,4 +86,5 @@ class SignedRequests:
         if keys == request.keys:
             self._reject(opaque, request, refusal)
         else:
-            self.send(opaque, request._replace(keys=keys, repeated=True))
+            with contextlib.suppress(ConnectionLost):  # which tells who waits
+                self.send(opaque, request._replace(keys=keys, repeated=True))
