@@ -23,13 +23,13 @@ LOOKING = "mqbridge_looks_"
 async def is_deployed(masters: Masters, host: str, topic: str) -> bool:
     """Whether a group may be registered for the topic. `host` is our address. Raises ClusterError.
 
-    A topic that only listed groups may consume is there. False also when the Master refuses such a group for another reason of
-    its own.
+    A topic that only listed groups may consume is there. Refused credentials say nothing about it, and are raised. False also
+    when the Master refuses such a group for another reason of its own.
     """
     try:
         await _look(masters, host, topic)
     except ServerRefused as error:
-        if error.failure is not Failure.FATAL:
+        if error.failure is not Failure.FATAL or error.code == codes.CERTIFICATE_FAILURE:
             raise
         return error.code == codes.GROUP_FORBIDDEN
     return True

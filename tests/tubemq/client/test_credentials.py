@@ -226,6 +226,21 @@ async def test_a_topic_for_listed_groups_is_there_while_its_brokers_are_away() -
     assert waiting.value.failure is Failure.RETRY
 
 
+async def test_a_topic_is_not_called_missing_when_our_credentials_are() -> None:
+    """A Master may ask consumers only for credentials; that it knows a topic is asked as one."""
+    script = Script(
+        m.RegisterResponseM2P(**GOOD, brokerCheckSum=1),
+        m.HeartResponseM2P(**GOOD, brokerCheckSum=1),
+        m.RegisterResponseM2C(success=False, errCode=415, errMsg="Server required MasterCertificateInfo!"),
+        m.CloseResponseM2C(**GOOD),
+    )
+    routes = Routes(masters_of(script, Credentials()))
+    routes.client_id = routes.host = "p"
+    await routes._register()
+    with pytest.raises(ServerRefused, match=r"set auth\.user and auth\.password"):
+        await routes.topic("t")
+
+
 async def test_other_refusals_are_what_they_were() -> None:
     answer = m.RegisterResponseM2C(success=False, errCode=425, errMsg="other topics")
     with pytest.raises(ServerRefused, match="425 CLIENT_INCONSISTENT_TOPICSET"):
