@@ -90,6 +90,8 @@ class Endpoint(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
         error = self._error or self._lost_by(exc)
+        if error.__cause__ is None and error is not exc:
+            error.__cause__ = exc
         self._error = error
         self._transport = None
         self.alive = False
@@ -106,8 +108,9 @@ class Endpoint(asyncio.Protocol):
             return ConnectionLost(f"the connection to {self.peer} ended")
         if self.tls is None or not isinstance(error, ssl.SSLError):
             return ConnectionLost(f"the connection to {self.peer} ended: {error}")
-        failure = Failure.RETRY if self.link is not None and self.link.admitted else Failure.FATAL
-        return ConnectionLost(f"the connection to {self.peer} ended: {explain_tls(error, self.tls.settings, self.peer)}", failure)
+        was_let_in = self.heard or (self.link is not None and self.link.admitted)
+        why = explain_tls(error, self.tls.settings, self.peer)
+        return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if was_let_in else Failure.FATAL)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""
