@@ -106,11 +106,11 @@ class Endpoint(asyncio.Protocol):
         """With TLS 1.3 a server refuses our certificate only here, after the handshake: for good, if it never let us in."""
         if error is None:
             return ConnectionLost(f"the connection to {self.peer} ended")
-        if self.tls is None or not isinstance(error, ssl.SSLError):
+        if not isinstance(error, ssl.SSLError):
             return ConnectionLost(f"the connection to {self.peer} ended: {error}")
         was_let_in = self.heard or (self.link is not None and self.link.admitted)
         says_nothing = isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))  # as a server that stops
-        why = explain_tls(error, self.tls.settings, self.peer)
+        why = error if self.tls is None else explain_tls(error, self.tls.settings, self.peer)
         failure = Failure.RETRY if was_let_in or says_nothing else Failure.FATAL
         return ConnectionLost(f"the connection to {self.peer} ended: {why}", failure)
 

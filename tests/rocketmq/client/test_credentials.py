@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, PeerSilent, ServerRefused
-from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client import credentials
 from mqbridge.rocketmq.client.access import AccessRefused
 from mqbridge.rocketmq.client.client import RocketmqClient, Timing
@@ -346,12 +345,7 @@ async def test_a_certificate_that_is_refused_after_the_handshake(cluster: Cluste
     """As TLS 1.3 has it: the server's alert comes in place of the first answer."""
     async with scripted_client() as client:
         client.connectivity.admitted = admitted
-
-        def refuse(link: Link, _: Command) -> None:
-            link.endpoint.tls = Tls()
-            link.drop(ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] bad certificate"))
-
-        cluster.on[MAX] = refuse
+        cluster.on[MAX] = lambda link, _: link.drop(ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] bad certificate"))
         with pytest.raises(ConnectionLost) as caught:
             await client.request(A, MAX)
         assert caught.value.failure is failure
