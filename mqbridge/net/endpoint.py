@@ -109,10 +109,8 @@ class Endpoint(asyncio.Protocol):
         if not isinstance(error, ssl.SSLError):
             return ConnectionLost(f"the connection to {self.peer} ended: {error}")
         was_let_in = self.heard or (self.link is not None and self.link.admitted)
-        says_nothing = isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))  # as a server that stops
         why = error if self.tls is None else explain_tls(error, self.tls.settings, self.peer)
-        failure = Failure.RETRY if was_let_in or says_nothing else Failure.FATAL
-        return ConnectionLost(f"the connection to {self.peer} ended: {why}", failure)
+        return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if was_let_in else Failure.FATAL)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""
