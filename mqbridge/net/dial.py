@@ -92,8 +92,8 @@ def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterat
         yield
     except (ClusterError, RemoteProtocolError) as error:
         spoken = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more))
-        is_refusal = isinstance(error, ClusterError) and error.failure is Failure.FATAL
-        if is_refusal or not (spoken or isinstance(error.__cause__, RemoteProtocolError)):
+        is_refusal = isinstance(error, (ConnectionLost, Unreachable)) and error.failure is Failure.FATAL
+        if (is_refusal or not spoken) and not isinstance(error.__cause__, RemoteProtocolError):
             raise
         raise Unreachable(
             f"{addresses} can be reached, but does not answer as {protocol} does: {error}. "
