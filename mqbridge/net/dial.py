@@ -5,7 +5,7 @@ import contextlib
 import ssl
 from collections.abc import Callable, Iterator
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RefusedByTls, RemoteProtocolError, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tls.explained import explain_tls
@@ -17,6 +17,8 @@ CONNECT_TIMEOUT_S = 5.0
 def split_address(address: str, default_port: int) -> tuple[str, int]:
     """`host:port`, `host` or `[v6]:port`. Raises ValueError when the port is not a number from 1 to 65535."""
     host, _, port = address.rpartition(":") if ":" in address.rsplit("]", 1)[-1] else (address, "", "")
+    if "@" in address:  # not shown: it may be a password
+        raise ValueError("an address holds no user and no password: give credentials as `auth`")
     number = int(port) if port else default_port
     if not host or not 0 < number < 65536:
         raise ValueError(f"{address!r} is not host:port")
@@ -52,6 +54,7 @@ async def _connect(
         endpoint = make()
         endpoint.link = link
         endpoint.tls = tls
+        endpoint.refused = lambda: lasting(link)
         return endpoint
 
     context = None if tls is None else await tls.context()
@@ -92,7 +95,7 @@ def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterat
         yield
     except (ClusterError, RemoteProtocolError) as error:
         spoken = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more))
-        if not spoken and not isinstance(error.__cause__, RemoteProtocolError):
+        if isinstance(error, RefusedByTls) or (not spoken and not isinstance(error.__cause__, RemoteProtocolError)):
             raise
         raise Unreachable(
             f"{addresses} can be reached, but does not answer as {protocol} does: {error}. "

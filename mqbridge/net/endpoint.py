@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from mqbridge.errors import ConnectionLost, PeerSilent, ProtocolError
+from mqbridge.errors import ConnectionLost, Failure, PeerSilent, ProtocolError, RefusedByTls
 from mqbridge.net.connectivity import Link
 from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
 from mqbridge.net.tls.explained import explain_tls
@@ -25,6 +25,7 @@ WRITE_LOW_BYTES = 1 << 20
 JOIN_BELOW_BYTES = 4096
 """Pieces that are smaller than this on average are joined; larger ones are gathered by the kernel."""
 
+RESETS = (ConnectionResetError, BrokenPipeError)
 
 LOOK_S = 0.02
 QUIET_LOOKS = 2
@@ -53,6 +54,8 @@ class Endpoint(asyncio.Protocol):
         """Who is told how this connection fares; set by `dial`."""
         self.tls: Tls | None = None
         """How it is encrypted; set by `dial`."""
+        self.refused: Callable[[], Failure] = lambda: Failure.RETRY
+        """What helps when the server refuses us by TLS; set by `dial`."""
         self.peer = "?"
         self.alive = False
         """Whether sending makes sense: it is connected, and nobody has ended it."""
@@ -89,7 +92,7 @@ class Endpoint(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
-        error = self._error or ConnectionLost(f"the connection to {self.peer} ended{f': {self._why(exc)}' if exc else ''}")
+        error = self._error or self._ended_by(exc)
         self._error = error
         self._transport = None
         self.alive = False
@@ -100,11 +103,20 @@ class Endpoint(asyncio.Protocol):
             self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
-    def _why(self, error: Exception) -> str:
-        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake."""
-        if self.tls is None or not isinstance(error, ssl.SSLError):
-            return str(error)
-        return explain_tls(error, self.tls.settings, self.peer)
+    def _ended_by(self, error: Exception | None) -> ConnectionLost:
+        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake.
+
+        It may have reset the connection at once, because we had sent something: then its reason is lost.
+        """
+        problem = f"the connection to {self.peer} ended"
+        if error is None:
+            return ConnectionLost(problem)
+        if self.tls is None or not isinstance(error, ssl.SSLError if self.heard else (ssl.SSLError, *RESETS)):
+            return ConnectionLost(f"{problem}: {error}")
+        problem += f": {explain_tls(error, self.tls.settings, self.peer)}"
+        if not self.heard and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+            return RefusedByTls(problem, self.refused())
+        return ConnectionLost(problem)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""
