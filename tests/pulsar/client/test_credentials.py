@@ -218,6 +218,29 @@ async def test_a_refused_right_says_who_may_not_do_what(broker: Broker) -> None:
     await client.close()
 
 
+async def test_a_broker_that_cannot_look_at_rights_is_asked_again(broker: Broker) -> None:
+    """As while its metadata store is away; it calls that AuthorizationError too."""
+    client = client_with(Source())
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    refused: list[object] = []
+
+    def undecided(link: Link, frame) -> None:
+        refused.append(frame)
+        text = "Exception occurred while trying to authorize lookup"
+        failed = {"response": pb.CommandLookupTopicResponse.Failed, "error": pb.AuthorizationError, "message": text}
+        found(link, frame, "", **failed)
+
+    broker.on[BaseCommand.LOOKUP] = undecided
+    broker.link.drop()
+    sent = producer.send(MessageMetadata(), b"1")
+    await until(lambda: len(refused) > 1)
+    broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(link, frame, URL)
+    await sent
+    await producer.close()
+    await client.close()
+
+
 async def test_a_subscription_that_must_begin_with_the_role(broker: Broker) -> None:
     text = "The subscription name needs to be prefixed by the authentication role, like app-xxxx"
     broker.on[BaseCommand.SUBSCRIBE] = lambda link, frame: link.error(
