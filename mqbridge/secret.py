@@ -97,7 +97,7 @@ class Secret:
 
     async def _current(self, asked_at: float, *, fresh: bool) -> str:
         if self._kind == "env":
-            return _checked(os.environ.get(self._source[0], "").encode(), "the variable is not set, or empty")
+            return _checked(os.fsencode(os.environ.get(self._source[0], "")), "the variable is not set, or empty")
         if self._kind == "file":
             return await asyncio.to_thread(_file, self._source[0])
         if self._failed_at > asked_at - COMMAND_PAUSE_S:
@@ -226,6 +226,8 @@ def _file(path: str) -> str:
             return _checked(file.read(MAX_BYTES + 1), "the file is empty")
     except OSError as error:
         raise _Unreadable(error.strerror or str(error)) from None
+    except (RuntimeError, ValueError) as error:  # `~` of nobody, or a path with a zero byte
+        raise _Unreadable(str(error)) from None
 
 
 async def _command(argv: tuple[str, ...]) -> str:

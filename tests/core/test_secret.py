@@ -95,9 +95,14 @@ async def test_what_was_read_once_outlives_its_source(tmp_path: Path, caplog: py
         ({"command": "true"}, "the command printed nothing"),
         ({"command": ["cat", "/dev/zero"]}, "it is larger than 64 KiB"),
         ({"command": ["printf", "\\377"]}, "it is not UTF-8 text"),
+        ({"env": "NOT_TEXT"}, "it is not UTF-8 text"),
+        ({"file": "~nobody-has-this-name/token"}, "home directory"),
     ],
 )
-async def test_what_cannot_be_read_is_said_without_the_secret(given: dict[str, object], why: str) -> None:
+async def test_what_cannot_be_read_is_said_without_the_secret(
+    given: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOT_TEXT", os.fsdecode(b"canary-5f1e\xff"))
     with pytest.raises(ClusterError) as raised:
         await Holder.model_validate({"secret": given}).secret.read()
     assert why in str(raised.value)
