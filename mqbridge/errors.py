@@ -79,10 +79,6 @@ class ConnectionLost(ClusterError):
     """The connection ended while an answer was due."""
 
 
-class RefusedByTls(ConnectionLost):
-    """The server does not accept our certificate, or demands one: by TLS 1.3 it says so after the handshake."""
-
-
 class PeerSilent(ConnectionLost):
     """The connection was ended, because the server had said nothing for too long."""
 

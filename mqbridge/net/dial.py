@@ -5,7 +5,7 @@ import contextlib
 import ssl
 from collections.abc import Callable, Iterator
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, RefusedByTls, RemoteProtocolError, RequestTimeout, Unreachable
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tls.explained import explain_tls
@@ -54,7 +54,6 @@ async def _connect(
         endpoint = make()
         endpoint.link = link
         endpoint.tls = tls
-        endpoint.refused = lambda: lasting(link)
         return endpoint
 
     context = None if tls is None else await tls.context()
@@ -95,7 +94,7 @@ def speaking(protocol: str, addresses: str, *more: type[ClusterError]) -> Iterat
         yield
     except (ClusterError, RemoteProtocolError) as error:
         spoken = isinstance(error, (ConnectionLost, RequestTimeout, RemoteProtocolError, *more))
-        if isinstance(error, RefusedByTls) or (not spoken and not isinstance(error.__cause__, RemoteProtocolError)):
+        if not spoken and not isinstance(error.__cause__, RemoteProtocolError):
             raise
         raise Unreachable(
             f"{addresses} can be reached, but does not answer as {protocol} does: {error}. "

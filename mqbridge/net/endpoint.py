@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from mqbridge.errors import ConnectionLost, Failure, PeerSilent, ProtocolError, RefusedByTls
+from mqbridge.errors import ConnectionLost, Failure, PeerSilent, ProtocolError
 from mqbridge.net.connectivity import Link
 from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
 from mqbridge.net.tls.explained import explain_tls
@@ -25,7 +25,6 @@ WRITE_LOW_BYTES = 1 << 20
 JOIN_BELOW_BYTES = 4096
 """Pieces that are smaller than this on average are joined; larger ones are gathered by the kernel."""
 
-RESETS = (ConnectionResetError, BrokenPipeError)
 
 LOOK_S = 0.02
 QUIET_LOOKS = 2
@@ -54,8 +53,6 @@ class Endpoint(asyncio.Protocol):
         """Who is told how this connection fares; set by `dial`."""
         self.tls: Tls | None = None
         """How it is encrypted; set by `dial`."""
-        self.refused: Callable[[], Failure] = lambda: Failure.RETRY
-        """What helps when the server refuses us by TLS; set by `dial`."""
         self.peer = "?"
         self.alive = False
         """Whether sending makes sense: it is connected, and nobody has ended it."""
@@ -92,7 +89,9 @@ class Endpoint(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
-        error = self._error or self._ended_by(exc)
+        error = self._error or self._lost_by(exc)
+        if error.__cause__ is None and error is not exc:
+            error.__cause__ = exc
         self._error = error
         self._transport = None
         self.alive = False
@@ -103,20 +102,15 @@ class Endpoint(asyncio.Protocol):
             self.link.over(error, wanted=self._closing, silent=isinstance(error, PeerSilent))
         self._on_lost(error)
 
-    def _ended_by(self, error: Exception | None) -> ConnectionLost:
-        """A server that speaks TLS 1.3 refuses our certificate only here, after the handshake.
-
-        It may have reset the connection at once, because we had sent something: then its reason is lost.
-        """
-        problem = f"the connection to {self.peer} ended"
+    def _lost_by(self, error: Exception | None) -> ConnectionLost:
+        """With TLS 1.3 a server refuses our certificate only here, after the handshake: for good, if it never let us in."""
         if error is None:
-            return ConnectionLost(problem)
-        if self.tls is None or not isinstance(error, ssl.SSLError if self.heard else (ssl.SSLError, *RESETS)):
-            return ConnectionLost(f"{problem}: {error}")
-        problem += f": {explain_tls(error, self.tls.settings, self.peer)}"
-        if not self.heard and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-            return RefusedByTls(problem, self.refused())
-        return ConnectionLost(problem)
+            return ConnectionLost(f"the connection to {self.peer} ended")
+        if not isinstance(error, ssl.SSLError):
+            return ConnectionLost(f"the connection to {self.peer} ended: {error}")
+        was_let_in = self.heard or (self.link is not None and self.link.admitted)
+        why = error if self.tls is None else explain_tls(error, self.tls.settings, self.peer)
+        return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if was_let_in else Failure.FATAL)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""

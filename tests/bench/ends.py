@@ -21,7 +21,7 @@ from tests.e2e.sides import Side
 from tests.e2e.support import fill, opened
 from tests.kit.oracle import TYPES, body
 from tests.kit.pulsar import Pulsar
-from tests.kit.pulsar_locked import GATEWAY, LockedPulsar
+from tests.kit.pulsar_locked import APP, LockedPulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_lock import OPERATES, Lock
 from tests.kit.tubemq import TubeMQ
@@ -56,9 +56,10 @@ class LockedSide(Side):
             case LockedTubeMQ():
                 return found | self.server.keys
             case LockedPulsar():
-                return self.server.config_of(GATEWAY)
+                return self.server.config_of(APP)
             case RocketMQ():
-                return found | lock_of(self.server).settings(OPERATES)
+                keys = lock_of(self.server).settings(OPERATES)
+                return found | keys | {"tls": {name: str(path) for name, path in keys["tls"].items()}}
         raise AssertionError(f"{self.system} is not locked")
 
 
@@ -111,7 +112,7 @@ def java_arguments(source: Side, target: Side) -> dict[str, Any]:
                 found["master"] = each.server.masters
             case LockedPulsar():
                 found |= {"url": each.server.service_url, "authorities": str(each.server.authority.certificate)}
-                found["token"] = each.server.token(GATEWAY)
+                found["token"] = each.server.token(APP)
             case Pulsar():
                 found["url"] = each.server.service_url
             case RocketMQ():

@@ -36,7 +36,8 @@ def table(rounds: int, *, total: int, only: Sequence[str] | None = None) -> str:
             open_ones = _medians(source, target, rounds, total, locked=False)
             locked_ones = _medians(source, target, rounds, total, locked=True)
             lines += rows(f"{source} to {target}", open_ones, locked_ones)
-    return "\n".join(lines) + f"\n\nMedians of {rounds} runs of {total:,} messages.\n"
+    runs = "One run" if rounds == 1 else f"Medians of {rounds} runs"
+    return "\n".join(lines) + f"\n\n{runs} of {total:,} messages.\n"
 
 
 def _medians(source: str, target: str, rounds: int, total: int, *, locked: bool) -> dict[str, Figures]:

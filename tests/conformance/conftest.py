@@ -31,8 +31,8 @@ BUILT_IN = [
     pytest.param("pulsar-mtls", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("rocketmq", marks=pytest.mark.cluster),
     pytest.param("rocketmq_old", marks=pytest.mark.cluster),
-    pytest.param("rocketmq_locked", marks=pytest.mark.cluster, id="rocketmq-acl2"),
-    pytest.param("rocketmq_old_locked", marks=pytest.mark.cluster, id="rocketmq-acl1"),
+    pytest.param("rocketmq_locked", marks=[pytest.mark.cluster, pytest.mark.thorough], id="rocketmq-acl2"),
+    pytest.param("rocketmq_old_locked", marks=[pytest.mark.cluster, pytest.mark.thorough], id="rocketmq-acl1"),
 ]
 SYSTEMS = BUILT_IN if OUTSIDE is None else [OUTSIDE]
 

@@ -73,6 +73,8 @@ class Lock:
         self.authority = Authority(folder)
         self.server: Identity = self.authority.issue("server")
         self.client: Identity = self.authority.issue("client")
+        self._granted: dict[tuple[str, str], Rights | None] = {}
+        """By broker and name, what 2.0 was told."""
         self.users = {user.name: user for user in (ADMIN, *USERS)}
 
     # --- TLS --------------------------------------------------------------------------------------------------------
@@ -140,6 +142,9 @@ class Lock:
         body = {"username": user.name, "password": user.secret, "userType": "Super" if user.rights is None else "Normal"}
         told = remoting.AUTH_UPDATE_USER if self._exists(user, broker) else remoting.AUTH_CREATE_USER
         self._tell(broker, told, {"username": user.name}, {**body, "userStatus": "enable"})
+        if self._granted.get((broker, user.name)) == user.rights:  # else it had none for a moment
+            return
+        self._granted[broker, user.name] = user.rights
         subject = f"User:{user.name}"
         remoting.request(broker, remoting.AUTH_DELETE_ACL, {"subject": subject}, door=self.door())  # refused when there is none
         if entries := _entries(user.rights):

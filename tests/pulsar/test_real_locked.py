@@ -14,6 +14,7 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.cli.exits import CLUSTER, OK
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.cluster import ADAPTER
 from mqbridge.pulsar.client.rights import Denied
 from tests.e2e.support import opened
@@ -22,7 +23,7 @@ from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar_locked import ADMIN, APP, CONSUMER, GATEWAY, NAMESPACE, NOBODY, PRODUCER, LockedPulsar
 from tests.pulsar.locked import PARTITIONS, Mirror, mqbridge, written
 
-pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
+pytestmark = pytest.mark.cluster
 
 Changed = Callable[[LockedPulsar, Path], dict[str, Any]]
 
@@ -131,6 +132,7 @@ async def test_a_missing_right_is_found_before_the_route_begins(
         assert stats["publishers"] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["token", "basic", "tls"])
 @pytest.mark.parametrize("admin", [True, False], ids=["admin", "no admin"])
 async def test_producing_and_consuming_is_all_that_a_route_needs(
@@ -230,6 +232,29 @@ async def _warnings(cluster: Any, topic: str) -> list[str]:
     except ClusterError as error:
         return [str(error)]
     return found
+
+
+async def test_a_producer_may_make_what_brokers_make_by_themselves(pulsar_locked: LockedPulsar) -> None:
+    topic = f"persistent://{NAMESPACE}/made-{uuid4().hex[:8]}"
+    async with opened("pulsar", pulsar_locked.config_of(PRODUCER) | {"admin_url": None}) as cluster:
+        await cluster.create(topic, 1)
+        assert await cluster.describe(topic) is not None
+
+
+async def test_reading_back_what_is_stored_needs_consume(pulsar_locked: LockedPulsar) -> None:
+    topic = pulsar_locked.take_topic()
+    source = Partition("elsewhere", "t", "0", 0)
+    for role in (APP, PRODUCER):
+        async with opened("pulsar", pulsar_locked.config_of(role)) as cluster:
+            outbound = await cluster.outbound(OutboundSpec(topic))
+            try:
+                if role == APP:
+                    assert await outbound.resume(source) == {}
+                else:
+                    with pytest.raises(Denied, match="may not consume"):
+                        await outbound.resume(source)
+            finally:
+                await outbound.close()
 
 
 async def test_what_expires_is_told(pulsar_locked: LockedPulsar) -> None:

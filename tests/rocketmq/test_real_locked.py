@@ -24,6 +24,11 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Share
 from mqbridge.rocketmq.adapter.cluster import ADAPTER
+from mqbridge.rocketmq.adapter.config import RocketMQCluster
+from mqbridge.rocketmq.client.client import RocketmqClient
+from mqbridge.rocketmq.client.outgoing import OutgoingMessage
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.properties import Name
 from tests.cli.conftest import Invoke, invoke
 from tests.e2e.support import read
 from tests.kit.gateway import GatewayProcess
@@ -120,7 +125,7 @@ REFUSED = {
     "wrong secret": (keys(secret_key="not-the-secret"), "refuses access key 'application'", "see auth.secret_key"),
     "unknown user": (keys(access_key="nobody-here"), "refuses access key 'nobody-here'", "there is no such user"),
     "no credentials": (without("auth"), "lets nobody in without credentials", "auth.access_key"),
-    "no TLS": (without("tls"), "ended the connection", "switch on the option `tls`"),
+    "no TLS": (without("tls"), "ended", "switch on the option `tls`"),
     "no certificate": (no_certificate, "certificate", "tls.certificate"),
     "expired certificate": (expired, "certificate", "tls.certificate"),
     "unknown authority": (own_authority_missing, "signed by no authority", "tls.authorities"),
@@ -150,6 +155,33 @@ def test_a_gateway_that_is_not_let_in_ends(server: RocketMQ, tmp_path: Path, cas
     with GatewayProcess(config(bad, {"system": "memory"}, topic, topic), tmp_path) as gateway:
         assert gateway.wait() == 3, gateway.log
         assert all(word in gateway.log for word in words), gateway.log
+
+
+def test_a_token_goes_along(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
+    """Brokers take it for one of the signed fields; who looks at it is a validator of the cluster's own."""
+    topic, cluster = server.take_topic(1), settings(server)
+    cluster["auth"]["security_token"] = "the-token"
+    answer = invoke("check", "--connect", written(tmp_path, config(cluster, cluster, topic, topic)))
+    assert answer.code == 0, answer
+
+
+async def test_a_message_is_found_by_its_unique_key(server: RocketMQ) -> None:
+    """The field that marks such a query is one that brokers leave out of what they verify, each in its own way."""
+    assert server.lock is not None
+    topic = await asyncio.to_thread(server.take_topic, 1)
+    cluster = ADAPTER.cluster_model(name_servers=server.name_server, **server.lock.settings(APP))
+    assert isinstance(cluster, RocketMQCluster)
+    assert cluster.tls is not None
+    assert cluster.auth is not None
+    tls, credentials = cluster.tls.make("c"), cluster.auth.make()
+    async with RocketmqClient([server.name_server], tls=tls, credentials=credentials) as client:
+        await client.producer("P", topic).send(OutgoingMessage(b"body", keys=["k"]))
+        async with asyncio.timeout(SERVER_PATIENCE_S):
+            while not (found := await client.query.by_key(topic, "k")):
+                await asyncio.sleep(0.05)
+        unique = dict(properties.decode(found[0].properties))[Name.UNIQ_KEY]
+        found = await client.query.by_unique_key(topic, unique)
+    assert [record.body for record in found] == [b"body"]
 
 
 def test_tls_at_a_server_that_takes_none(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ _ALERTS = (
     ("PROTOCOL_VERSION", "the server speaks no TLS version that we may: see tls.minimum_version"),
     ("UNSUPPORTED_PROTOCOL", "the server speaks only TLS versions older than tls.minimum_version"),
     ("HANDSHAKE_FAILURE", "the server found no common cipher, or demands a certificate of ours: see tls.certificate"),
+    ("ALERT_INTERNAL_ERROR", "the server failed, as some do over a certificate of an unknown authority: see tls.certificate"),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS: is this its port without TLS?"),
     ("HTTP_REQUEST", "it does not speak TLS but HTTP: is this the port of a web interface?"),
     ("RECORD_LAYER_FAILURE", "it does not speak TLS: is this its port without TLS?"),

@@ -7,6 +7,7 @@ that the connection is gone. Request ids come from one counter, so that an answe
 import asyncio
 import itertools
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from mqbridge.net.dial import dial, lasting
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
 from mqbridge.net.tasks import spawn
+from mqbridge.net.tls.explained import explain_tls
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import SendWindow
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
@@ -309,6 +311,12 @@ async def open_connection(
     except ServerRefused:
         raise
     except ClusterError as error:
+        if tls is not None and isinstance(error.__cause__, ssl.SSLError):  # by TLS 1.3 our certificate is refused only now
+            why = explain_tls(error.__cause__, tls.settings, host)
+            refused = Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", lasting(link))
+            if link is not None and refused.failure is not Failure.FATAL:
+                link.failed(refused)
+            raise refused from error
         if link is not None:
             link.failed(error)
         raise

@@ -83,9 +83,10 @@ def _of_rights(refusal: Refusal, code: int, address: str, access_key: str | None
     if refusal.version == 1:
         return f"{what} ({asked}): give its account {kind.value}Perms {name}={action.upper()} in plain_acl.yml"
     resource = f"{kind.value.capitalize()}:{name}"
+    needed = "Sub,Get" if action in ("Sub", "Get") and kind is not Kind.CLUSTER else action
     return (
         f"{what} ({asked}, from {refusal.source}): grant it with "
-        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {action} -d Allow`"
+        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {needed} -d Allow`, which replaces what it may do there now"
     )
 
 

@@ -3,8 +3,7 @@
 There is no handshake. The two directions are separate number spaces: what a broker asks may carry the opaque of a request of ours
 that is still waiting. A late answer to a request that was given up finds nobody and is dropped.
 
-With credentials every request is signed, as the last thing before it is encoded. One whose signature is refused is sent once more
-when the credentials are others by now, under the same opaque: who waits for its answer does not notice.
+With credentials every request is signed, as the last thing before it is encoded; see `signed_requests`.
 """
 
 import asyncio
@@ -12,20 +11,19 @@ import itertools
 import logging
 import ssl
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, ConnectionLost, PeerSilent, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial, lasting, split_address
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
-from mqbridge.net.tasks import spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.access import access_refused
 from mqbridge.rocketmq.client.credentials import Credentials, Keys
+from mqbridge.rocketmq.client.signed_requests import SignedRequest, SignedRequests
 from mqbridge.rocketmq.wire.codes import name_of
 from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode, encode, measure
-from mqbridge.rocketmq.wire.refusals import STATUSES, Lack, Refusal, read_refusal
+from mqbridge.rocketmq.wire.refusals import STATUSES, Refusal, read_refusal
 
 log = logging.getLogger(__name__)
 
@@ -40,27 +38,15 @@ OnRequest = Callable[["Connection", Command], None]
 OnLost = Callable[["Connection", Exception], None]
 
 
-class _Asked(NamedTuple):
-    """A signed request whose answer is due, to be signed again."""
-
-    code: int
-    ext: Mapping[str, str]
-    body: bytes
-    keys: Keys
-    repeated: bool
-
-
 class Connection:
     """A connection that `open_connection` made. `on_request` gets what the broker asks, `on_lost` is called once at the end."""
 
     def __init__(self, address: str, on_request: OnRequest, on_lost: OnLost, credentials: Credentials | None = None) -> None:
         self.address = address
         self.endpoint = _Local(measure, self._on_frames, self._ended)
-        self._on_request, self._on_lost, self._credentials = on_request, on_lost, credentials
-        self._asked: dict[int, _Asked] = {}
-        self._refused: list[tuple[int, Refusal]] = []
-        """Requests whose signature was refused, while the credentials are read again."""
-        self._renewing: asyncio.Task[None] | None = None
+        self._on_request, self._on_lost = on_request, on_lost
+        self._signed = None if credentials is None else SignedRequests(credentials, address, self._send, self._reject)
+        self._closing = False
         self._opaques = itertools.count()
         self._pending: Pending[int, Command] = Pending(address)
         self._loop = asyncio.get_running_loop()
@@ -84,19 +70,16 @@ class Connection:
         already.
         """
         opaque = _int32(next(self._opaques))
-        if self._credentials is None:
-            self.endpoint.send(self._frame(code, opaque, 0, ext, body))
+        if (signed := self._signed) is None:
+            self.endpoint.send(_frame(code, opaque, 0, ext, body))
             return self._pending.add(opaque, name_of(code), timeout)
-        self._send_signed(self._credentials.keys, opaque, code, ext, body)
+        signed.send(opaque, SignedRequest(code, ext, body, signed.keys))
         answer = self._pending.add(opaque, name_of(code), timeout)
-        answer.add_done_callback(lambda _: self._asked.pop(opaque, None))
+        answer.add_done_callback(lambda _: signed.forget(opaque))
         return answer
 
-    def _send_signed(
-        self, keys: Keys, opaque: int, code: int, ext: Mapping[str, str], body: bytes, *, repeated: bool = False
-    ) -> None:
-        self.endpoint.send(self._frame(code, opaque, 0, ext, body, keys=keys))
-        self._asked[opaque] = _Asked(code, ext, body, keys, repeated)
+    def _send(self, opaque: int, request: SignedRequest) -> None:
+        self.endpoint.send(_frame(request.code, opaque, 0, request.ext, request.body, keys=request.keys))
 
     async def request(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> Command:
         """Send a request and wait for its answer, whatever its code. Raises RequestTimeout, ConnectionLost or AccessRefused.
@@ -117,30 +100,14 @@ class Connection:
 
     def oneway(self, code: int, ext: Mapping[str, str], body: bytes, remark: str | None = None) -> None:
         """Send what is not answered. Raises ConnectionLost when the connection is over already."""
-        keys = None if self._credentials is None else self._credentials.keys
-        self.endpoint.send(self._frame(code, _int32(next(self._opaques)), ONEWAY, ext, body, remark, keys=keys))
+        keys = None if self._signed is None else self._signed.keys
+        self.endpoint.send(_frame(code, _int32(next(self._opaques)), ONEWAY, ext, body, remark, keys=keys))
 
     def answer(self, request: Command, response: Command) -> None:
         """Answer what the broker asked. When the connection is over by now, nobody waits for it any more."""
         if self.alive:
             response.opaque, response.flag = request.opaque, RESPONSE
             self.endpoint.send(encode(response, binary=request.binary))
-
-    @staticmethod
-    def _frame(
-        code: int,
-        opaque: int,
-        flag: int,
-        ext: Mapping[str, str],
-        body: bytes,
-        remark: str | None = None,
-        *,
-        keys: Keys | None = None,
-    ) -> bytes:
-        command = Command(code=code, opaque=opaque, flag=flag, ext=dict(ext), body=body, remark=remark)
-        if keys is not None:
-            keys.sign(command)
-        return encode(command)
 
     # --- what arrives -----------------------------------------------------------------------------------------------
 
@@ -150,18 +117,24 @@ class Connection:
             if not command.is_response:
                 self._on_request(self, command)
             elif command.code in STATUSES and (refusal := read_refusal(command.code, command.remark)) is not None:
-                self._was_refused(command, refusal)
+                self._refused(command, refusal)
             else:
                 self._pending.resolve(command.opaque, command)
 
     def _ended(self, error: Exception) -> None:
         lost = error if isinstance(error, ClusterError) else ConnectionLost(f"the connection to {self.address}: {error}")
-        if self.endpoint.tls is None and not self.endpoint.heard and not isinstance(lost, PeerSilent):
-            lost = ConnectionLost(f"{self.address} ended the connection without a word: {PLAIN_REFUSED}", lost.failure)
-        if self._renewing is not None:
-            self._renewing.cancel()
+        if isinstance(lost, ConnectionLost) and self._perhaps_wants_tls(lost):
+            lost = ConnectionLost(f"{lost}: {PLAIN_REFUSED}", lost.failure)
+        if self._signed is not None:
+            self._signed.close()
         self._pending.fail_all(lost)
         self._on_lost(self, lost)
+
+    def _perhaps_wants_tls(self, lost: ConnectionLost) -> bool:
+        """Whether the server ended a plain connection without a word, and nobody let us in before."""
+        link, silent = self.endpoint.link, isinstance(lost, PeerSilent)
+        unknown = link is None or not link.admitted
+        return self.endpoint.tls is None and unknown and not (self.endpoint.heard or silent or self._closing)
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 
@@ -170,48 +143,23 @@ class Connection:
         if self.endpoint.link is not None:
             self.endpoint.link.admit()
 
-    def _was_refused(self, answer: Command, refusal: Refusal) -> None:
-        asked = self._asked.get(answer.opaque)
-        if asked is None and refusal.lack is not Lack.CREDENTIALS:  # nobody waits, or we have none and it trusts our address
+    def _refused(self, answer: Command, refusal: Refusal) -> None:
+        if self._signed is not None:
+            self._signed.refused(answer.opaque, refusal)
+        elif refusal.of_credentials:
+            self._pending.reject(answer.opaque, access_refused(refusal, 0, self.address, None, lasting(self.endpoint.link)))
+        else:
             self._pending.resolve(answer.opaque, answer)
-        elif asked is None or not refusal.of_credentials or asked.repeated:
-            self._reject(answer.opaque, refusal)
-        else:
-            self._refused.append((answer.opaque, refusal))
-            if self._renewing is None:
-                self._renewing = spawn(self._renew(asked.keys), f"credentials for {self.address}")
 
-    async def _renew(self, refused: Keys) -> None:
-        """Read the credentials again; when others are there, repeat what was refused meanwhile."""
-        try:
-            if self._credentials is not None:
-                await self._credentials.read(instead_of=refused)
-        finally:
-            self._renewing = None
-            waiting, self._refused = self._refused, []
-            for opaque, refusal in waiting:
-                self._repeat(opaque, refusal)
-
-    def _repeat(self, opaque: int, refusal: Refusal) -> None:
-        asked = self._asked.get(opaque)
-        if asked is None or self._credentials is None:
-            return
-        keys = self._credentials.keys
-        if keys == asked.keys or not self.alive:
-            self._reject(opaque, refusal)
-        else:
-            self._send_signed(keys, opaque, asked.code, asked.ext, asked.body, repeated=True)
-
-    def _reject(self, opaque: int, refusal: Refusal) -> None:
-        asked = self._asked.get(opaque)
-        code, access_key = (0, None) if asked is None else (asked.code, asked.keys.access_key)
+    def _reject(self, opaque: int, request: SignedRequest, refusal: Refusal) -> None:
         if not refusal.of_credentials:
             self.admit()
-        error = access_refused(refusal, code, self.address, access_key, lasting(self.endpoint.link))
-        self._pending.reject(opaque, error)
+        failure, access_key = lasting(self.endpoint.link), request.keys.access_key
+        self._pending.reject(opaque, access_refused(refusal, request.code, self.address, access_key, failure))
 
     async def close(self) -> None:
         """Write what is queued and close; requests that wait fail."""
+        self._closing = True
         await self.endpoint.close()
 
 
@@ -223,6 +171,22 @@ class _Local(Endpoint):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.local_host = (transport.get_extra_info("sockname") or ("",))[0]
+
+
+def _frame(
+    code: int,
+    opaque: int,
+    flag: int,
+    ext: Mapping[str, str],
+    body: bytes,
+    remark: str | None = None,
+    *,
+    keys: Keys | None = None,
+) -> bytes:
+    command = Command(code=code, opaque=opaque, flag=flag, ext=dict(ext), body=body, remark=remark)
+    if keys is not None:
+        keys.sign(command)
+    return encode(command)
 
 
 def _int32(number: int) -> int:

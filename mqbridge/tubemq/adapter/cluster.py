@@ -185,11 +185,13 @@ class TubeMQ:
         return TubeMQInbound(self.name, consumer, self._zone, self._view.index_of)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Whether the topics are there, the group's name is one, and with `admin_url` whether it may consume them.
+        """Whether the topics are there, our credentials let us consume, and with `admin_url` whether the group may consume them.
 
-        Without it only joining tells: a Master that is asked by a member counts it.
+        Without it only joining tells whether it may: a Master counts whoever asks as a member.
         """
         await self._check_names(spec)
+        for topic in spec.topics[:1]:
+            await self._view.check_consumer(topic)
         if (admin := self._admin) is None:
             return
         for topic in spec.topics:

@@ -12,7 +12,7 @@ on asking would keep such a server alive for ever.
 import asyncio
 from collections.abc import Callable
 
-from mqbridge.errors import ConnectionLost, PeerSilent, RequestTimeout, ServerRefused
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, PeerSilent, RequestTimeout, ServerRefused
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.tubemq.client.stats import CallCounters
 from mqbridge.tubemq.wire.frame import measure, split_frame
@@ -106,8 +106,9 @@ class Connection(Endpoint):
         self._lost(self)
         self._counters.lost += len(self.waiting)
         waiting, self.waiting = list(self.waiting.values()), {}
+        failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
         for on_answer, _, method in waiting:
-            on_answer(ConnectionLost(f"{METHOD_NAMES[method]} at {self._address} has no answer: {error}"))
+            on_answer(ConnectionLost(f"{METHOD_NAMES[method]} at {self._address} has no answer: {error}", failure))
         self._tell_of_room()
 
     # --- deadlines --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether the Master knows a topic of which it tells producers nothing.
+"""What a Master says to a group that nobody else has: whether it knows a topic of which it tells producers nothing.
 
 A Master that was started again knows its Brokers and its topics at once, and names a topic to producers only when a Broker has
 reported that it accepts messages for it: half a second later with one Broker, later where they come up slowly. Meanwhile a topic
@@ -21,22 +21,40 @@ LOOKING = "mqbridge_looks_"
 
 
 async def is_deployed(masters: Masters, host: str, topic: str) -> bool:
-    """Whether a group may be registered for the topic; it leaves at once. `host` is our address. Raises ClusterError.
+    """Whether a group may be registered for the topic. `host` is our address. Raises ClusterError.
 
     A topic that only listed groups may consume is there. False also when the Master refuses such a group for another reason of
     its own.
     """
-    member = Membership(masters, f"{LOOKING}{secrets.token_hex(6)}", [topic], {})
-    member.host, member.client_id = host, client_id(host, member.group)
     try:
-        await member.register([])
+        await _look(masters, host, topic)
     except ServerRefused as error:
         if error.failure is not Failure.FATAL:
             raise
         return error.code == codes.GROUP_FORBIDDEN
+    return True
+
+
+async def check_consumer(masters: Masters, host: str, topic: str) -> None:
+    """Raise what the Master says to whoever consumes the topic, such as that it does not take our credentials.
+
+    That the topic is for listed groups only says nothing about a certain one.
+    """
+    try:
+        await _look(masters, host, topic)
+    except ServerRefused as error:
+        if error.code != codes.GROUP_FORBIDDEN:
+            raise
+
+
+async def _look(masters: Masters, host: str, topic: str) -> None:
+    """Join a group that nobody else has, and leave it."""
+    member = Membership(masters, f"{LOOKING}{secrets.token_hex(6)}", [topic], {})
+    member.host, member.client_id = host, client_id(host, member.group)
+    try:
+        await member.register([])
     finally:
         await _leave(member)
-    return True
 
 
 async def _leave(member: Membership) -> None:

@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import level_of
 from mqbridge.net.tasks import cancel, collect_error, is_cancelled, spawn
 from mqbridge.tubemq.client.credentials import Role
-from mqbridge.tubemq.client.deployed import is_deployed
+from mqbridge.tubemq.client.deployed import check_consumer, is_deployed
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, client_id, retried, shown
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
@@ -158,6 +158,10 @@ class Routes:
             problem = f"the Master knows topic {topic!r}, but no Broker accepts messages for it now"
             raise ClusterError(f"{problem}: its Brokers are away or not back yet, or it is closed for producers", Failure.RETRY)
         return None
+
+    async def check_consumer(self, topic: str) -> None:
+        """Raise what the Master says to whoever consumes the topic; no group of anybody's is touched. Raises ClusterError."""
+        await check_consumer(self.masters, self.host, topic)
 
     async def refresh(self) -> None:
         """Bring all routes up to date now; all who ask at once share one question, its answer or its error.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 
 import pytest
@@ -212,6 +213,34 @@ async def test_by_tls_brokers_are_found_at_their_address_for_tls(broker: Broker)
         await client.check_producing(TOPIC)
     assert all(link.address != "plain" for link in broker.links)
     await producer.close()
+    await client.close()
+
+
+async def test_our_certificate_may_be_refused_after_the_handshake(broker: Broker, caplog) -> None:
+    """By TLS 1.3: over what would have been the first answer."""
+
+    def refuses_certificate(link: Link, _: object) -> None:
+        link.open = False
+        link.endpoint.connection_lost(ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] alert"))
+
+    client = PulsarClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls())
+    healthy = broker.on[BaseCommand.CONNECT]
+    broker.on[BaseCommand.CONNECT] = refuses_certificate
+    with pytest.raises(Unreachable) as caught:
+        await client.connect()
+    assert str(caught.value) == (
+        "broker:6651 cannot be reached by TLS: the server demands a certificate of ours: give tls.certificate and tls.key"
+    )
+    assert (caught.value.failure, caplog.text) == (Failure.FATAL, "")
+    broker.on[BaseCommand.CONNECT] = healthy
+    await client.connect()
+    broker.link.drop()
+    broker.on[BaseCommand.CONNECT] = refuses_certificate
+    await until(lambda: not broker.link.endpoint.alive)
+    with pytest.raises(Unreachable) as caught:
+        await client.connect()
+    assert caught.value.failure is Failure.RETRY
+    assert client._pool.connectivity.reason is not None
     await client.close()
 
 

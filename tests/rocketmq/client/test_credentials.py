@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ MAX = Code.GET_MAX_OFFSET
 FAILED = "check signature failed."
 OLD_FAILED = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=app, org.apache.rocketmq"
 NO_TOPIC = "User:app has no permission to access Topic:T from 10.0.0.1, no matched policies."
+REPLACES = ", which replaces what it may do there now"
 FIRST, SECOND = "first-secret-of-app", "second-secret-of-app"
 
 
@@ -201,7 +203,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not produce to topic 'T' (SEND_MESSAGE_V2 at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Pub -d Allow`"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Pub -d Allow`" + REPLACES
             ),
         ),
         (
@@ -210,7 +212,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC.replace("Topic:T", "Group:G"),
             (
                 "access key 'app' may not consume as group 'G' (PULL_MESSAGE at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Group:G -a Sub -d Allow`"
+                "grant it with `mqadmin createAcl -s User:app -r Group:G -a Sub,Get -d Allow`" + REPLACES
             ),
         ),
         (
@@ -219,7 +221,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not look at topic 'T' (GET_MAX_OFFSET at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Get -d Allow`"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Sub,Get -d Allow`" + REPLACES
             ),
         ),
         (
@@ -228,7 +230,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
             NO_TOPIC,
             (
                 "access key 'app' may not create topic 'T' (UPDATE_AND_CREATE_TOPIC at a:10911, from 10.0.0.1): "
-                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Create -d Allow`"
+                "grant it with `mqadmin createAcl -s User:app -r Topic:T -a Create -d Allow`" + REPLACES
             ),
         ),
         (
@@ -298,6 +300,46 @@ async def test_a_server_that_ends_a_plain_connection_perhaps_wants_tls(cluster: 
         cluster.on[MAX] = hangs_up
         with pytest.raises(ConnectionLost, match="switch on the option `tls`"):
             await client.request(A, MAX)
+
+
+@pytest.mark.parametrize(("admitted", "failure"), [(False, Failure.FATAL), (True, Failure.RETRY)])
+async def test_a_certificate_that_is_refused_after_the_handshake(cluster: Cluster, admitted: bool, failure: Failure):
+    """As TLS 1.3 has it: the server's alert comes in place of the first answer."""
+    async with scripted_client() as client:
+        client.connectivity.admitted = admitted
+        cluster.on[MAX] = lambda link, _: link.drop(ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] bad certificate"))
+        with pytest.raises(ConnectionLost) as caught:
+            await client.request(A, MAX)
+        assert caught.value.failure is failure
+
+
+async def test_sends_wait_while_a_cluster_that_let_us_in_refuses_the_keys(cluster: Cluster, client: RocketmqClient, file: Path):
+    broker = Verifying(cluster, FIRST)
+    producer = client.producer("P", "T")
+    queue = (await producer.route()).write_queues()[0]
+    await producer.send(OutgoingMessage(b"0"), queue)
+    broker.secret = SECOND
+    sends = [producer.post(OutgoingMessage(b"%d" % number), queue) for number in range(1, 4)]
+    await until(lambda: client.connectivity.retries)
+    assert not any(send.done() for send in sends)
+    change(file, SECOND)
+    assert [result.offset for result in await asyncio.gather(*sends)] == [1, 2, 3]
+
+
+async def test_keys_that_are_other_ones_each_time_are_tried_once(cluster: Cluster, client: RocketmqClient, file: Path):
+    broker = Verifying(cluster, FIRST)
+    await client.request(A, MAX)
+    broker.secret = "never the one"
+
+    def refuse(link: Link, request: Command) -> None:
+        broker.refused += 1
+        change(file, f"secret number {broker.refused}")
+        link.answer(request, Status.NO_PERMISSION, remark=FAILED)
+
+    cluster.on[MAX] = refuse
+    with pytest.raises(AccessRefused):
+        await client.request(A, MAX)
+    assert broker.refused == 2
 
 
 async def test_nothing_secret_is_shown(cluster: Cluster, client: RocketmqClient, file: Path, caplog: pytest.LogCaptureFixture):

@@ -183,6 +183,33 @@ async def test_credentials_that_were_taken_once_may_be_taken_again(monkeypatch: 
     assert consuming.value.failure is Failure.FATAL
 
 
+async def test_a_consumer_is_refused_before_a_route_runs() -> None:
+    """By a group that nobody else has, which leaves at once. A topic for listed groups only says nothing about a certain one."""
+    no = {"success": False, "errCode": 415, "errMsg": "Illegal value: userName or password is not correct!"}
+    closed = {"success": False, "errCode": 450, "errMsg": "unAuthorized Group"}
+    left = m.CloseResponseM2C(**GOOD)
+    script = Script(m.RegisterResponseM2C(**no), left, m.RegisterResponseM2C(**closed), left, m.RegisterResponseM2C(**GOOD), left)
+    routes = Routes(masters_of(script, user()))
+    with pytest.raises(ServerRefused, match="does not take user 'app'") as refused:
+        await routes.check_consumer("t")
+    assert refused.value.failure is Failure.FATAL
+    await routes.check_consumer("t")
+    await routes.check_consumer("t")
+    assert len({request.groupName for request in script.asked}) == 3
+
+
+async def test_a_topic_for_listed_groups_is_there_while_its_brokers_are_away() -> None:
+    """The Master tells producers nothing of it then, and refuses the group that looks for it."""
+    script = Script(
+        m.HeartResponseM2P(**GOOD, brokerCheckSum=1),
+        m.RegisterResponseM2C(success=False, errCode=450, errMsg="unAuthorized Group"),
+        m.CloseResponseM2C(**GOOD),
+    )
+    with pytest.raises(ClusterError, match="no Broker accepts messages for it now") as waiting:
+        await Routes(masters_of(script, user())).look_up("t")
+    assert waiting.value.failure is Failure.RETRY
+
+
 async def test_other_refusals_are_what_they_were() -> None:
     answer = m.RegisterResponseM2C(success=False, errCode=425, errMsg="other topics")
     with pytest.raises(ServerRefused, match="425 CLIENT_INCONSISTENT_TOPICSET"):
