@@ -157,7 +157,11 @@ def _advice(settings: BaseModel, name: str) -> str:
     value: object = settings
     for part in name.split("."):
         value = getattr(value, part, None)
-    return f"Write where it is, {name}.file=PATH or {name}.env=NAME; or use" if isinstance(value, Secret) else "Use"
+    return (
+        f"Write where it is, {name}.file=PATH or {name}.env=NAME; or use"
+        if isinstance(value, Secret)
+        else "Do not type it, but use"
+    )
 
 
 def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
