@@ -8,8 +8,11 @@ representation, an error, or what a model is dumped to.
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import shlex
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +30,10 @@ MAX_BYTES = 64 << 10
 COMMAND_TIMEOUT_S = 20.0
 COMMAND_KEPT_S = 30.0
 """What a command said is used again for so long, except by those who need a fresh one."""
+COMMAND_PAUSE_S = 1.0
+"""No command runs again within this time, whether it failed or what it said was refused: hundreds of partitions ask at once."""
+KILLED_WITHIN_S = 1.0
+"""A program that has been killed is not waited for any longer."""
 HIDDEN = "**********"
 SOURCES = ("file", "env", "command")
 SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
@@ -58,8 +65,12 @@ class Secret:
         if self._kind == "command" and isinstance(source, str):
             source = shlex.split(source)
         self._source: tuple[str, ...] = (source,) if isinstance(source, str) else tuple(source or ())
+        if not self._source:
+            raise ValueError("command names no program")
         self._last: str | None = text
-        self._read_at = 0.0
+        self._read_at = -math.inf
+        self._failed_at, self._failure = -math.inf, ""
+        """Of a command: when it failed last, and why."""
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -86,12 +97,18 @@ class Secret:
 
     async def _current(self, asked_at: float, *, fresh: bool) -> str:
         if self._kind == "env":
-            return _checked(os.environ.get(self._source[0], "").encode(), "the variable is not set, or empty")
+            return _checked(os.fsencode(os.environ.get(self._source[0], "")), "the variable is not set, or empty")
         if self._kind == "file":
             return await asyncio.to_thread(_file, self._source[0])
-        if self._last is not None and self._read_at > (asked_at if fresh else asked_at - COMMAND_KEPT_S):
+        if self._failed_at > asked_at - COMMAND_PAUSE_S:
+            raise _Unreadable(self._failure)
+        if self._last is not None and self._read_at > asked_at - (COMMAND_PAUSE_S if fresh else COMMAND_KEPT_S):
             return self._last
-        text = await _command(self._source)
+        try:
+            text = await _command(self._source)
+        except _Unreadable as error:
+            self._failed_at, self._failure = time.monotonic(), str(error)
+            raise
         self._read_at = time.monotonic()
         return text
 
@@ -209,16 +226,25 @@ def _file(path: str) -> str:
             return _checked(file.read(MAX_BYTES + 1), "the file is empty")
     except OSError as error:
         raise _Unreadable(error.strerror or str(error)) from None
+    except (RuntimeError, ValueError) as error:  # `~` of nobody, or a path with a zero byte
+        raise _Unreadable(str(error)) from None
 
 
 async def _command(argv: tuple[str, ...]) -> str:
     """What it prints. Neither its arguments nor what it complains of are shown: both may hold secrets."""
+    loop = asyncio.get_running_loop()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        transport, protocol = await loop.subprocess_exec(
+            lambda: asyncio.subprocess.SubprocessStreamProtocol(MAX_BYTES, loop),
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # a group that can be ended with the programs that it starts
         )
     except OSError as error:
         raise _Unreadable(error.strerror or str(error)) from None
+    process = asyncio.subprocess.Process(transport, protocol, loop)
     try:
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
             assert process.stdout is not None  # noqa: S101 - asked for above
@@ -227,13 +253,24 @@ async def _command(argv: tuple[str, ...]) -> str:
     except TimeoutError:
         raise _Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await _end(process, transport)
     if status:
         raise _Unreadable(f"the command ended with status {status}; run it by hand to see why")
     return _checked(raw, "the command printed nothing")
+
+
+async def _end(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
+    """Kill what has not ended, with all that it started, and let go of its output.
+
+    A program that it started holds the output open: asyncio takes the command as running for as long as that.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            process.kill() if sys.platform == "win32" else os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILLED_WITHIN_S):
+                await process.wait()
+    transport.close()
 
 
 async def _read_all(stream: asyncio.StreamReader) -> bytes:

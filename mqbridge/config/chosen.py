@@ -123,6 +123,11 @@ def _from_url(url: str) -> Chosen:
         raise ConfigError(
             f"{shown!r} is not the URL of a known system", hint=nearest(system, (f"{name}://" for name in adapters))
         )
+    if _USER.search(url.partition("?")[0]):
+        raise ConfigError(
+            f"{shown!r} holds a user and a password: others on this machine see them, and the shell, or Spark's pages, keep them",
+            hint=f"Give credentials as parameters that say where they are, or use a profile in {profiles_file()}",
+        )
     try:
         settings = adapters[system].cluster_model.from_url(url)
     except ValidationError as error:
@@ -133,7 +138,7 @@ def _from_url(url: str) -> Chosen:
     if (typed := next(_typed_secrets(settings), None)) is not None:
         raise ConfigError(
             f"{shown!r} holds the secret {typed}: others on this machine see it, and the shell, or Spark's pages, keep it",
-            hint=f"Write where it is, {typed}.file=PATH or {typed}.env=NAME; or use a profile in {profiles_file()}",
+            hint=f"{_advice(settings, typed)} a profile in {profiles_file()}",
         )
     return Chosen(system, adapters[system], settings)
 
@@ -142,9 +147,21 @@ def shown_url(url: str) -> str:
     """A URL without what may be secret in it: users with their passwords, and the values of parameters."""
     rest, mark, query = url.partition("?")
     scheme, slashes, hosts = rest.partition("://")
-    hosts = ",".join(host.rpartition("@")[2] for host in hosts.split(","))
+    hosts = re.sub(r"[^/]*@", "", hosts)  # a password may hold commas
     names = "&".join(part.partition("=")[0] + "=…" for part in query.split("&") if part)
     return f"{scheme}{slashes}{hosts}{mark}{names}"
+
+
+def _advice(settings: BaseModel, name: str) -> str:
+    """What to do with a secret instead of typing it."""
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return (
+        f"Write where it is, {name}.file=PATH or {name}.env=NAME; or use"
+        if isinstance(value, Secret)
+        else "Do not type it, but use"
+    )
 
 
 def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
@@ -152,8 +169,14 @@ def _typed_secrets(settings: BaseModel, prefix: str = "") -> Iterator[str]:
     for name, value in settings:
         if isinstance(value, BaseModel):
             yield from _typed_secrets(value, f"{prefix}{name}.")
-        elif _is_typed(value) and IS_SHOWN not in str(type(settings).model_fields[name].json_schema_extra):
+        elif _is_typed(value) and not _is_shown(settings, name):
             yield f"{prefix}{name}"
+
+
+def _is_shown(settings: BaseModel, name: str) -> bool:
+    """Whether it is known to be no secret; an option of a plugin is not."""
+    field = type(settings).model_fields.get(name)
+    return field is not None and IS_SHOWN in str(field.json_schema_extra)
 
 
 def _is_typed(value: object) -> bool:

@@ -17,6 +17,8 @@ CONNECT_TIMEOUT_S = 5.0
 def split_address(address: str, default_port: int) -> tuple[str, int]:
     """`host:port`, `host` or `[v6]:port`. Raises ValueError when the port is not a number from 1 to 65535."""
     host, _, port = address.rpartition(":") if ":" in address.rsplit("]", 1)[-1] else (address, "", "")
+    if "@" in address:  # not shown: it may be a password
+        raise ValueError("an address holds no user and no password: give credentials as `auth`")
     number = int(port) if port else default_port
     if not host or not 0 < number < 65536:
         raise ValueError(f"{address!r} is not host:port")

@@ -66,3 +66,22 @@ def test_the_file_can_be_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
     assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"pulsar://me:{CANARY}@a:99999",
+        f"pulsar://me:{CANARY},x@a:1",
+        f"pulsar://{CANARY}@a:1",
+        f"rocketmq://me:{CANARY}@a:1",
+        f"tubemq://me:{CANARY}@a:1",
+        f"tubemq://{CANARY}@a:1",
+        f"pulsar://a:1?admin=http://me:{CANARY}@a:2",
+    ],
+)
+def test_a_password_in_an_address_is_refused_without_being_shown(url: str, invoke: Invoke) -> None:
+    told = invoke("topics", "--at", url)
+    assert told.code == 2
+    assert CANARY not in told.out + told.err
+    assert ".file" not in told.err  # addresses are no secrets with a source

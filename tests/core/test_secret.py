@@ -3,15 +3,19 @@
 import asyncio
 import os
 import pickle
+import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 from pydantic import BaseModel, ValidationError
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.secret import Secret
+from tests.patience import PATIENCE_S
 
 CANARY = "canary-5f1e"
 
@@ -46,13 +50,14 @@ async def test_a_file_is_read_again(tmp_path: Path) -> None:
     assert (secret.last, await secret.read(), secret.last) == ("one", "two", "two")
 
 
-async def test_a_command_is_run_again_when_a_fresh_one_is_needed(tmp_path: Path) -> None:
+async def test_a_command_is_run_again_when_a_fresh_one_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "token"
     file.write_text("one")
     secret = Secret(command=printing(file))
     assert await secret.read() == "one"
     file.write_text("two")
     assert await secret.read() == "one"
+    monkeypatch.setattr("mqbridge.secret.COMMAND_PAUSE_S", 0.0)
     assert await secret.read(fresh=True) == "two"
 
 
@@ -90,9 +95,14 @@ async def test_what_was_read_once_outlives_its_source(tmp_path: Path, caplog: py
         ({"command": "true"}, "the command printed nothing"),
         ({"command": ["cat", "/dev/zero"]}, "it is larger than 64 KiB"),
         ({"command": ["printf", "\\377"]}, "it is not UTF-8 text"),
+        ({"env": "NOT_TEXT"}, "it is not UTF-8 text"),
+        ({"file": "~nobody-has-this-name/token"}, "home directory"),
     ],
 )
-async def test_what_cannot_be_read_is_said_without_the_secret(given: dict[str, object], why: str) -> None:
+async def test_what_cannot_be_read_is_said_without_the_secret(
+    given: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOT_TEXT", os.fsdecode(b"canary-5f1e\xff"))
     with pytest.raises(ClusterError) as raised:
         await Holder.model_validate({"secret": given}).secret.read()
     assert why in str(raised.value)
@@ -107,6 +117,59 @@ async def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tm
         await Secret(command=["sh", "-c", f"echo $$ > {pid_file}; exec sleep 1000"]).read()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("is_waiting", [True, False])
+def test_a_program_that_a_command_started_does_not_keep_us_waiting(
+    is_waiting: bool, factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It holds the command's output open. It is ended with the command; what the command left behind on purpose is not."""
+    monkeypatch.setattr("mqbridge.secret.COMMAND_TIMEOUT_S", 0.5)
+    pid_file = tmp_path / "pid"
+    script = f"sleep 1000 & echo $! > {pid_file}" + ("; wait" if is_waiting else "")
+
+    async def ask() -> None:
+        with pytest.raises(ClusterError, match="did not end within"):
+            async with asyncio.timeout(PATIENCE_S):
+                await Secret(command=["sh", "-c", script]).read()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(ask())
+    pid = int(pid_file.read_text())
+    assert is_gone(pid) is is_waiting
+    if not is_waiting:
+        os.kill(pid, signal.SIGKILL)
+
+
+def is_gone(pid: int) -> bool:
+    """Or dead, and not taken note of by its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def test_a_command_that_fails_is_not_run_once_for_each_that_asks(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    secret = Secret(command=["sh", "-c", f"echo x >> {runs}; exit 1"])
+    found = await asyncio.gather(*(secret.read(fresh=True) for _ in range(10)), return_exceptions=True)
+    assert all(isinstance(each, ClusterError) for each in found)
+    assert runs.read_text() == "x\n"
+
+
+async def test_a_command_whose_answer_is_refused_at_once_is_not_run_without_a_pause(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    secret = Secret(command=printing(file))
+    for _ in range(100):
+        await secret.read(fresh=True)
+    assert len(file.with_suffix(".runs").read_text()) < 100
+
+
+def test_a_command_without_a_program_is_refused() -> None:
+    with pytest.raises(ValidationError, match="names no program"):
+        Holder.model_validate({"secret": {"command": "  "}})
 
 
 def test_it_is_read_in_one_loop_after_another(tmp_path: Path) -> None:

@@ -266,6 +266,41 @@ async def test_a_server_that_demands_ours(version: ssl.TLSVersion, authority: Au
         assert "tls.certificate" in await refused(port, tls(**trusted, certificate=other.certificate, key=other.key))
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_who_is_refused_for_the_certificate_stops_unless_once_let_in(version: ssl.TLSVersion, authority: Authority) -> None:
+    """By whichever version: TLS 1.3 tells it after the handshake."""
+    context = server_side(authority.issue("server"), clients_of=authority, maximum_version=version)
+    link = Link(Connectivity("test"), HOST, 1)
+
+    async def failure(port: int) -> Failure:
+        talk = Talk()
+        try:
+            await dial(HOST, port, talk.make, tls=tls(authorities=authority.certificate), link=link)
+            error = await talk.lost
+        except Unreachable as refused:
+            error = refused
+        assert isinstance(error, ClusterError)
+        return error.failure
+
+    async with echo(context) as port:
+        assert await failure(port) is Failure.FATAL
+        link.admit()
+        assert await failure(port) is Failure.RETRY
+
+
+async def test_a_certificate_that_only_openssl_can_read_does_no_harm(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: bytes) -> None:
+        raise ValueError("error parsing asn1 value")
+
+    monkeypatch.setattr("mqbridge.net.tls.tls.x509.load_der_x509_certificate", unreadable)
+    ours = tls(authorities=authority.certificate)
+    async with echo(server_side(authority.issue("server"))) as port:
+        await connected(port, ours)
+    assert not ours.expiries
+
+
 async def test_a_key_with_a_password_and_one_in_the_same_file(authority: Authority, tmp_path: Path) -> None:
     locked = authority.issue("locked", password="canary-77")
     both = tmp_path / "both.pem"

@@ -81,7 +81,8 @@ class Tls:
             self._expiries.pop(name, None)
             while len(self._expiries) >= MAX_SEEN:
                 self._expiries.pop(next(one for one in self._expiries if one != OWN))
-            self._expiries[name] = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
+            with contextlib.suppress(ValueError):  # stricter than OpenSSL, which took it
+                self._expiries[name] = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
 
     @property
     def expiries(self) -> Mapping[str, float]:

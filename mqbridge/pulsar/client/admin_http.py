@@ -13,6 +13,7 @@ that answered is asked first from then on.
 
 import asyncio
 import logging
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -37,6 +38,7 @@ MAX_REDIRECTS = 20
 _FAILURES = {401: Failure.FATAL, MISSING: Failure.FATAL, 405: Failure.FATAL, EXISTS: Failure.REFUSED}
 _FAILURES |= {412: Failure.FATAL, 400: Failure.FATAL}
 """Every other status may pass."""
+_IS_HEADER = re.compile("[ -~]*")
 _LOST = (httpx.TransportError, TimeoutError)
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 GUESSED = (
@@ -89,8 +91,9 @@ class AdminHttp:
         A call that `repeats` may be carried out twice, as every GET may.
         """
         may_repeat = repeats or method == "GET"
+        was_fresh = self._fresh  # another call may be refused, and ask for fresh ones, before this one is answered
         answer = await self._answer(method, path, body, repeats=may_repeat)
-        if are_credentials_refused(answer) and not self._fresh:  # they may have been exchanged
+        if are_credentials_refused(answer) and not was_fresh:  # they may have been exchanged
             self._fresh = True
             answer = await self._answer(method, path, body, repeats=may_repeat)
         self._fresh = are_credentials_refused(answer)
@@ -183,6 +186,9 @@ class AdminHttp:
 
     async def _ask_as_ourselves(self, method: str, url: httpx.URL, body: Any) -> httpx.Response:
         headers = {} if self._own is not None else await self._auth.headers(fresh=self._fresh)
+        if not all(map(_IS_HEADER.fullmatch, headers.values())):  # httpx would show the value
+            problem = f"{self._auth.shown} cannot be sent to {_origin(url)}: it must be one line of printable ASCII text"
+            raise ClusterError(problem, Failure.RETRY if self._admitted else Failure.FATAL)
         return await self._http.request(method, url, headers=headers, auth=self._own, json=body)
 
     async def _is_trusted(self, base: httpx.URL, url: httpx.URL) -> bool:

@@ -4,6 +4,7 @@ The broker is the logical `host:port`, the address where the socket goes; behind
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,10 @@ from mqbridge.pulsar.client.connection import (
 DEFAULT_PORT, DEFAULT_TLS_PORT = 6650, 6651
 SCHEME = "pulsar://"
 TLS_SCHEME = "pulsar+ssl://"
+
+
+REFUSED_PAUSE_S = 1.0
+"""Credentials that a broker has refused are not shown to it again within this time: hundreds of partitions ask at once."""
 
 
 class Address(NamedTuple):
@@ -66,6 +71,8 @@ class Pool:
         self._tls, self.auth = tls, auth
         self._refused = False
         """Whether the last credentials were."""
+        self._refusals: dict[tuple[str, Address], tuple[float, str]] = {}
+        """By whom, when (loop time), and what was said."""
         self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
         self._connections: dict[tuple[str, Address], Connection] = {}
         self._dialing: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
@@ -117,6 +124,9 @@ class Pool:
             return connection
         dialing = self._dialing.get(key)
         if dialing is None:
+            at, problem = self._refusals.get(key, (-math.inf, ""))
+            if asyncio.get_running_loop().time() < at + REFUSED_PAUSE_S:
+                raise CredentialsRefused(problem)
             dialing = self._dialing[key] = spawn(self._dial(key, proxy_to), f"dial {address}", quiet=True)
             dialing.add_done_callback(lambda task: self._dialled(key, task))
         try:
@@ -138,10 +148,12 @@ class Pool:
                 timeout=self._connect_timeout_s,
                 link=Link(self.connectivity, *key[1]),
             )
-        except CredentialsRefused:
+        except CredentialsRefused as error:
             self._refused = True
+            self._refusals[key] = asyncio.get_running_loop().time(), str(error)
             raise
         self._refused = False
+        self._refusals.pop(key, None)
         return connection
 
     def _dialled(self, key: tuple[str, Address], task: asyncio.Task[Connection]) -> None:

@@ -57,10 +57,15 @@ TABLE = (
 
 BY_NUMBER = {code.number: code for code in TABLE}
 
+UNKNOWN = 0
 AUTHENTICATION = 3
 AUTHORIZATION = 4
 TOPIC_NOT_FOUND = 11
 SERVICE_NOT_READY = 6
+
+
+_UNDECIDED = "Exception occurred while trying to authorize"
+"""With AuthorizationError: the broker could not find out, as while its metadata store is away, and may let us in later."""
 
 
 def is_missing(error: Exception | None) -> bool:
@@ -77,6 +82,8 @@ def of(number: int) -> Code:
 
 def refused(number: int, message: str, what: str) -> ServerRefused:
     """The exception for an error answer to `what` (a few words that name the request)."""
+    if number == AUTHORIZATION and message.startswith(_UNDECIDED):
+        number = UNKNOWN
     code = of(number)
     told = f" ({message.splitlines()[0][:300]})" if message else ""
     return ServerRefused(f"{what}: {code.name}: {code.text}{told}", number, code.failure)

@@ -1,6 +1,8 @@
 """Credentials of the admin interface: where they go, and what a refusal of them or of a right says; scripted, without sockets."""
 
+import asyncio
 import ssl
+import traceback
 from pathlib import Path
 
 import httpx
@@ -11,7 +13,7 @@ from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.client.admin_http import AdminHttp
-from mqbridge.pulsar.client.auth import Auth, BasicAuth
+from mqbridge.pulsar.client.auth import Auth, BasicAuth, TokenAuth
 from mqbridge.pulsar.client.rights import Denied
 from mqbridge.secret import Secret
 from tests.kit.authority import Authority
@@ -164,3 +166,26 @@ async def test_what_went_wrong_with_tls_names_the_option(tmp_path: Path) -> None
     broken = HttpConnections(httpx.Timeout(5.0), Tls(TlsSettings(authorities=tmp_path / "none")))
     with pytest.raises(ClusterError, match=r"tls\.authorities"):
         await broken.request("GET", httpx.URL("https://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("token", ["canary-one\ncanary-two", "canary-\x00", "canary-\u00e9"])
+async def test_what_no_header_can_hold_is_refused_without_being_shown(token: str, web: Web) -> None:
+    """As a token that was written in several lines."""
+    web.services = {FIRST: fine}
+    with pytest.raises(ClusterError, match=r"a token from the configuration cannot be sent to .*: it must be one line") as caught:
+        await client(web, TokenAuth(Secret(token))).call("GET", "/clusters")
+    assert caught.value.failure is Failure.FATAL
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_calls_that_are_refused_at_once_all_get_fresh_credentials(web: Web) -> None:
+    web.services = {FIRST: demanding("new")}
+
+    class Slow(Source):
+        async def headers(self, *, fresh: bool = False) -> dict[str, str]:
+            await asyncio.sleep(0)
+            return await super().headers(fresh=fresh)
+
+    admin = client(web, Slow("old", "new"))
+    answers = await asyncio.gather(*(admin.call("GET", "/clusters") for _ in range(5)))
+    assert answers == [{"said": "yes"}] * 5

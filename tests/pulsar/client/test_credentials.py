@@ -134,8 +134,11 @@ async def test_a_cluster_that_never_let_us_in_refuses_for_good(broker: Broker) -
     await client.close()
 
 
-async def test_later_a_refusal_is_an_outage_until_there_are_better_ones(broker: Broker, caplog) -> None:
+async def test_later_a_refusal_is_an_outage_until_there_are_better_ones(
+    broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr("mqbridge.pulsar.client.pool.REFUSED_PAUSE_S", 0.0)
     broker.on[BaseCommand.CONNECT] = lets_in(b"one")
     auth = Source()
     client = client_with(auth)
@@ -160,6 +163,30 @@ async def test_later_a_refusal_is_an_outage_until_there_are_better_ones(broker: 
     said = [record for record in caplog.records if record.name == "mqbridge.net.connectivity"]
     assert [record.levelname for record in said] == ["WARNING", "INFO"], "once when it begins, once when it is over"
     await producer.close()
+    await client.close()
+
+
+async def test_a_refusal_is_shared_by_all_partitions(broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tries again by itself, and a source may be asked over the network."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr("mqbridge.pulsar.client.pool.REFUSED_PAUSE_S", 1e6)
+    broker.on[BaseCommand.CONNECT] = lets_in(b"one")
+    auth = Source()
+    client = client_with(auth)
+    producers = [client.producer(f"{TOPIC}-{number}") for number in range(50)]
+    for producer in producers:
+        await producer.opened()
+    broker.on[BaseCommand.CONNECT] = lets_in(b"two")
+    broker.link.error(ids.NO_REQUEST, pb.AuthenticationError, "Failed to authenticate")
+    sent = [producer.send(MessageMetadata(), b"1") for producer in producers]
+    await until(lambda: caplog.text.count("trying again in") > 3 * len(producers))
+    assert len(auth.asked) == 2
+    auth.current = b"two"
+    monkeypatch.setattr("mqbridge.pulsar.client.pool.REFUSED_PAUSE_S", 0.0)
+    await asyncio.gather(*sent)
+    assert len(auth.asked) == 3
+    for producer in producers:
+        await producer.close()
     await client.close()
 
 
@@ -244,6 +271,29 @@ async def test_a_refused_right_says_who_may_not_do_what(broker: Broker) -> None:
     with pytest.raises(Denied, match=f"role 'app' may not look up {TOPIC} .*--actions produce,consume`"):
         await client.consumer(TOPIC, Subscription("s"))
     assert caught.value.failure is Failure.FATAL
+    await client.close()
+
+
+async def test_a_broker_that_cannot_look_at_rights_is_asked_again(broker: Broker) -> None:
+    """As while its metadata store is away; it calls that AuthorizationError too."""
+    client = client_with(Source())
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    refused: list[object] = []
+
+    def undecided(link: Link, frame) -> None:
+        refused.append(frame)
+        text = "Exception occurred while trying to authorize lookup"
+        failed = {"response": pb.CommandLookupTopicResponse.Failed, "error": pb.AuthorizationError, "message": text}
+        found(link, frame, "", **failed)
+
+    broker.on[BaseCommand.LOOKUP] = undecided
+    broker.link.drop()
+    sent = producer.send(MessageMetadata(), b"1")
+    await until(lambda: len(refused) > 1)
+    broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(link, frame, URL)
+    await sent
+    await producer.close()
     await client.close()
 
 
