@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.net.tls.explained import explain_tls
+from mqbridge.net.tls.explained import explain_tls, is_final
 from mqbridge.net.tls.tls import Tls
 
 CONNECT_TIMEOUT_S = 5.0
@@ -72,7 +72,8 @@ async def _connect(
     except OSError as error:
         if tls is not None and isinstance(error, (ssl.SSLError, ConnectionResetError, BrokenPipeError)):
             why = explain_tls(error, tls.settings, name or host)
-            raise Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", lasting(link)) from error
+            failure = lasting(link) if is_final(error) else Failure.RETRY
+            raise Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", failure) from error
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     if tls is not None:
         tls.met(f"{host}:{port}", transport)

@@ -13,7 +13,7 @@ from typing import cast
 from mqbridge.errors import ConnectionLost, Failure, PeerSilent, ProtocolError
 from mqbridge.net.connectivity import Link
 from mqbridge.net.kernel_queue import discard_when_closed, limit_unsent, undelivered
-from mqbridge.net.tls.explained import explain_tls
+from mqbridge.net.tls.explained import explain_tls, is_final
 from mqbridge.net.tls.tls import Tls
 from mqbridge.wire.cutter import FrameCutter, Measure
 
@@ -108,9 +108,9 @@ class Endpoint(asyncio.Protocol):
             return ConnectionLost(f"the connection to {self.peer} ended")
         if not isinstance(error, ssl.SSLError):
             return ConnectionLost(f"the connection to {self.peer} ended: {error}")
-        was_let_in = self.heard or (self.link is not None and self.link.admitted)
+        may_pass = self.heard or (self.link is not None and self.link.admitted) or not is_final(error)
         why = error if self.tls is None else explain_tls(error, self.tls.settings, self.peer)
-        return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if was_let_in else Failure.FATAL)
+        return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if may_pass else Failure.FATAL)
 
     def limit_queue(self, size: int, unsent: int) -> None:
         """Ask for a pause in writing beyond so many queued bytes; the kernel takes `unsent` beyond what is on the wire."""

@@ -52,12 +52,12 @@ class HttpConnections:
     @asynccontextmanager
     async def _client(self, scheme: str) -> AsyncIterator[httpx.AsyncClient]:
         context = self._context if self._tls is None or scheme != "https" else await self._tls.context()
-        if self._current is None or context is not self._context:
-            before, self._context = self._current, context
-            self._current = _Client(httpx.AsyncClient(verify=True if context is None else context, **self._settings))
+        client = self._current
+        if client is None or context is not self._context:
+            before, self._context = client, context
+            client = self._current = _Client(httpx.AsyncClient(verify=True if context is None else context, **self._settings))
             if before is not None:
                 await before.retire()
-        client = self._current
         client.calls += 1
         try:
             yield client.http

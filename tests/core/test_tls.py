@@ -196,14 +196,14 @@ async def test_who_is_not_trusted_is_refused_with_the_option(case: Refusal, auth
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "why", "failure"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak TLS"),
-        (b"\0\0\0\x12what?", "does not speak TLS"),
-        (b"", "ended the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak TLS", Failure.FATAL),
+        (b"\0\0\0\x12what?", "does not speak TLS", Failure.FATAL),
+        (b"", "ended the connection", Failure.RETRY),  # as a balancer does that has no server yet
     ],
 )
-async def test_a_port_without_tls_is_told(answer: bytes, why: str) -> None:
+async def test_a_port_without_tls_is_told(answer: bytes, why: str, failure: Failure) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1 << 16)
         writer.write(answer)
@@ -211,8 +211,9 @@ async def test_a_port_without_tls_is_told(answer: bytes, why: str) -> None:
 
     server = await asyncio.start_server(talk, HOST, 0)
     async with server:
-        with pytest.raises(Unreachable, match=why):
+        with pytest.raises(Unreachable, match=why) as raised:
             await connected(server.sockets[0].getsockname()[1], tls())
+    assert raised.value.failure is failure
 
 
 async def test_what_refuses_a_client_that_was_let_in_may_pass(authority: Authority, tmp_path: Path) -> None:

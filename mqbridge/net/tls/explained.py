@@ -25,6 +25,11 @@ _ALERTS = (
 )
 
 
+def is_final(error: Exception) -> bool:
+    """Whether a person has to mend it. A connection that only ends may be a balancer's that has no server yet."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
+
+
 def explain_tls(error: Exception, settings: TlsSettings, name: str) -> str:
     """One sentence; `name` is what the server's certificate had to hold."""
     if isinstance(error, ssl.SSLCertVerificationError):

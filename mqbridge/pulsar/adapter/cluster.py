@@ -51,6 +51,10 @@ class Pulsar:
         self._auth = auth_of(config.auth, config.certificate)
         tls = self._tls if config.is_tls else None
         self._client = PulsarClient(service, tls=tls, auth=self._auth, timing=timing, connectivity=self.connectivity)
+        if config.sends_openly:
+            log.warning(
+                "cluster %s: %s goes over connections without TLS, where anybody on the way reads it", name, self._auth.shown
+            )
         self._topics = Topics(self._client, name, config.namespace)
         self._admin: Admin | None = None
         if config.admin_url:

@@ -18,6 +18,7 @@ from mqbridge.pulsar.wire.compression import CodecName
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
 
 ADMIN_PORT, ADMIN_TLS_PORT = 8080, 8443
+ADMIN_TLS_SCHEME = "https://"
 
 
 class PulsarCluster(ClusterModel):
@@ -96,6 +97,12 @@ class PulsarCluster(ClusterModel):
     def is_tls(self) -> bool:
         """Whether brokers are reached by TLS."""
         return self.service_url.startswith(TLS_SCHEME)
+
+    @property
+    def sends_openly(self) -> bool:
+        """Whether credentials that are sent as they are go over a connection that is not encrypted."""
+        is_open = not self.is_tls or (self.admin_url is not None and not self.admin_url.startswith(ADMIN_TLS_SCHEME))
+        return is_open and self.auth is not None and self.auth.method != "tls"
 
     @property
     def certificate(self) -> Path | None:
