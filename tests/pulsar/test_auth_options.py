@@ -111,3 +111,22 @@ def test_tls_is_for_the_urls_that_say_so() -> None:
     assert (guessed.admin_url, guessed.admin_is_guessed) == ("https://a:8443,https://[::1]:8443", True)
     assert guessed.auth is not None
     assert guessed.auth.token == Secret(file="/run/token")
+
+
+@pytest.mark.parametrize(
+    ("url", "admin", "auth", "warned"),
+    [
+        ("pulsar://h", None, {"token": CANARY}, True),
+        ("pulsar+ssl://h", "http://h:8080", {"token": CANARY}, True),
+        ("pulsar+ssl://h", "https://h:8443", {"token": CANARY}, False),
+        ("pulsar+ssl://h", None, {"user": "u", "password": CANARY}, False),
+        ("pulsar://h", None, None, False),
+    ],
+)
+async def test_a_token_that_goes_out_in_the_open_is_said(
+    url: str, admin: str | None, auth: dict[str, str] | None, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = ADAPTER.make_cluster("p", PulsarCluster.model_validate({"service_url": url, "admin_url": admin, "auth": auth}))
+    await cluster.close()
+    assert ("without TLS, where anybody on the way reads it" in caplog.text) is warned
+    assert CANARY not in caplog.text
