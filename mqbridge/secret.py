@@ -6,13 +6,9 @@ representation, an error, or what a model is dumped to.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
-import os
 import shlex
-import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -22,18 +18,14 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.secret_sources import Unreadable, read_file, read_variable, run_command
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 64 << 10
-"""A secret beyond this is some other file."""
-COMMAND_TIMEOUT_S = 20.0
 COMMAND_KEPT_S = 30.0
 """What a command said is used again for so long, except by those who need a fresh one."""
 COMMAND_PAUSE_S = 1.0
 """No command runs again within this time, whether it failed or what it said was refused: hundreds of partitions ask at once."""
-KILLED_WITHIN_S = 1.0
-"""A program that has been killed is not waited for any longer."""
 HIDDEN = "**********"
 SOURCES = ("file", "env", "command")
 SECRET_FORMAT = "secret"  # noqa: S105 - a word of the schema
@@ -71,6 +63,8 @@ class Secret:
         self._read_at = -math.inf
         self._failed_at, self._failure = -math.inf, ""
         """Of a command: when it failed last, and why."""
+        self._told = ""
+        """The failure that the log has been told, until it is over."""
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -89,24 +83,28 @@ class Secret:
         async with self._lock[1]:  # those who come while a command runs take what it says
             try:
                 self._last = await self._current(asked_at, fresh=fresh)
-            except _Unreadable as error:
+            except Unreadable as error:
                 if self._last is None:
                     raise ClusterError(f"the secret from {self.source} cannot be read: {error}", Failure.FATAL) from None
-                log.warning("the secret from %s cannot be read, using the last one: %s", self.source, error)
+                if str(error) != self._told:
+                    log.warning("the secret from %s cannot be read, using the last one: %s", self.source, error)
+                self._told = str(error)
+            else:
+                self._told = ""
         return self.last
 
     async def _current(self, asked_at: float, *, fresh: bool) -> str:
         if self._kind == "env":
-            return _checked(os.fsencode(os.environ.get(self._source[0], "")), "the variable is not set, or empty")
+            return read_variable(self._source[0])
         if self._kind == "file":
-            return await asyncio.to_thread(_file, self._source[0])
+            return await asyncio.to_thread(read_file, self._source[0])
         if self._failed_at > asked_at - COMMAND_PAUSE_S:
-            raise _Unreadable(self._failure)
+            raise Unreadable(self._failure)
         if self._last is not None and self._read_at > asked_at - (COMMAND_PAUSE_S if fresh else COMMAND_KEPT_S):
             return self._last
         try:
-            text = await _command(self._source)
-        except _Unreadable as error:
+            text = await run_command(self._source)
+        except Unreadable as error:
             self._failed_at, self._failure = time.monotonic(), str(error)
             raise
         self._read_at = time.monotonic()
@@ -202,79 +200,3 @@ def _validated(value: Any) -> Secret:
 
 def _shown(secret: Secret) -> Any:
     return secret.shown
-
-
-class _Unreadable(Exception):
-    """Why a source gave nothing, without what it holds."""
-
-
-def _checked(raw: bytes, empty: str) -> str:
-    if len(raw) > MAX_BYTES:
-        raise _Unreadable(f"it is larger than {MAX_BYTES >> 10} KiB")
-    try:
-        text = raw.decode().strip()
-    except UnicodeDecodeError:
-        raise _Unreadable("it is not UTF-8 text") from None
-    if not text:
-        raise _Unreadable(empty)
-    return text
-
-
-def _file(path: str) -> str:
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            return _checked(file.read(MAX_BYTES + 1), "the file is empty")
-    except OSError as error:
-        raise _Unreadable(error.strerror or str(error)) from None
-    except (RuntimeError, ValueError) as error:  # `~` of nobody, or a path with a zero byte
-        raise _Unreadable(str(error)) from None
-
-
-async def _command(argv: tuple[str, ...]) -> str:
-    """What it prints. Neither its arguments nor what it complains of are shown: both may hold secrets."""
-    loop = asyncio.get_running_loop()
-    try:
-        transport, protocol = await loop.subprocess_exec(
-            lambda: asyncio.subprocess.SubprocessStreamProtocol(MAX_BYTES, loop),
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # a group that can be ended with the programs that it starts
-        )
-    except OSError as error:
-        raise _Unreadable(error.strerror or str(error)) from None
-    process = asyncio.subprocess.Process(transport, protocol, loop)
-    try:
-        async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            assert process.stdout is not None  # noqa: S101 - asked for above
-            raw = await _read_all(process.stdout)
-            status = await process.wait() if len(raw) <= MAX_BYTES else 0  # one that goes on writing would never end
-    except TimeoutError:
-        raise _Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
-    finally:
-        await _end(process, transport)
-    if status:
-        raise _Unreadable(f"the command ended with status {status}; run it by hand to see why")
-    return _checked(raw, "the command printed nothing")
-
-
-async def _end(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
-    """Kill what has not ended, with all that it started, and let go of its output.
-
-    A program that it started holds the output open: asyncio takes the command as running for as long as that.
-    """
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            process.kill() if sys.platform == "win32" else os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(KILLED_WITHIN_S):
-                await process.wait()
-    transport.close()
-
-
-async def _read_all(stream: asyncio.StreamReader) -> bytes:
-    raw = b""
-    while len(raw) <= MAX_BYTES and (piece := await stream.read(MAX_BYTES)):
-        raw += piece
-    return raw

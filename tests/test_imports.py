@@ -17,7 +17,8 @@ CORE = CONTRACT | {"net", "routing", "delivery"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "message": set(),
-    "secret": {"errors"},
+    "secret_sources": set(),
+    "secret": {"errors", "secret_sources"},
     "wire": {"errors"},
     "net": {"errors", "secret", "wire"},
     "adapter": MODEL | {"mapping"},

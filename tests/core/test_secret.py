@@ -111,7 +111,7 @@ async def test_what_cannot_be_read_is_said_without_the_secret(
 
 
 async def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("mqbridge.secret.COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("mqbridge.secret_sources.COMMAND_TIMEOUT_S", 0.2)
     pid_file = tmp_path / "pid"
     with pytest.raises(ClusterError, match="did not end within"):
         await Secret(command=["sh", "-c", f"echo $$ > {pid_file}; exec sleep 1000"]).read()
@@ -125,7 +125,7 @@ def test_a_program_that_a_command_started_does_not_keep_us_waiting(
     is_waiting: bool, factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It holds the command's output open. It is ended with the command; what the command left behind on purpose is not."""
-    monkeypatch.setattr("mqbridge.secret.COMMAND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("mqbridge.secret_sources.COMMAND_TIMEOUT_S", 0.5)
     pid_file = tmp_path / "pid"
     script = f"sleep 1000 & echo $! > {pid_file}" + ("; wait" if is_waiting else "")
 

@@ -1,0 +1,99 @@
+"""The sources of secrets: environment, files and commands. What goes wrong is said without what they hold."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+MAX_BYTES = 64 << 10
+"""A secret beyond this is some other file."""
+COMMAND_TIMEOUT_S = 20.0
+KILLED_WITHIN_S = 1.0
+"""A program that has been killed is not waited for any longer."""
+
+
+class Unreadable(Exception):
+    """Why a source gave nothing, without what it holds."""
+
+
+def read_variable(name: str) -> str:
+    """What the environment holds. Raises Unreadable."""
+    return _checked(os.fsencode(os.environ.get(name, "")), "the variable is not set, or empty")
+
+
+def read_file(path: str) -> str:
+    """Its text, without white space at both ends. Raises Unreadable."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return _checked(file.read(MAX_BYTES + 1), "the file is empty")
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from None
+    except (RuntimeError, ValueError) as error:  # `~` of nobody, or a path with a zero byte
+        raise Unreadable(str(error)) from None
+
+
+async def run_command(argv: tuple[str, ...]) -> str:
+    """What a program prints. Neither its arguments nor what it complains of are shown: both may hold secrets.
+
+    Raises Unreadable.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        transport, protocol = await loop.subprocess_exec(
+            lambda: asyncio.subprocess.SubprocessStreamProtocol(MAX_BYTES, loop),
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # a group that can be ended with the programs that it starts
+        )
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from None
+    process = asyncio.subprocess.Process(transport, protocol, loop)
+    try:
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            assert process.stdout is not None  # noqa: S101 - asked for above
+            raw = await _read_all(process.stdout)
+            status = await process.wait() if len(raw) <= MAX_BYTES else 0  # one that goes on writing would never end
+    except TimeoutError:
+        raise Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
+    finally:
+        await _end(process, transport)
+    if status:
+        raise Unreadable(f"the command ended with status {status}; run it by hand to see why")
+    return _checked(raw, "the command printed nothing")
+
+
+async def _end(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
+    """Kill what has not ended, with all that it started, and let go of its output.
+
+    A program that it started holds the output open: asyncio takes the command as running for as long as that.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            process.kill() if sys.platform == "win32" else os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILLED_WITHIN_S):
+                await process.wait()
+    transport.close()
+
+
+async def _read_all(stream: asyncio.StreamReader) -> bytes:
+    raw = b""
+    while len(raw) <= MAX_BYTES and (piece := await stream.read(MAX_BYTES)):
+        raw += piece
+    return raw
+
+
+def _checked(raw: bytes, empty: str) -> str:
+    if len(raw) > MAX_BYTES:
+        raise Unreadable(f"it is larger than {MAX_BYTES >> 10} KiB")
+    try:
+        text = raw.decode().strip()
+    except UnicodeDecodeError:
+        raise Unreadable("it is not UTF-8 text") from None
+    if not text:
+        raise Unreadable(empty)
+    return text
