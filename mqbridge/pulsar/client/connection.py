@@ -7,7 +7,6 @@ that the connection is gone. Request ids come from one counter, so that an answe
 import asyncio
 import itertools
 import logging
-import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,12 +22,10 @@ from mqbridge.errors import (
     Unreachable,
 )
 from mqbridge.net.connectivity import Link
-from mqbridge.net.dial import dial, lasting
+from mqbridge.net.dial import lasting
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
 from mqbridge.net.tasks import spawn
-from mqbridge.net.tls.explained import explain_tls
-from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import SendWindow
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.dispatch import CLOSES, CONSUMER_PUSHES, PRODUCER_PUSHES, RESPONSES, is_for_producer
@@ -280,51 +277,3 @@ class Connection:
         if lasting(self._link) is Failure.FATAL:
             return ServerRefused(problem, codes.AUTHENTICATION, Failure.FATAL)
         return CredentialsRefused(problem)
-
-
-async def open_connection(
-    host: str,
-    port: int,
-    *,
-    proxy_to: str | None = None,
-    tls: Tls | None = None,
-    auth: Auth = NO_AUTH,
-    fresh: bool = False,
-    keep_alive_s: float = KEEP_ALIVE_S,
-    timeout: float = HANDSHAKE_TIMEOUT_S,
-    link: Link | None = None,
-) -> Connection:
-    """Dial and shake hands, with `fresh` credentials where the last ones were refused.
-
-    Raises Unreachable, ServerRefused, RequestTimeout or ConnectionLost. Credentials that are refused are ServerRefused (FATAL) by
-    a cluster that never let us in, and later Unreachable.
-    """
-    connection = Connection(auth, keep_alive_s, link)
-    credentials = await auth.credentials(fresh=fresh)
-    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
-    endpoint = connection.endpoint
-    endpoint.link = None  # a broker that answers and lets nobody in is no more of use than one that is silent
-    try:
-        await connection.handshake(credentials, proxy_to, timeout)
-    except RemoteProtocolError as error:
-        raise ClusterError(f"{host}:{port} does not speak Pulsar's protocol: {error}", Failure.FATAL) from error
-    except ServerRefused:
-        raise
-    except ClusterError as error:
-        if tls is not None and isinstance(error.__cause__, ssl.SSLError):  # by TLS 1.3 our certificate is refused only now
-            why = explain_tls(error.__cause__, tls.settings, host)
-            refused = Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", lasting(link))
-            if link is not None and refused.failure is not Failure.FATAL:
-                link.failed(refused)
-            raise refused from error
-        if link is not None:
-            link.failed(error)
-        raise
-    except asyncio.CancelledError:
-        endpoint.abort(ConnectionLost("nobody needs this connection any more"), wanted=True)
-        raise
-    if link is not None and endpoint.alive:
-        endpoint.link = link
-        link.heard()
-        link.admit()
-    return connection

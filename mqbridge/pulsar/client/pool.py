@@ -14,13 +14,8 @@ from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
-from mqbridge.pulsar.client.connection import (
-    HANDSHAKE_TIMEOUT_S,
-    KEEP_ALIVE_S,
-    Connection,
-    CredentialsRefused,
-    open_connection,
-)
+from mqbridge.pulsar.client.connecting import open_connection
+from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S, Connection, CredentialsRefused
 
 DEFAULT_PORT, DEFAULT_TLS_PORT = 6650, 6651
 SCHEME = "pulsar://"

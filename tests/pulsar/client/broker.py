@@ -8,7 +8,7 @@ import pytest
 
 from mqbridge.errors import Unreachable
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.pulsar.client import connection as connections
+from mqbridge.pulsar.client import connecting
 from mqbridge.pulsar.client.client import PulsarClient, Timing
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.wire import ids
@@ -141,7 +141,7 @@ def found(link: Link, frame: Frame, url: str, **more: Any) -> None:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
-    monkeypatch.setattr(connections, "dial", broker.dial)
+    monkeypatch.setattr(connecting, "dial", broker.dial)
     return broker
 
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqbridge.pulsar.client import connection as connections
+from mqbridge.pulsar.client import connecting
 from mqbridge.pulsar.client.credit import ENTRY_BYTES
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
@@ -39,7 +39,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.errors: list[dict[str, Any]] = []
         self.kind = kind
         self.broker = OneTopic(reads="reader" in kind, failover=kind == "failover", persistent=kind != "non-persistent")
-        self.patch = patch.object(connections, "dial", self.broker.dial)
+        self.patch = patch.object(connecting, "dial", self.broker.dial)
         self.patch.start()
         self.last: EntryId = ids.EARLIEST
         self.last_number, self.run_of_last = -1, -1

@@ -199,7 +199,7 @@ def test_the_next_read_is_asked_for_when_half_is_free():
 
 async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatch):
     store, count, size, limit = Store(), 60, 10_000, 1 << 20
-    monkeypatch.setattr("mqbridge.pulsar.client.connection.dial", store.dial)
+    monkeypatch.setattr("mqbridge.pulsar.client.connecting.dial", store.dial)
 
     def counted(link, frame):
         asked = frame.command.partitionMetadata.request_id

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mqbridge.errors import ClusterError
-from mqbridge.pulsar.client import attachment, lookup, producer
-from mqbridge.pulsar.client import connection as connections
+from mqbridge.pulsar.client import attachment, connecting, lookup, producer
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.publication import Publication
@@ -32,7 +31,7 @@ PAYLOADS = [b"0", b"1", LARGE, b"3", LARGE + b"!", b"5"]
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store(max_message_size=1000)
-    monkeypatch.setattr(connections, "dial", store.dial)
+    monkeypatch.setattr(connecting, "dial", store.dial)
     for module in (attachment, lookup, producer):
         monkeypatch.setattr(module, "FIRST_DELAY_S", 0.001)
     return store
@@ -152,7 +151,7 @@ async def test_a_cut_at_every_step_of(
     for step in itertools.count(1):
         store = Store(max_message_size=1000)
         store.cut_at, store.answer_first = step, answer_first
-        monkeypatch.setattr(connections, "dial", store.dial)
+        monkeypatch.setattr(connecting, "dial", store.dial)
         client = scripted_client(operation=10.0)
         try:
             async with asyncio.timeout(SERVER_PATIENCE_S):
@@ -188,7 +187,7 @@ class ClosesFirst(Store):
 async def test_a_seek_is_asked_again_when_the_consumer_was_closed_and_the_answer_lost(store: Store, monkeypatch):
     """Nobody else would subscribe anew: the seek comes first, and has no connection any more."""
     store = ClosesFirst()
-    monkeypatch.setattr(connections, "dial", store.dial)
+    monkeypatch.setattr(connecting, "dial", store.dial)
     client = scripted_client()
     await filled(client)
     consumer = await client.consumer(TOPIC, Subscription("s"))
@@ -219,7 +218,7 @@ def stored(store: Store) -> list[bytes]:
 async def steps(kind: int) -> int:
     store = Store(max_message_size=1000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "dial", store.dial)
+        patch.setattr(connecting, "dial", store.dial)
         await converse(kind)
     return store.seen
 
@@ -232,7 +231,7 @@ async def test_a_cut_at_every_step(store: Store, kind: int, answer_first: bool, 
     for step in range(1, total + 1):
         store = Store(max_message_size=1000)
         store.cut_at, store.answer_first = step, answer_first
-        monkeypatch.setattr(connections, "dial", store.dial)
+        monkeypatch.setattr(connecting, "dial", store.dial)
         seen = await asyncio.wait_for(converse(kind), SERVER_PATIENCE_S)
         assert store.seen >= step, "or nothing was cut"
         if kind == Types.Exclusive:

@@ -17,7 +17,7 @@ from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.reading import EMPTY
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client import connection as connections
+from mqbridge.pulsar.client import connecting
 from mqbridge.pulsar.mapping.sequences import sequence_of
 from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
@@ -83,7 +83,7 @@ class Senders:
 @pytest_asyncio.fixture
 async def senders(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Senders]:
     senders = Senders()
-    monkeypatch.setattr(connections, "dial", senders.store.dial)
+    monkeypatch.setattr(connecting, "dial", senders.store.dial)
     yield senders
     await senders.close()
 

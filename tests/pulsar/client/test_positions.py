@@ -282,7 +282,7 @@ async def test_an_owner_whose_name_is_none_is_asked_for_again(broker: Broker, cl
     async def dialled(host: str, port: int, make, **more):
         return await (dial if ".." in host else broker.dial)(host, port, make, **more)
 
-    monkeypatch.setattr("mqbridge.pulsar.client.connection.dial", dialled)
+    monkeypatch.setattr("mqbridge.pulsar.client.connecting.dial", dialled)
     broker.on[BaseCommand.LOOKUP] = in_turn(
         lambda link, frame: found(link, frame, "pulsar://broker..cluster:6650"), lambda link, frame: found(link, frame, URL)
     )
