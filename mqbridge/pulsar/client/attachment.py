@@ -126,6 +126,12 @@ class Attachment:
                     return
                 log.log(level_of(error, logging.INFO), "%s: %s; trying again in %.1f s", self._topic, error, delay)
                 await asyncio.sleep(delay)
+            except Exception as bug:  # told by the task; those who wait would do so for ever
+                self._task = None
+                self._role.end(
+                    ClusterError(f"no {self._what} for {self._topic}: unexpectedly {type(bug).__name__}", Failure.FATAL)
+                )
+                raise
             else:
                 break
         self._task = None

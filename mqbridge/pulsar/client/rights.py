@@ -39,15 +39,22 @@ def needing(action: str, what: str, namespace: str, principal: str | None, actio
 
 def on_topic(action: str, topic: str, principal: str | None, actions: str) -> AbstractContextManager[None]:
     """Around a request about a topic, or a partition."""
-    name = parse_topic(topic)
-    return needing(action, topic, f"{name.tenant}/{name.namespace}", principal, actions)
+    return needing(action, topic, _namespace_of(topic), principal, actions)
 
 
 def consuming(topic: str, subscription: str, principal: str | None) -> AbstractContextManager[None]:
     """Around a SUBSCRIBE."""
-    name = parse_topic(topic)
     what = f"{topic} with subscription {subscription!r}"
-    return needing("consume from", what, f"{name.tenant}/{name.namespace}", principal, CONSUME)
+    return needing("consume from", what, _namespace_of(topic), principal, CONSUME)
+
+
+def _namespace_of(topic: str) -> str:
+    """For a command to show. What is no name of a topic is for the broker to refuse, with its own reason."""
+    try:
+        name = parse_topic(topic)
+    except ValueError:
+        return "TENANT/NAMESPACE"
+    return f"{name.tenant}/{name.namespace}"
 
 
 def who(principal: str | None) -> str:

@@ -322,3 +322,38 @@ async def test_rights_are_looked_at_without_a_trace(broker: Broker) -> None:
     with pytest.raises(Denied):
         await client.check_producing(TOPIC)
     await client.close()
+
+
+async def test_a_name_that_is_none_is_for_the_broker_to_refuse(broker: Broker) -> None:
+    """Whoever opens it is told: what is around the request must not need a good name."""
+    broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
+        link,
+        frame,
+        "",
+        response=pb.CommandLookupTopicResponse.Failed,
+        error=pb.InvalidTopicName,
+        message="Invalid topic name",
+    )
+    client = client_with(Source())
+    producer = client.producer("persistent://public/default")
+    with pytest.raises(ClusterError, match="InvalidTopicName") as caught:
+        await producer.opened()
+    assert caught.value.failure is Failure.FATAL
+    await producer.close()
+    await client.close()
+
+
+async def test_a_bug_while_opening_ends_the_waiting(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr("mqbridge.pulsar.client.producer.on_topic", fails)
+    client = client_with(Source())
+    producer = client.producer(TOPIC)
+    with pytest.raises(ClusterError, match="unexpectedly ArithmeticError"):
+        await producer.opened()
+    assert "ArithmeticError" in caplog.text
+    await producer.close()
+    await client.close()
