@@ -25,6 +25,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.tls.explained import is_final
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.adapter.cluster import ADAPTER as ROCKETMQ
@@ -214,6 +215,20 @@ async def test_a_port_without_tls_is_told(answer: bytes, why: str, failure: Fail
         with pytest.raises(Unreachable, match=why) as raised:
             await connected(server.sockets[0].getsockname()[1], tls())
     assert raised.value.failure is failure
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (ssl.SSLCertVerificationError("unknown authority"), True),
+        (ssl.SSLError(1, "[SSL: TLSV1_ALERT_UNKNOWN_CA]"), True),
+        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), False),
+        (ssl.SSLZeroReturnError(6, "TLS/SSL connection has been closed"), False),
+        (ConnectionResetError(104, "Connection reset by peer"), False),
+    ],
+)
+def test_only_what_is_refused_is_final(error: Exception, final: bool) -> None:
+    assert is_final(error) is final
 
 
 async def test_what_refuses_a_client_that_was_let_in_may_pass(authority: Authority, tmp_path: Path) -> None:
