@@ -240,9 +240,12 @@ class QuickRocketMQ(RocketMQLink):
 
     pulled = b""
 
-    def received(self, frame: bytes) -> None:
+    def write(self, data: Any) -> None:
         with PEER:
-            data = self._answer(frame)
+            super().write(data)
+
+    def received(self, frame: bytes) -> None:
+        data = self._answer(frame)
         if data is None:
             super().received(frame)
         else:
@@ -302,6 +305,7 @@ class QuickCluster(Cluster):
         link = QuickRocketMQ(self, f"{host}:{port}", endpoint)
         self.links.append(link)
         endpoint.connection_made(link)
+        endpoint._gathers = True  # as with uvloop's connections
         return endpoint
 
 
@@ -379,23 +383,26 @@ class QuickPulsar(PulsarLink):
         self._credit: dict[int, int] = {}
         self._pushing = False
 
-    def received(self, frame: bytes) -> None:
+    def write(self, data: Any) -> None:
         with PEER:
-            kind = frame[9]
-            data = None
-            if kind == BaseCommand.SEND:
-                said = parse_frame(frame).command.send
-                self._stored += 1
-                receipt = pb.CommandSendReceipt(
-                    producer_id=said.producer_id, sequence_id=said.sequence_id, message_id=ids.message_id(7, self._stored)
-                )
-                data = encode_command(BaseCommand(type=BaseCommand.SEND_RECEIPT, send_receipt=receipt))
-            elif kind == BaseCommand.FLOW:
-                said = parse_frame(frame).command.flow
-                self._credit[said.consumer_id] = self._credit.get(said.consumer_id, 0) + said.messagePermits
-                if not self._pushing:
-                    self._pushing = True
-                    self.loop.call_soon(self._push)
+            super().write(data)
+
+    def received(self, frame: bytes) -> None:
+        kind = frame[9]
+        data = None
+        if kind == BaseCommand.SEND:
+            sent = parse_frame(frame).command.send
+            self._stored += 1
+            receipt = pb.CommandSendReceipt(
+                producer_id=sent.producer_id, sequence_id=sent.sequence_id, message_id=ids.message_id(7, self._stored)
+            )
+            data = encode_command(BaseCommand(type=BaseCommand.SEND_RECEIPT, send_receipt=receipt))
+        elif kind == BaseCommand.FLOW:
+            asked = parse_frame(frame).command.flow
+            self._credit[asked.consumer_id] = self._credit.get(asked.consumer_id, 0) + asked.messagePermits
+            if not self._pushing:
+                self._pushing = True
+                self.loop.call_soon(self._push)
         if data is not None:
             self.loop.call_soon(self.endpoint.data_received, data)
         elif kind not in (BaseCommand.FLOW, BaseCommand.ACK):
@@ -439,6 +446,7 @@ class QuickPulsarBroker(PulsarBroker):
         link = QuickPulsar(self, host, endpoint)
         self.links.append(link)
         endpoint.connection_made(link)
+        endpoint._gathers = True  # as with uvloop's connections
         return endpoint
 
 
@@ -527,7 +535,9 @@ class QuickTubeMQ(asyncio.Transport):
                 self._answers.append(tube_frame.encode_frame(serial, answer))
 
     def writelines(self, pieces: Any) -> None:
-        self.write(b"".join(pieces))
+        with PEER:
+            data = b"".join(pieces)
+        self.write(data)
 
     def _flush(self) -> None:
         data, self._answers = b"".join(self._answers), []
@@ -543,6 +553,7 @@ async def _dial_tubemq(host: str, port: int, make: Callable[[], Endpoint], **mor
     endpoint = make()
     endpoint.link = more["link"]
     endpoint.connection_made(QuickTubeMQ(endpoint))
+    endpoint._gathers = True
     return endpoint
 
 
