@@ -149,8 +149,13 @@ class Endpoint(asyncio.Protocol):
         """Queue bytes for this turn's write. Raises ConnectionLost when the connection is over."""
         if not self.alive:
             raise self._is_over()
-        if self._gathers:
-            self._hand_over(pieces)
+        if self._gathers and (transport := self._transport) is not None:
+            if len(pieces) == 1:
+                self._written += len(pieces[0])
+                transport.write(pieces[0])
+            else:
+                self._written += sum(map(len, pieces))
+                transport.writelines(pieces)
             return
         self._outbox.extend(pieces)
         self._outbox_bytes += sum(map(len, pieces))
@@ -159,15 +164,6 @@ class Endpoint(asyncio.Protocol):
         elif not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
-
-    def _hand_over(self, pieces: tuple[bytes, ...]) -> None:
-        assert self._transport is not None  # noqa: S101 - it is alive
-        if len(pieces) == 1:
-            self._written += len(pieces[0])
-            self._transport.write(pieces[0])
-        else:
-            self._written += sum(map(len, pieces))
-            self._transport.writelines(pieces)
 
     def _is_over(self) -> ConnectionLost:
         """What sending fails with; a server may have refused our certificate before anything was sent."""

@@ -94,10 +94,10 @@ class Stopwatch:
         self.ns = 0
 
     def __enter__(self) -> None:
-        self._began = time.perf_counter_ns()
+        self._began = time.thread_time_ns()
 
     def __exit__(self, *_: object) -> None:
-        self.ns += time.perf_counter_ns() - self._began
+        self.ns += time.thread_time_ns() - self._began
 
 
 PEER = Stopwatch()
@@ -376,6 +376,9 @@ async def rocketmq_in() -> float:
 class QuickPulsar(PulsarLink):
     """Answers sends, and credit by entries."""
 
+    messages = MESSAGES
+    """Of an entry that is delivered."""
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._entries: dict[int, Any] = {}
@@ -414,8 +417,9 @@ class QuickPulsar(PulsarLink):
             pieces, size = [], 0
             while size < 1 << 16 and (owed := [key for key, credit in self._credit.items() if credit > 0]):
                 for consumer in owed:
-                    self._credit[consumer] -= MESSAGES
-                    pieces.append(_message(consumer, next(self._entries.setdefault(consumer, itertools.count()))))
+                    self._credit[consumer] -= self.messages
+                    entry = next(self._entries.setdefault(consumer, itertools.count()))
+                    pieces.append(_message(consumer, entry, single=self.messages == 1))
                     size += len(pieces[-1])
             data = b"".join(pieces)
             self._pushing = bool(owed)
@@ -427,14 +431,19 @@ class QuickPulsar(PulsarLink):
 
 _PULSAR_PAYLOAD = b"p" * (MESSAGES * 1100)
 _PULSAR_METADATA = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=MESSAGES)
-_PULSAR_HEAD = encode_entry_head(_PULSAR_METADATA, _PULSAR_PAYLOAD)
+_PULSAR_STORED = encode_entry_head(_PULSAR_METADATA, _PULSAR_PAYLOAD) + _PULSAR_PAYLOAD
+_SINGLE_METADATA = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="key-17")
+for _name in ("seq", "part", "name", "trace", "zone"):
+    _SINGLE_METADATA.properties.add(key=_name, value="value of it")
+_SINGLE_STORED = encode_entry_head(_SINGLE_METADATA, PAYLOAD) + PAYLOAD
 
 
-def _message(consumer: int, entry: int) -> bytes:
+def _message(consumer: int, entry: int, *, single: bool) -> bytes:
+    stored = _SINGLE_STORED if single else _PULSAR_STORED
     said = pb.CommandMessage(consumer_id=consumer, message_id=ids.message_id(7, entry))
     said.message_id.partition = 3
     command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
-    return encode_head(command, len(_PULSAR_HEAD) + len(_PULSAR_PAYLOAD)) + _PULSAR_HEAD + _PULSAR_PAYLOAD
+    return encode_head(command, len(stored)) + stored
 
 
 class QuickPulsarBroker(PulsarBroker):
@@ -471,10 +480,10 @@ async def pulsar_out() -> float:
     return found
 
 
-async def pulsar_in() -> float:
-    """us per entry of MESSAGES from Pulsar; the checksum of its 35 kB is part of it."""
+async def pulsar_in(*, messages: int = MESSAGES) -> float:
+    """us per MESSAGES messages from Pulsar, in entries of so many; their checksums are part of it."""
     broker = QuickPulsarBroker()
-    with mock.patch.object(pulsar_connecting, "dial", broker.dial):
+    with mock.patch.object(QuickPulsar, "messages", messages), mock.patch.object(pulsar_connecting, "dial", broker.dial):
         client = pulsar_client()
         lanes, consumers = [], []
         for index in range(PARTITIONS):
@@ -606,6 +615,7 @@ STAGES: dict[str, Callable[[], Awaitable[float]]] = {
     "from RocketMQ": rocketmq_in,
     "into RocketMQ": rocketmq_out,
     "from Pulsar": pulsar_in,
+    "from Pulsar, single messages": lambda: pulsar_in(messages=1),
     "into Pulsar": pulsar_out,
     "from TubeMQ": tubemq_in,
     "into TubeMQ, one at a time": lambda: tubemq_out(window=1),
