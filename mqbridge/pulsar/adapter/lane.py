@@ -122,6 +122,7 @@ class PulsarLane:
                 break
             entries.append(follower)
             size += size_of(follower)
+        self._consumer.ask()
         if (sought := self._sought) is not None:
             self._sought = None
             if entries[0].place == sought[:2] and not leave_out(entries[0], sought[2]):
