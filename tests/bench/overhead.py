@@ -266,10 +266,13 @@ class QuickRocketMQ(RocketMQLink):
         else:
             return None
         opaque = _field(head, b'"opaque":', b",")
-        answer = b'{"code":0,"extFields":{%s},"flag":1,"language":"JAVA","opaque":%s,%s"serializeTypeCurrentRPC":"JSON","version":475}' % (
-            ext,
-            opaque,
-            remark,
+        answer = (
+            b'{"code":0,"extFields":{%s},"flag":1,"language":"JAVA","opaque":%s,%s"serializeTypeCurrentRPC":"JSON","version":475}'
+            % (
+                ext,
+                opaque,
+                remark,
+            )
         )
         return (4 + len(answer) + len(body)).to_bytes(4) + len(answer).to_bytes(4) + answer + body
 
@@ -289,7 +292,8 @@ def _records(offset: int) -> bytes:
     """The same bytes for every offset, but a fresh object; only the first record's offset is looked at here."""
     if 0 not in _made:
         _made[0] = b"".join(
-            encode_record(Record(TOPIC, PAYLOAD, b"a\x01b\x02c\x01d\x02", queue_offset=number, born_timestamp=1)) for number in range(MESSAGES)
+            encode_record(Record(TOPIC, PAYLOAD, b"a\x01b\x02c\x01d\x02", queue_offset=number, born_timestamp=1))
+            for number in range(MESSAGES)
         )
     body = bytearray(_made[0])
     body[20:28] = offset.to_bytes(8)
@@ -333,7 +337,15 @@ async def rocketmq_out() -> float:
 def make_rocketmq_request(body: bytes) -> Any:
     """What `encode` gives for a batch."""
     return SimpleNamespace(
-        is_batch=True, body=body, count=MESSAGES, born=1, indexes=range(MESSAGES), delayed=False, properties=b"", flag=0, sys_flag=0
+        is_batch=True,
+        body=body,
+        count=MESSAGES,
+        born=1,
+        indexes=range(MESSAGES),
+        delayed=False,
+        properties=b"",
+        flag=0,
+        sys_flag=0,
     )
 
 

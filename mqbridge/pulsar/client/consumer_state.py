@@ -246,8 +246,7 @@ class ConsumerState:
             self._before_run = ledger, begin - 1
         if self.place is not S.READING:  # which it stays
             self.place = _next(PLACE, self.place, E.HAND_OUT)
-        if entry > self.handed:
-            self.handed = entry
+        self.handed = max(self.handed, entry)
 
     def acknowledged(self, entry: EntryId, *, whole: bool = True) -> bool:
         """All up to this entry, itself only if `whole`, is acknowledged. False for what was not handed out in this run."""
