@@ -124,7 +124,11 @@ class LaneDelivery:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                batch = await self._next()
+                try:
+                    batch = await self.lane.receive()
+                except GapError as gap:
+                    await self._skip(gap)
+                    continue
             except LaneRevoked as revoked:
                 self.error = self.error or revoked
                 return
@@ -132,22 +136,16 @@ class LaneDelivery:
             try:
                 for unit, rate in settings.rates:
                     await rate.take(getattr(batch, unit))
-                await settings.budget.take(self._cost(batch))
+                if not settings.budget.try_take(cost := self._cost(batch)):
+                    await settings.budget.take(cost)
             finally:
                 self._waiting = 0
             if self.lane.revoked.is_set():  # in the turn in which its bytes came free: whoever reads it next delivers it
-                settings.budget.give(self._cost(batch))
+                settings.budget.give(cost)
                 return
-            settings.counters.last_batch_at = loop.time()
-            self._dispatch(self._tickets.open(batch, loop.time()))
+            settings.counters.last_batch_at = now = loop.time()
+            self._dispatch(self._tickets.open(batch, now))
             del batch  # in the budget from here on, and not held while the next one is waited for
-
-    async def _next(self) -> Batch:
-        while True:
-            try:
-                return await self.lane.receive()
-            except GapError as gap:
-                await self._skip(gap)
 
     async def _skip(self, gap: GapError) -> None:
         """Go on behind a gap when all before it is acknowledged: a seek forgets what is in flight. Or raise it."""
