@@ -22,7 +22,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import bridge, bridge_page, clients, codec, spark, tls
+from tests.bench import bridge, bridge_page, clients, codec, profile, spark, tls
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
 from tests.kit.maven import say
@@ -119,6 +119,9 @@ def options() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> None:
     """Measure, print, and write when asked."""
+    if argv[:1] == ["profile"]:
+        profile.main(argv[1:])
+        return
     arguments = options().parse_args(argv)
     if arguments.against is not None:
         arguments.what = ["bridge"]
