@@ -5,6 +5,7 @@ python -m tests.bench codec      seconds, needs no server
 python -m tests.bench bridge --direction rocketmq-pulsar --corpus single --messages 100000 --rounds 1 --gateway-only
                                  one direction without the Java bridge: quick work
 python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
+python -m tests.bench latency --direction tubemq-pulsar    what the gateway and the Java bridge add to the time of a message
 python -m tests.bench tls --direction pulsar-rocketmq --messages 200000    what TLS costs; a shorter run of one direction
 python -m tests.bench clients    our clients beside the official ones
 python -m tests.bench spark --jobs "source|copy" --rows 200000    some of the work on Spark; what it is compared with runs too
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import bridge, bridge_page, clients, codec, profile, spark, tls
+from tests.bench import bridge, bridge_page, clients, codec, latency, profile, spark, tls
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
 from tests.kit.maven import say
@@ -82,6 +83,7 @@ def bridge_chapter(arguments: argparse.Namespace) -> str:
 CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "codec": lambda _: codec_table(),
     "bridge": bridge_chapter,
+    "latency": lambda given: latency.chapter(given.direction or bridge_page.DIRECTIONS, gateway_only=given.gateway_only),
     "clients": lambda given: clients.table(given.rounds),
     "tls": lambda given: tls.table(given.rounds, total=given.messages or tls.MESSAGES, only=given.direction),
     "spark": lambda given: spark.table(given.rounds, chosen=given.jobs, rows=given.rows),
@@ -97,7 +99,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
     parser.add_argument("--write", action="store_true", help="renew these chapters of docs/benchmarks.md")
     parser.add_argument(
-        "--direction", action="append", metavar="SOURCE-TARGET", help="bridge, tls: only this one; may be repeated"
+        "--direction", action="append", metavar="SOURCE-TARGET", help="bridge, latency, tls: only this one; may be repeated"
     )
     parser.add_argument(
         "--messages", type=int, help=f"of a run (bridge: default {bridge_page.MESSAGES:,}; tls: {tls.MESSAGES:,})"

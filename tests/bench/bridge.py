@@ -8,6 +8,7 @@ a fresh target.
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -84,14 +85,14 @@ def wait_done(gateway: GatewayProcess, count: int) -> Reading:
 def pause_s(begin: Reading, now: Reading, count: int) -> float:
     """How long to wait before asking again: towards the end, at the rate so far, less and less."""
     done, seconds = now.done - begin.done, now.at - begin.at
-    left_s = (count - now.done) * seconds / done if done else POLL_S
+    left_s = (count - now.done) * seconds / done if done else math.inf
     return min(POLL_S, max(LEAST_POLL_S, left_s / 2))
 
 
 @contextlib.contextmanager
-def started(task: Task, group: str, checkout: Path | None = None) -> Iterator[GatewayProcess]:
-    """This gateway, or the one in another checkout, at work."""
-    settings = task.route(take_topic(task.target, task.partitions), group)
+def started(task: Task, group: str, checkout: Path | None = None, into: str | None = None) -> Iterator[GatewayProcess]:
+    """This gateway, or the one in another checkout, at work; without a target topic it gets a fresh one."""
+    settings = task.route(into or take_topic(task.target, task.partitions), group)
     with (
         tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder,
         GatewayProcess(settings, Path(folder), checkout=checkout) as gateway,
@@ -109,21 +110,27 @@ def run_gateway(task: Task, group: str, checkout: Path | None = None) -> Figures
 
 def run_java(task: Task, group: str) -> Figures:
     """One run of the Java bridge."""
-    arguments = java_arguments(task.source, task.target)
-    arguments |= {"topic": task.topic, "group": group, "target": take_topic(task.target, task.partitions)}
+    with java_bridge(task, group, take_topic(task.target, task.partitions)) as program:
+        last = program.wait(DEADLINE_S)[-1]
+    return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
+
+
+def java_bridge(task: Task, group: str, into: str) -> java.JavaProgram:
+    """The Java bridge at work, for ever if the task has no number of messages."""
+    arguments = java_arguments(task.source, task.target) | {"topic": task.topic, "group": group, "target": into}
     if task.source.system != "pulsar":
         arguments["threads"] = task.partitions
     if task.rules:
         arguments["rules"] = task.partitions
-    last = java.run(
+    if not task.total:
+        arguments["idle"] = 0
+    return java.spawn(
         "JavaBridge",
         flags=[*java.BRIDGE_FLAGS, *java_flags(task.source, task.target)],
-        deadline_s=DEADLINE_S,
         messages=task.total,
         warmup=int(task.total * WARMUP),
         **arguments,
-    )[-1]
-    return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
+    )
 
 
 Runner = Callable[[Task, str], Figures]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 NAMES = (
     "read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg", "epoll_wait", "epoll_pwait", "epoll_ctl",
-    "io_uring_enter", "futex", "mmap", "munmap", "mremap", "madvise", "brk", "clock_nanosleep",
+    "io_uring_enter", "futex", "mmap", "munmap", "mremap", "madvise", "brk", "clock_nanosleep", "getpid",
 )  # fmt: skip
 """That are counted each for itself: perf takes 30 ms to let go of a counter."""
 ALL = "raw_syscalls:sys_enter"
