@@ -1,0 +1,3 @@
+"""The compiled transcoder: `native/src/python`."""
+
+__version__: str
