@@ -1,0 +1,1 @@
+//! Entries of Pulsar: batches of messages with a metadata each.

@@ -1,0 +1,7 @@
+//! Functions for `mqbridge/pulsar/mapping`.
+
+use pyo3::prelude::*;
+
+pub fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    Ok(())
+}

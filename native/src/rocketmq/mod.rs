@@ -1,0 +1,1 @@
+//! Records of RocketMQ, and what a send request carries.

@@ -1,0 +1,1 @@
+//! Packs of TubeMQ, and its send requests.
