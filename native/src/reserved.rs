@@ -333,3 +333,61 @@ impl Store {
         self.copy(&plain)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Row;
+
+    fn store_of(pairs: &[(&str, &str)]) -> (Store, Vec<Pair>) {
+        let mut store = Store::new();
+        let pairs = pairs.iter().map(|(name, value)| (store.copy(name.as_bytes()), store.copy(value.as_bytes()))).collect();
+        (store, pairs)
+    }
+
+    fn texts(store: &Store, pairs: &[Pair]) -> Vec<(String, String)> {
+        let text = |slice| String::from_utf8(store.bytes(slice).to_vec()).unwrap();
+        pairs.iter().map(|(name, value)| (text(*name), text(*value))).collect()
+    }
+
+    #[test]
+    fn carried_fields_leave_the_pairs_and_odd_ones_stay() {
+        let (mut store, mut pairs) = store_of(&[
+            ("a", "1"),
+            ("mqbridge.key", "k"),
+            ("mqbridge.u.mqbridge.key", "own"),
+            ("mqbridge.event_time", "007"),
+            ("mqbridge.null", "1"),
+            ("mqbridge.keys", "x%20y,z"),
+            ("mqbridge.hops", "3"),
+        ]);
+        let carried = read_carried(&mut store, &mut pairs, false).unwrap();
+        let left = texts(&store, &pairs);
+        let own =
+            [("a", "1"), ("mqbridge.key", "own"), ("mqbridge.event_time", "007"), ("mqbridge.null", "1"), ("mqbridge.hops", "3")];
+        assert_eq!(left, own.map(|(name, value)| (name.to_string(), value.to_string())));
+        assert!(!carried.is_null && carried.hops.is_none() && carried.event_time.is_none());
+        assert!(matches!(carried.key, Some(Key::Text(key)) if store.bytes(key) == b"k"));
+        let (start, end) = carried.keys.unwrap();
+        let keys: Vec<_> = store.keys[start as usize..end as usize].iter().map(|key| store.bytes(*key).to_vec()).collect();
+        assert_eq!(keys, [b"x y".to_vec(), b"z".to_vec()]);
+    }
+
+    #[test]
+    fn an_origin_counts_as_one_hop() {
+        let (mut store, mut pairs) = store_of(&[("mqbridge.origin", "c|t|0|5")]);
+        let carried = read_carried(&mut store, &mut pairs, false).unwrap();
+        assert_eq!((carried.hops, pairs.len()), (Some(1), 0));
+        store.rows.push(Row { origin: carried.origin, hops: 1, ..Row::default() });
+        let mut written = Vec::new();
+        let mut sink = |name: &[u8], value: &[u8]| written.push((name.to_vec(), value.to_vec()));
+        origin_properties(&store.message(0), Some(b"here|t|1|"), &mut Vec::new(), &mut sink);
+        assert_eq!(written, [(ORIGIN.to_vec(), b"here|t|1|".to_vec()), (HOPS.to_vec(), b"2".to_vec())]);
+    }
+
+    #[test]
+    fn numbers_beyond_64_bits_are_left_to_the_plain_code() {
+        let (mut store, mut pairs) = store_of(&[("mqbridge.event_time", "9223372036854775808")]);
+        assert_eq!(read_carried(&mut store, &mut pairs, false).unwrap_err(), Error::Unsupported);
+    }
+}

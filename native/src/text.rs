@@ -162,3 +162,65 @@ pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
     }
     Some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_read_as_str_writes_them() {
+        for (text, number) in [("0", 0), ("7", 7), ("-12", -12), ("9223372036854775807", i64::MAX)] {
+            assert_eq!(read_number(text.as_bytes()), Number::Value(number));
+            assert_eq!(written(|out| write_number(number, out)), text);
+        }
+        for text in ["", "-", "-0", "007", "+1", "1_0", " 1", "1.0", "٣", "--1", "-01"] {
+            assert_eq!(read_number(text.as_bytes()), Number::No, "{text}");
+        }
+        assert_eq!(read_number(b"9223372036854775808"), Number::Huge);
+        assert_eq!(read_number("1".repeat(4300).as_bytes()), Number::Huge);
+        assert_eq!(read_number("1".repeat(4301).as_bytes()), Number::No, "Python reads no longer ones");
+        assert_eq!(written(|out| write_number(i64::MIN, out)), "-9223372036854775808");
+    }
+
+    #[test]
+    fn percent_escapes_are_those_of_urllib() {
+        assert_eq!(written(|out| quote("a b,é%~".as_bytes(), b" ", out)), "a b%2C%C3%A9%25~");
+        for (text, plain) in [("a%2Cb", "a,b"), ("%", "%"), ("%4", "%4"), ("%zz%41", "%zzA"), ("%C3%A9", "é"), ("é%41", "éA")]
+        {
+            assert_eq!(written(|out| unquote(text.as_bytes(), out)), plain);
+        }
+        // What is no UTF-8 is replaced, each run of ASCII by itself.
+        assert_eq!(written(|out| unquote("%C3é%A9".as_bytes(), out)), "\u{fffd}é\u{fffd}");
+        assert_eq!(written(|out| unquote(b"%F0%9F%41", out)), "\u{fffd}A");
+    }
+
+    #[test]
+    fn base64_is_as_strict_as_binascii() {
+        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("\u{0}\u{ff}", "AMO/")] {
+            assert_eq!(written(|out| base64_encode(bytes.as_bytes(), out)), text);
+            assert_eq!(base64_decode(text.as_bytes()), Some(bytes.as_bytes().to_vec()));
+        }
+        for text in ["A", "AA", "AA=", "AAA", "A===", "====", "AA==AA", "A=A=", "AA=A", "=AAA", "AA===", "AA\n==", "AA-_"] {
+            assert_eq!(base64_decode(text.as_bytes()), None, "{text}");
+        }
+        for (text, bytes) in [("AB==", &b"\0"[..]), ("AAA=", b"\0\0"), ("AAAA=", b"\0\0\0"), ("AAAA====", b"\0\0\0")] {
+            assert_eq!(base64_decode(text.as_bytes()).as_deref(), Some(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn white_space_is_that_of_python() {
+        for text in [" ", "\t\n", "\u{1c}\u{1f}", "\u{85}", "\u{a0}", "\u{3000}"] {
+            assert!(is_space(text.as_bytes()), "{text:?}");
+        }
+        for text in ["", "a", " a", "\u{200b}", "\u{1b}"] {
+            assert!(!is_space(text.as_bytes()), "{text:?}");
+        }
+    }
+}
