@@ -126,7 +126,7 @@ def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: li
             say(f"route {route['name']}: {note}")
         for warning in route["warnings"]:
             say(f"WARNING: route {route['name']}: {warning}")
-    if not native.compiled:
+    if native.compiled is None:
         say(native.remark)
     if not any(row["error"] for row in [*clusters, *routes]):
         say(f"{file}: no problems ({_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')})")

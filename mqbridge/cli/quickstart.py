@@ -40,7 +40,7 @@ def quickstart(
         mqbridge quickstart --messages 1000000 --keep /tmp/mqbridge-demo
     """
     logs.configure("error")  # the dead letters are warnings, and are wanted here
-    if not native.compiled:
+    if native.compiled is None:
         say(native.remark)
     if keep is not None:
         _run(keep, messages, partitions, as_json, kept=True)

@@ -175,7 +175,7 @@ class Gateway:
             stack.callback(server.unbind)
         page = f"http://{config.http.host}:{server.port}" if server is not None else "off"
         log.info("mqbridge %s starts: configuration %s, metrics and health: %s", __version__, self.reloader.path or "-", page)
-        if not native.compiled:
+        if native.compiled is None:
             log.log(logging.WARNING if native.fault else logging.INFO, "%s", native.remark)
         if config.state is not None:
             self._checkpoints = Checkpoints(config.state)

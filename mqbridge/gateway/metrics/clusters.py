@@ -87,5 +87,5 @@ def process() -> Iterator[Family]:
         ("version", "python", "compiled"),
         "1; the labels say which version runs on which Python, and whether with the compiled module (`yes`, `no`)",
         "After a rollout: does every instance run it?",
-        lambda shown: [((__version__, platform.python_version(), "yes" if native.compiled else "no"), 1)],  # noqa: ARG005 - the same for all
+        lambda shown: [((__version__, platform.python_version(), "no" if native.compiled is None else "yes"), 1)],  # noqa: ARG005 - the same for all
     )
