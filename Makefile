@@ -113,6 +113,16 @@ fuzz: $(VENV)/.dev ## random bytes, led by coverage, against every reader of byt
 	  || echo "==> no fuzzer can be installed here; what that means is said below"
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
+FUZZ_BYTES ?= 100000000
+FUZZ_NATIVE = MQBRIDGE_FUZZ_BYTES=$(FUZZ_BYTES) cargo $(1) test --quiet --locked --release --no-default-features --test fuzz
+SANITIZED := x86_64-unknown-linux-gnu
+fuzz-native:     ## damaged bytes through every decoder of the compiled module, also under AddressSanitizer; FUZZ_BYTES=100000000 each
+	@cd native && $(call FUZZ_NATIVE,) -- targets --nocapture
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && cargo +nightly --version >/dev/null 2>&1; then echo "==> the same under AddressSanitizer, with debug assertions"; cd native \
+	  && export RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
+	  && $(call FUZZ_NATIVE,+nightly) --target $(SANITIZED) --target-dir target/sanitized -- targets --nocapture; \
+	else echo "==> not under AddressSanitizer, which needs nightly Rust on x86-64 Linux: rustup toolchain install nightly"; fi
+
 SECONDS := 60
 chaos: $(VENV)/.dev ## faults drawn from a seed against two instances on real servers; SEED=7 (or 1-10) SECONDS=60 DIRECTION=pulsar-rocketmq (or all)
 	@sh tests/prerequisites.sh
