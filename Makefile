@@ -134,6 +134,11 @@ bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside the official Ja
 	  || echo "==> pulsar-client cannot be installed here: its figures are left out"
 	@$(BIN)/python -m tests.bench --write
 
+wheels: $(VENV)/.packages ## wheels of the compiled module in dist/ for Linux and macOS, as far as Rust has them; tries the one for this machine
+	@why=$$(sh native/cargo.sh); [ -z "$$why" ] || { echo "==> no wheels: $$why"; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[wheels]'
+	@$(BIN)/python native/wheels.py
+
 # --- generated files --------------------------------------------------------------------------------------------------
 
 generate: $(VENV)/.dev ## protobuf modules and reference pages

@@ -1,9 +1,9 @@
-"""Builds the wheels of the compiled module for every platform that the installed Rust can build for, and tries the one of this machine.
+"""Builds the wheels of the compiled module that the installed Rust can build, and tries the one for this machine.
 
 python native/wheels.py [--out dist] [TARGET ...]
 
-zig, from PyPI, links for all of them: for Linux against glibc 2.17, so that one wheel runs on every distribution since 2014. A target that Rust
-has no standard library for is named with the command that adds it; it is an error only when it was asked for by name.
+zig, from PyPI, links for all platforms: for Linux against glibc 2.17, so that one wheel does for every distribution since 2014.
+A target that Rust has no standard library for is left out, with the command that adds it; asked for by name, it is an error.
 """
 
 import argparse
@@ -27,7 +27,9 @@ TARGETS = {
 def main() -> int:
     """1 when something that should be there is not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; default: all that can be built")
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; default: all that can be built"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels go (default dist)")
     arguments = parser.parse_args()
     targets = arguments.targets or list(TARGETS)
@@ -36,7 +38,8 @@ def main() -> int:
         build(target, arguments.out)
     missing = [target for target in targets if target not in ready]
     for target in missing:
-        print(f"==> {TARGETS.get(target, target)} is left out: Rust has no library for it here. To add it: rustup target add {target}")
+        reason = f"the installed Rust has no standard library for {target}"
+        print(f"==> no wheel for {TARGETS.get(target, target)}: {reason}. To add it: rustup target add {target}", flush=True)
     if any(target in ready for target in host_targets()):
         try_in_empty_environment(arguments.out)
     return int(bool(arguments.targets and missing))
@@ -51,7 +54,16 @@ def has_library(target: str) -> bool:
 def build(target: str, out: Path) -> None:
     """One wheel."""
     print(f"==> {TARGETS.get(target, target)}", flush=True)
-    maturin = [Path(sys.executable).with_name("maturin"), "build", "--quiet", "--release", "--locked", "--zig", "--target", target]
+    maturin = [
+        Path(sys.executable).with_name("maturin"),
+        "build",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--zig",
+        "--target",
+        target,
+    ]
     # Of the virtual environment: where zig is found.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "VIRTUAL_ENV": sys.prefix}
@@ -72,7 +84,6 @@ def try_in_empty_environment(out: Path) -> None:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "requirements.lock"]
-        # The newest wheel with our version is found by name; the index is not asked for it.
         subprocess.run([*pip, ROOT], check=True, cwd=folder)
         subprocess.run([*pip, "--no-index", "--no-deps", "--find-links", out, "mqbridge-native"], check=True, cwd=folder)
         subprocess.run([python, "-W", "error", ROOT / "native" / "smoke.py"], check=True, cwd=folder)
