@@ -55,14 +55,9 @@ class _Delivery:
             self.future.set_result(Receipt(self.positions, self.failures))
 
 
-def _decided(delivery: _Delivery, index: int, result: SendResult | MqbridgeError) -> None:
-    """The producer's callback for one message."""
-    delivery.decided(index, result)
-
-
 def _is_withdrawn(done: Done) -> bool:
     """By the callback, of which a message has no other trace of its send."""
-    return isinstance(done, partial) and done.args[0].is_withdrawn
+    return isinstance(done, partial) and done.func.__self__.is_withdrawn  # type: ignore[attr-defined]  # it is bound
 
 
 class TubeMQOutbound:
@@ -92,10 +87,10 @@ class TubeMQOutbound:
         delivery = self._open[future] = _Delivery(name, future, len(messages), self._open.pop)
         if not messages:
             delivery.finish()
-        prefix = self._origin_of(share.batch.partition)
+        prefix, decided = self._origin_of(share.batch.partition), delivery.decided
         for index, message in enumerate(messages):
             stamp = message.origin if prefix is None else prefix + format_position(message.position)
-            done: Callable[[SendResult | MqbridgeError], None] = partial(_decided, delivery, index)
+            done: Callable[[SendResult | MqbridgeError], None] = partial(decided, index)
             try:
                 encoded = encode(message, stamp, zone)
             except MappingError as error:
