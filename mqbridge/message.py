@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from mqbridge.native import pick
+
 Position = tuple[int, ...]
 """A place in a partition, ordered as tuples are.
 
@@ -271,13 +273,13 @@ class Share:
             assert self._edited is not None, "an edited share was let go"  # noqa: S101 - a bug of an outbound
             return self._edited
         messages = self.batch.messages
-        return messages if self.indexes is None else [messages[index] for index in self.indexes]
+        return messages if self.indexes is None else pick(messages, self.indexes)
 
     @property
     def originals(self) -> Sequence[Message]:
         """Its messages as they came, before edits: what a dead letter keeps."""
         messages = self.batch.messages
-        return messages if self.indexes is None else [messages[index] for index in self.indexes]
+        return messages if self.indexes is None else pick(messages, self.indexes)
 
     @property
     def places(self) -> Sequence[int]:

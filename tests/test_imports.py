@@ -9,14 +9,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent / "mqbridge"
 SYSTEMS = sorted(path.parent.name for path in ROOT.glob("*/adapter"))
 """Every folder with an adapter."""
-MODEL = {"errors", "message"}
+MODEL = {"errors", "message", "native"}
 CONTRACT = MODEL | {"adapter"}
 CORE = CONTRACT | {"net", "routing", "delivery"}
 
 # layer -> what of mqbridge it may import, besides itself
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "message": set(),
+    "native": set(),
+    "message": {"native"},
     "secret_sources": set(),
     "secret": {"errors", "secret_sources"},
     "wire": {"errors"},
@@ -26,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "positions": {"message"},
     "ranges": CONTRACT | {"positions"},
     "retention": CONTRACT,
-    "mapping": {"errors", "message", "wire"},
+    "mapping": {"errors", "message", "native", "wire"},
     "routing": CONTRACT | {"config"},
     "delivery": CONTRACT | {"net", "routing"},
     "config": CONTRACT | {"net", "secret"},
@@ -40,7 +41,7 @@ for system in SYSTEMS:
     inner = {layer: f"{system}.{layer}" for layer in ("wire", "mapping", "client", "store", "adapter")}
     ALLOWED |= {
         inner["wire"]: {"errors", "wire"} | ({"message"} if system == "log" else set()),
-        inner["client"]: {"errors", "secret", "wire", "net", inner["wire"]},
+        inner["client"]: {"errors", "native", "secret", "wire", "net", inner["wire"]},
         inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
         inner["adapter"]: CONTRACT
@@ -110,3 +111,10 @@ def test_tasks_are_created_in_one_place() -> None:
         if path.name != "tasks.py" and ("create_task(" in path.read_text() or "ensure_future(" in path.read_text())
     ]
     assert offenders == []
+
+
+def test_the_compiled_module_is_imported_in_one_place() -> None:
+    offenders = [
+        str(path.relative_to(ROOT)) for path in modules() if {"mqbridge_native"} & {n.split(".")[0] for n in imports(path)}
+    ]
+    assert offenders == ["native.py"]

@@ -7,8 +7,27 @@ from collections.abc import Callable, Sequence
 
 from mqbridge.config.options.partition_rule import KEY_PROPERTY
 from mqbridge.message import Message
+from mqbridge.native import is_native
 
 Picker = Callable[[Message], bytes | None]
+
+
+class KeyPicker:
+    """Finds the keys of messages by these names."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._pick = picker(names)
+
+    def keys(self, messages: Sequence[Message]) -> Sequence[bytes | None]:
+        """The key of each message, None where it has none of these."""
+        if not is_native(messages):
+            return [self._pick(message) for message in messages]
+        first, *others = (messages.partition_keys(name) for name in self._names)  # type: ignore[attr-defined]
+        keys: Sequence[bytes | None] = first
+        for more in others:
+            keys = [found if key is None else key for key, found in zip(keys, more, strict=True)]
+        return keys
 
 
 def picker(names: Sequence[str]) -> Picker:

@@ -4,10 +4,11 @@ A message's origin names the cluster and topic that its last gateway took it fro
 all, seen at once; a longer one, or one through gateways that name clusters differently, ends at the limit of hops.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
-from mqbridge.message import RESERVED_PREFIX, Partition, Share, origin_prefix
+from mqbridge.message import RESERVED_PREFIX, Message, Partition, Share, origin_prefix
+from mqbridge.native import is_native
 
 _origin = attrgetter("origin")
 _ORIGIN = f"{RESERVED_PREFIX}origin".encode()
@@ -32,14 +33,21 @@ class LoopGuard:
         """
         if not (needs_messages or share.is_edited or share.batch.is_decoded or share.batch.mentions(_ORIGIN)):
             return share
-        messages = share.messages
-        if not any(map(_origin, messages)):
+        kept = self._outside_of_loops(share.messages)
+        if kept is None:
             return share
+        self._looped(share.count - len(kept))
+        return share.part(kept)
+
+    def _outside_of_loops(self, messages: Sequence[Message]) -> Sequence[int] | None:
+        """The indexes of the messages that may be written; None if that is all."""
         home, most = self._home, self._max_hops
+        if is_native(messages):
+            kept: Sequence[int] | None = messages.outside_of_loops(home, most)  # type: ignore[attr-defined]
+            return kept
+        if not any(map(_origin, messages)):
+            return None
         kept = [
             index for index, m in enumerate(messages) if m.origin is None or (m.hops < most and not m.origin.startswith(home))
         ]
-        if len(kept) == len(messages):
-            return share
-        self._looped(len(messages) - len(kept))
-        return share.part(kept)
+        return None if len(kept) == len(messages) else kept

@@ -19,7 +19,7 @@ from mqbridge.config.options.create_rule import CreateRule
 from mqbridge.config.options.partition_rule import By, PartitionRule
 from mqbridge.config.options.target import Target
 from mqbridge.message import Share
-from mqbridge.routing.keys import picker
+from mqbridge.routing.keys import KeyPicker
 
 Placed = tuple[int, Share]
 """A target partition and what goes to it."""
@@ -70,7 +70,7 @@ class Partitioner:
         self.rule = rule
         self._outbound = outbound
         self._turn = 0
-        self._pick = picker(rule.key)
+        self._picker = KeyPicker(rule.key)
         rules: dict[By, Callable[[Share], list[Placed]]] = {
             "modulo": self._modulo,
             "identity": self._identity,
@@ -102,10 +102,9 @@ class Partitioner:
         own = share.batch.partition.index % count
         if count == 1:
             return [(own, share)]
-        pick, partition_of = self._pick, self._outbound.partition_of
+        partition_of = self._outbound.partition_of
         parts: dict[int, list[int]] = {}
-        for index, message in enumerate(share.messages):
-            key = pick(message)
+        for index, key in enumerate(self._picker.keys(share.messages)):
             # Messages without a key stay with their source partition, where at least their own order is kept.
             parts.setdefault(own if key is None else partition_of(key), []).append(index)
         if len(parts) == 1:

@@ -103,8 +103,7 @@ class RowPartitioner(Partitioner):
         """By key; all that have none go to the next partition together."""
         self._next = (self._next + 1) % self._to.partitions
         parts: dict[int, list[int]] = {}
-        for index, message in enumerate(share.messages):
-            key = self._pick(message)
+        for index, key in enumerate(self._picker.keys(share.messages)):
             parts.setdefault(self._next if key is None else self._to.partition_of(key), []).append(index)
         if len(parts) == 1:
             return [(partition, share) for partition in parts]

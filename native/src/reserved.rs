@@ -1,0 +1,393 @@
+//! Reserved properties, `mqbridge.*`: the counterpart of `mqbridge/mapping/reserved_properties.py`, which tells what they mean.
+
+use crate::message::{Key, Message, Pair, RESERVED_PREFIX, Slice, Store};
+use crate::text::{Number, base64_decode, base64_encode, is_utf8, quote, read_number, unquote, write_number};
+use crate::{Error, Result};
+
+pub const ORIGIN: &[u8] = b"mqbridge.origin";
+pub const HOPS: &[u8] = b"mqbridge.hops";
+pub const ATTRIBUTES: &[u8] = b"mqbridge.attributes";
+pub const KEY: &[u8] = b"mqbridge.key";
+pub const KEYS: &[u8] = b"mqbridge.keys";
+pub const TYPE: &[u8] = b"mqbridge.msg_type";
+pub const EVENT_TIME: &[u8] = b"mqbridge.event_time";
+pub const DELIVER_AT: &[u8] = b"mqbridge.deliver_at";
+pub const ORDERING_KEY: &[u8] = b"mqbridge.ordering_key";
+pub const WITHOUT: &[u8] = b"mqbridge.without";
+pub const NULL: &[u8] = b"mqbridge.null";
+pub const MARKER: &[u8] = b"mqbridge.v";
+pub const USER_PREFIX: &[u8] = b"mqbridge.u.";
+
+/// Whether `read_carried` may read a property of this name: Python's `CARRIED_NAMES`.
+pub fn is_carried_name(name: &[u8]) -> bool {
+    name.strip_prefix(RESERVED_PREFIX).is_some_and(|rest| {
+        matches!(
+            rest,
+            b"key"
+                | b"key.b64"
+                | b"ordering_key"
+                | b"keys"
+                | b"msg_type"
+                | b"attributes"
+                | b"attributes.b64"
+                | b"event_time"
+                | b"deliver_at"
+                | b"null"
+                | b"without"
+                | b"origin"
+                | b"hops"
+        )
+    })
+}
+
+/// Python's `RESERVED_NAMES`: what no user's property travels under.
+pub fn is_reserved_name(name: &[u8]) -> bool {
+    is_carried_name(name) || matches!(name, b"mqbridge.v" | b"mqbridge.empty" | b"mqbridge.order")
+}
+
+/// Whether a user's property of this name is written under `mqbridge.u.`: Python's `escape_user_property`.
+pub fn needs_user_prefix(name: &[u8]) -> bool {
+    is_reserved_name(name) || name.starts_with(USER_PREFIX)
+}
+
+// --- write ------------------------------------------------------------------------------------------------------------
+
+/// Takes the pairs that an encoder writes, name and value.
+pub trait Sink {
+    fn pair(&mut self, name: &[u8], value: &[u8]);
+}
+
+impl<F: FnMut(&[u8], &[u8])> Sink for F {
+    fn pair(&mut self, name: &[u8], value: &[u8]) {
+        self(name, value);
+    }
+}
+
+/// A message field that travels as a reserved property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Key,
+    OrderingKey,
+    Keys,
+    MsgType,
+    Attributes,
+    EventTime,
+    DeliverAt,
+    /// Written for a tombstone only.
+    Payload,
+}
+
+/// Writes the pair that carries this field; a field without a value gives none. `scratch` is for values that are made.
+pub fn carry_field(message: &Message, field: Field, scratch: &mut Vec<u8>, out: &mut impl Sink) {
+    scratch.clear();
+    match field {
+        Field::Key => match message.key() {
+            Key::None => {}
+            Key::Text(text) => out.pair(KEY, text),
+            Key::Bytes(bytes) => {
+                base64_encode(bytes, scratch);
+                out.pair(b"mqbridge.key.b64", scratch);
+            }
+        },
+        Field::OrderingKey => {
+            if let Some(bytes) = message.ordering_key() {
+                base64_encode(bytes, scratch);
+                out.pair(ORDERING_KEY, scratch);
+            }
+        }
+        Field::Keys => {
+            if message.keys().len() > 0 {
+                join_keys(message, scratch);
+                out.pair(KEYS, scratch);
+            }
+        }
+        Field::MsgType => {
+            if let Some(text) = message.msg_type() {
+                out.pair(TYPE, text);
+            }
+        }
+        Field::Attributes => match message.attributes() {
+            None => {}
+            Some(bytes) if is_utf8(bytes) => out.pair(ATTRIBUTES, bytes),
+            Some(bytes) => {
+                base64_encode(bytes, scratch);
+                out.pair(b"mqbridge.attributes.b64", scratch);
+            }
+        },
+        Field::EventTime => carry_number(EVENT_TIME, message.event_time(), scratch, out),
+        Field::DeliverAt => carry_number(DELIVER_AT, message.deliver_at(), scratch, out),
+        Field::Payload => {
+            if message.payload().is_none() {
+                out.pair(NULL, b"1");
+            }
+        }
+    }
+}
+
+fn carry_number(name: &[u8], number: Option<i64>, scratch: &mut Vec<u8>, out: &mut impl Sink) {
+    if let Some(number) = number {
+        write_number(number, scratch);
+        out.pair(name, scratch);
+    }
+}
+
+/// The value of `mqbridge.keys`.
+pub fn join_keys(message: &Message, out: &mut Vec<u8>) {
+    for (index, key) in message.keys().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        quote(key, b" ", out);
+    }
+}
+
+/// Writes origin and hops. With a prefix the origin is new and counts one more hop; without one the message keeps what it has.
+pub fn origin_properties(message: &Message, prefix: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut impl Sink) {
+    let hops = match (prefix, message.origin()) {
+        (None, None) => return,
+        (None, Some(origin)) => {
+            out.pair(ORIGIN, origin);
+            message.hops()
+        }
+        (Some(prefix), _) => {
+            scratch.clear();
+            scratch.extend_from_slice(prefix);
+            message.position().write(scratch);
+            out.pair(ORIGIN, scratch);
+            message.hops() + 1
+        }
+    };
+    if hops > 1 {
+        scratch.clear();
+        write_number(hops, scratch);
+        out.pair(HOPS, scratch);
+    }
+}
+
+// --- read -------------------------------------------------------------------------------------------------------------
+
+/// The fields that reserved properties carried; the outer Option says whether one did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Carried {
+    /// `payload` is among the fields: the message is a tombstone.
+    pub is_null: bool,
+    pub key: Option<Key>,
+    pub ordering_key: Option<Slice>,
+    pub keys: Option<(u32, u32)>,
+    pub msg_type: Option<Option<Slice>>,
+    pub attributes: Option<Slice>,
+    pub event_time: Option<i64>,
+    pub deliver_at: Option<i64>,
+    pub origin: Option<Slice>,
+    pub hops: Option<i64>,
+}
+
+/// Divides pairs into the user's own, which stay in `pairs`, and fields: Python's `read_carried`.
+///
+/// `blank`: the payload is what a tombstone's would be. Index keys are appended to the store's keys.
+pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> Result<Carried> {
+    let mut carried = Carried::default();
+    let mut error = None;
+    pairs.retain_mut(|pair| {
+        let name = store.bytes(pair.0);
+        if error.is_some() || !name.starts_with(RESERVED_PREFIX) {
+            return true;
+        }
+        if name.starts_with(USER_PREFIX) {
+            pair.0 = pair.0.without_prefix(USER_PREFIX.len());
+            return true;
+        }
+        if !is_carried_name(name) || (name == NULL && !blank) {
+            return true;
+        }
+        match carried.read(store, *pair) {
+            Ok(is_read) => !is_read,
+            Err(found) => {
+                error = Some(found);
+                true
+            }
+        }
+    });
+    if let Some(error) = error {
+        return Err(error);
+    }
+    if carried.origin.is_some() {
+        carried.hops = carried.hops.or(Some(1));
+    } else if let Some(hops) = carried.hops.take() {
+        let (name, value) = (store.copy(HOPS), store.write(|out| write_number(hops, out)));
+        pairs.push((name, value));
+    }
+    Ok(carried)
+}
+
+/// Whether `read_carried` would read it: Python's `is_carried`.
+pub fn is_carried(store: &mut Store, pair: Pair, blank: bool) -> Result<bool> {
+    let name = store.bytes(pair.0);
+    if name == HOPS {
+        return Ok(true);
+    }
+    if !is_carried_name(name) || (name == NULL && !blank) {
+        return Ok(false);
+    }
+    let keys = store.keys.len();
+    let found = Carried::default().read(store, pair);
+    store.keys.truncate(keys);
+    found
+}
+
+impl Carried {
+    /// Reads one pair whose name is a carried one; false for a value that no gateway writes.
+    pub fn read(&mut self, store: &mut Store, (name, value): Pair) -> Result<bool> {
+        let rest = &store.bytes(name)[RESERVED_PREFIX.len()..];
+        let text = store.bytes(value);
+        match rest {
+            b"key" => self.key = Some(Key::Text(value)),
+            b"key.b64" => match base64_decode(text) {
+                Some(bytes) => self.key = Some(Key::Bytes(store.copy(&bytes))),
+                None => return Ok(false),
+            },
+            b"ordering_key" => match base64_decode(text) {
+                Some(bytes) => self.ordering_key = Some(store.copy(&bytes)),
+                None => return Ok(false),
+            },
+            b"keys" => self.keys = Some(read_keys(store, value)),
+            b"msg_type" => self.msg_type = Some(Some(value)),
+            b"attributes" => self.attributes = Some(value),
+            b"attributes.b64" => match base64_decode(text) {
+                Some(bytes) => self.attributes = Some(store.copy(&bytes)),
+                None => return Ok(false),
+            },
+            b"event_time" | b"deliver_at" => {
+                let number = match read_number(text) {
+                    Number::Value(number) => number,
+                    Number::No => return Ok(false),
+                    Number::Huge => return Err(Error::Unsupported),
+                };
+                if rest == b"event_time" {
+                    self.event_time = Some(number);
+                } else {
+                    self.deliver_at = Some(number);
+                }
+            }
+            b"hops" => match read_number(text) {
+                Number::Value(i64::MAX) | Number::Huge => return Err(Error::Unsupported), // one more is written
+                Number::Value(hops) if hops >= 2 => self.hops = Some(hops),
+                _ => return Ok(false),
+            },
+            b"null" => {
+                if text != b"1" {
+                    return Ok(false);
+                }
+                self.is_null = true;
+            }
+            b"without" => {
+                if !text.split(|byte| *byte == b',').all(|field| matches!(field, b"key" | b"msg_type")) {
+                    return Ok(false);
+                }
+                for field in text.split(|byte| *byte == b',') {
+                    if field == b"key" {
+                        self.key = Some(Key::None);
+                    } else {
+                        self.msg_type = Some(None);
+                    }
+                }
+            }
+            b"origin" => self.origin = Some(value),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// The keys of a value of `mqbridge.keys`, appended to the store's.
+fn read_keys(store: &mut Store, value: Slice) -> (u32, u32) {
+    let start = store.keys.len() as u32;
+    for part in store.split(value, b',') {
+        let key = store.unquoted(part);
+        store.keys.push(key);
+    }
+    (start, store.keys.len() as u32)
+}
+
+impl Store {
+    /// The parts of a text between separators.
+    pub fn split(&self, text: Slice, separator: u8) -> Vec<Slice> {
+        let bytes = self.bytes(text);
+        let mut parts = Vec::new();
+        let mut begin = 0;
+        for end in memchr::memchr_iter(separator, bytes).chain([bytes.len()]) {
+            parts.push(text.part(begin, end));
+            begin = end + 1;
+        }
+        parts
+    }
+
+    /// `urllib.parse.unquote`; the text itself where nothing is quoted.
+    pub fn unquoted(&mut self, text: Slice) -> Slice {
+        let bytes = self.bytes(text);
+        if !bytes.contains(&b'%') {
+            return text;
+        }
+        let mut plain = Vec::with_capacity(bytes.len());
+        unquote(bytes, &mut plain);
+        self.copy(&plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Row;
+
+    fn store_of(pairs: &[(&str, &str)]) -> (Store, Vec<Pair>) {
+        let mut store = Store::new();
+        let pairs = pairs.iter().map(|(name, value)| (store.copy(name.as_bytes()), store.copy(value.as_bytes()))).collect();
+        (store, pairs)
+    }
+
+    fn texts(store: &Store, pairs: &[Pair]) -> Vec<(String, String)> {
+        let text = |slice| String::from_utf8(store.bytes(slice).to_vec()).unwrap();
+        pairs.iter().map(|(name, value)| (text(*name), text(*value))).collect()
+    }
+
+    #[test]
+    fn carried_fields_leave_the_pairs_and_odd_ones_stay() {
+        let (mut store, mut pairs) = store_of(&[
+            ("a", "1"),
+            ("mqbridge.key", "k"),
+            ("mqbridge.u.mqbridge.key", "own"),
+            ("mqbridge.event_time", "007"),
+            ("mqbridge.null", "1"),
+            ("mqbridge.keys", "x%20y,z"),
+            ("mqbridge.hops", "3"),
+        ]);
+        let carried = read_carried(&mut store, &mut pairs, false).unwrap();
+        let left = texts(&store, &pairs);
+        let own =
+            [("a", "1"), ("mqbridge.key", "own"), ("mqbridge.event_time", "007"), ("mqbridge.null", "1"), ("mqbridge.hops", "3")];
+        assert_eq!(left, own.map(|(name, value)| (name.to_string(), value.to_string())));
+        assert!(!carried.is_null && carried.hops.is_none() && carried.event_time.is_none());
+        assert!(matches!(carried.key, Some(Key::Text(key)) if store.bytes(key) == b"k"));
+        let (start, end) = carried.keys.unwrap();
+        let keys: Vec<_> = store.keys[start as usize..end as usize].iter().map(|key| store.bytes(*key).to_vec()).collect();
+        assert_eq!(keys, [b"x y".to_vec(), b"z".to_vec()]);
+    }
+
+    #[test]
+    fn an_origin_counts_as_one_hop() {
+        let (mut store, mut pairs) = store_of(&[("mqbridge.origin", "c|t|0|5")]);
+        let carried = read_carried(&mut store, &mut pairs, false).unwrap();
+        assert_eq!((carried.hops, pairs.len()), (Some(1), 0));
+        store.rows.push(Row { origin: carried.origin, hops: 1, ..Row::default() });
+        let mut written = Vec::new();
+        let mut sink = |name: &[u8], value: &[u8]| written.push((name.to_vec(), value.to_vec()));
+        origin_properties(&store.message(0), Some(b"here|t|1|"), &mut Vec::new(), &mut sink);
+        assert_eq!(written, [(ORIGIN.to_vec(), b"here|t|1|".to_vec()), (HOPS.to_vec(), b"2".to_vec())]);
+    }
+
+    #[test]
+    fn numbers_beyond_64_bits_are_left_to_the_plain_code() {
+        let (mut store, mut pairs) = store_of(&[("mqbridge.event_time", "9223372036854775808")]);
+        assert_eq!(read_carried(&mut store, &mut pairs, false).unwrap_err(), Error::Unsupported);
+    }
+}

@@ -1,0 +1,248 @@
+//! Texts as Python's standard library reads and writes them, on bytes that are UTF-8.
+
+/// Appends a number as `str` writes it.
+pub fn write_number(number: i64, out: &mut Vec<u8>) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut left = number.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// What `reserved_properties.read_number` makes of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    Value(i64),
+    /// Not a whole number as `str` writes it.
+    No,
+    /// A number, but beyond 64 bits.
+    Huge,
+}
+
+/// Python reads no longer numbers.
+pub const MAX_DIGITS: usize = 4300;
+
+pub fn read_number(text: &[u8]) -> Number {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let canonical = match digits {
+        [] => false,
+        [b'0'] => text.len() == 1,
+        [b'0', ..] => false,
+        _ => digits.iter().all(u8::is_ascii_digit) && digits.len() <= MAX_DIGITS,
+    };
+    if !canonical {
+        return Number::No;
+    }
+    match std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
+        Some(value) => Number::Value(value),
+        None => Number::Huge,
+    }
+}
+
+pub fn is_utf8(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok()
+}
+
+/// `repr` of bytes.
+pub fn bytes_repr(bytes: &[u8]) -> String {
+    let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
+    let mut text = format!("b{quote}");
+    for &byte in bytes {
+        match byte {
+            b'\t' => text.push_str("\\t"),
+            b'\n' => text.push_str("\\n"),
+            b'\r' => text.push_str("\\r"),
+            b'\\' => text.push_str("\\\\"),
+            b' '..=b'~' if char::from(byte) == quote => text.extend(['\\', quote]),
+            b' '..=b'~' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    text.push(quote);
+    text
+}
+
+/// `str.isspace`: not empty, and nothing but white space.
+pub fn is_space(text: &[u8]) -> bool {
+    if text.first().is_some_and(u8::is_ascii_graphic) {
+        return false; // nearly all
+    }
+    let blank = |c: char| matches!(c, '\u{1c}'..='\u{1f}') || c.is_whitespace();
+    std::str::from_utf8(text).is_ok_and(|text| !text.is_empty() && text.chars().all(blank))
+}
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// Appends `urllib.parse.quote(text, safe=safe)`.
+pub fn quote(text: &[u8], safe: &[u8], out: &mut Vec<u8>) {
+    for &byte in text {
+        if byte.is_ascii_alphanumeric() || b"_.-~".contains(&byte) || safe.contains(&byte) {
+            out.push(byte);
+        } else {
+            write_percent(byte, out);
+        }
+    }
+}
+
+/// Appends `%XX`.
+pub fn write_percent(byte: u8, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[b'%', HEX[(byte >> 4) as usize], HEX[(byte & 15) as usize]]);
+}
+
+/// Appends `urllib.parse.unquote(text)`: each run of ASCII by itself, with U+FFFD for what is no UTF-8 once it is decoded.
+pub fn unquote(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.iter().position(|byte| !byte.is_ascii()).unwrap_or(rest.len());
+        let (run, behind) = rest.split_at(end);
+        if run.contains(&b'%') {
+            out.extend_from_slice(String::from_utf8_lossy(&percent_decoded(run)).as_bytes());
+        } else {
+            out.extend_from_slice(run);
+        }
+        let end = behind.iter().position(u8::is_ascii).unwrap_or(behind.len());
+        out.extend_from_slice(&behind[..end]);
+        rest = &behind[end..];
+    }
+}
+
+fn percent_decoded(run: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(run.len());
+    let mut at = 0;
+    while at < run.len() {
+        match run[at..] {
+            [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                out.push(hex_value(high) << 4 | hex_value(low));
+                at += 3;
+            }
+            _ => {
+                out.push(run[at]);
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+fn hex_value(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => digit - b'A' + 10,
+    }
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Appends `base64.b64encode(bytes)`.
+pub fn base64_encode(bytes: &[u8], out: &mut Vec<u8>) {
+    for chunk in bytes.chunks(3) {
+        let bits = u32::from(chunk[0]) << 16
+            | u32::from(chunk.get(1).copied().unwrap_or(0)) << 8
+            | u32::from(chunk.get(2).copied().unwrap_or(0));
+        for place in 0..4 {
+            let sextet = (bits >> (18 - 6 * place) & 63) as usize;
+            out.push(if place <= chunk.len() { BASE64[sextet] } else { b'=' });
+        }
+    }
+}
+
+/// `base64.b64decode(text, validate=True)`; None where that raises. Of padding behind a whole group Python takes any amount.
+pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
+    let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
+    let data = &text[..text.len() - padding];
+    let needed = match data.len() % 4 {
+        0 => None,
+        2 => Some(2),
+        3 => Some(1),
+        _ => return None,
+    };
+    if needed.is_some_and(|needed| padding != needed) || (data.is_empty() && padding > 0) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(data.len() / 4 * 3 + 2);
+    let (mut bits, mut count) = (0u32, 0u32);
+    for byte in data {
+        let sextet = BASE64.iter().position(|known| known == byte)? as u32;
+        bits = bits << 6 | sextet;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_read_as_str_writes_them() {
+        for (text, number) in [("0", 0), ("7", 7), ("-12", -12), ("9223372036854775807", i64::MAX)] {
+            assert_eq!(read_number(text.as_bytes()), Number::Value(number));
+            assert_eq!(written(|out| write_number(number, out)), text);
+        }
+        for text in ["", "-", "-0", "007", "+1", "1_0", " 1", "1.0", "٣", "--1", "-01"] {
+            assert_eq!(read_number(text.as_bytes()), Number::No, "{text}");
+        }
+        assert_eq!(read_number(b"9223372036854775808"), Number::Huge);
+        assert_eq!(read_number("1".repeat(4300).as_bytes()), Number::Huge);
+        assert_eq!(read_number("1".repeat(4301).as_bytes()), Number::No, "Python reads no longer ones");
+        assert_eq!(written(|out| write_number(i64::MIN, out)), "-9223372036854775808");
+    }
+
+    #[test]
+    fn percent_escapes_are_those_of_urllib() {
+        assert_eq!(written(|out| quote("a b,é%~".as_bytes(), b" ", out)), "a b%2C%C3%A9%25~");
+        for (text, plain) in [("a%2Cb", "a,b"), ("%", "%"), ("%4", "%4"), ("%zz%41", "%zzA"), ("%C3%A9", "é"), ("é%41", "éA")]
+        {
+            assert_eq!(written(|out| unquote(text.as_bytes(), out)), plain);
+        }
+        // What is no UTF-8 is replaced, each run of ASCII by itself.
+        assert_eq!(written(|out| unquote("%C3é%A9".as_bytes(), out)), "\u{fffd}é\u{fffd}");
+        assert_eq!(written(|out| unquote(b"%F0%9F%41", out)), "\u{fffd}A");
+    }
+
+    #[test]
+    fn base64_is_as_strict_as_binascii() {
+        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("\u{0}\u{ff}", "AMO/")] {
+            assert_eq!(written(|out| base64_encode(bytes.as_bytes(), out)), text);
+            assert_eq!(base64_decode(text.as_bytes()), Some(bytes.as_bytes().to_vec()));
+        }
+        for text in ["A", "AA", "AA=", "AAA", "A===", "====", "AA==AA", "A=A=", "AA=A", "=AAA", "AA===", "AA\n==", "AA-_"] {
+            assert_eq!(base64_decode(text.as_bytes()), None, "{text}");
+        }
+        for (text, bytes) in [("AB==", &b"\0"[..]), ("AAA=", b"\0\0"), ("AAAA=", b"\0\0\0"), ("AAAA====", b"\0\0\0")] {
+            assert_eq!(base64_decode(text.as_bytes()).as_deref(), Some(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn white_space_is_that_of_python() {
+        for text in [" ", "\t\n", "\u{1c}\u{1f}", "\u{85}", "\u{a0}", "\u{3000}"] {
+            assert!(is_space(text.as_bytes()), "{text:?}");
+        }
+        for text in ["", "a", " a", "\u{200b}", "\u{1b}"] {
+            assert!(!is_space(text.as_bytes()), "{text:?}");
+        }
+    }
+}

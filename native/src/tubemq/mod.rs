@@ -1,0 +1,8 @@
+//! TubeMQ: packs into messages, messages into send requests.
+
+pub mod decode;
+pub mod encode;
+pub mod escapes;
+pub mod frame;
+pub mod pack;
+pub mod protobuf;
