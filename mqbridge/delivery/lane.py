@@ -46,6 +46,8 @@ class LaneDelivery:
         self.lane = lane
         self._targets = targets
         self._settings = settings
+        self._loop: asyncio.AbstractEventLoop
+        """That of `run`."""
         self._tickets = Tickets(self._acknowledge, self._passed, self._ended, in_order=not individual_ack)
         self._pump: asyncio.Task[None] | None = None
         self._deadline: float | None = None
@@ -80,6 +82,7 @@ class LaneDelivery:
     async def run(self) -> None:
         """Deliver until `stop`, revocation or an error; then drain and release. Raises what ended the lane, if not asked to."""
         partition = self.lane.partition
+        self._loop = asyncio.get_running_loop()
         self._pump = spawn(self._receive(), f"deliver {partition}", quiet=True)
         watch = spawn(self._end_when_revoked(self._pump), f"revocation of {partition}")
         if self._stopping:
@@ -120,8 +123,7 @@ class LaneDelivery:
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
-        settings = self._settings
-        loop = asyncio.get_running_loop()
+        settings, loop = self._settings, self._loop
         while True:
             try:
                 try:
@@ -214,7 +216,7 @@ class LaneDelivery:
 
     def _passed(self, batch: Batch) -> None:
         self.position = batch.next
-        self._settings.counters.passed(batch, asyncio.get_running_loop().time())
+        self._settings.counters.passed(batch, self._loop.time())
         if self._settings.on_progress is not None:
             self._settings.on_progress(batch, not self.lane.revoked.is_set())
 
