@@ -93,11 +93,14 @@ class Endpoint(asyncio.Protocol):
             if self.link is not None:
                 self.link.heard()
         try:
-            frames = self._cutter.feed(data)
-            if frames:
-                self._on_frames(frames)
+            self._take(data)
         except ProtocolError as error:
             self.abort(error)
+
+    def _take(self, data: bytes) -> None:
+        """What is done with bytes that came."""
+        if frames := self._cutter.feed(data):
+            self._on_frames(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
