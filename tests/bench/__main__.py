@@ -1,7 +1,8 @@
 """`make bench`: the figures of docs/benchmarks.md, measured on this machine.
 
-python -m tests.bench            codec, bridge, latency, clients, tls and spark
+python -m tests.bench            codec, overhead, bridge, latency, clients, tls and spark
 python -m tests.bench codec      seconds, needs no server
+python -m tests.bench overhead   what a batch costs besides its messages; a minute, needs no server
 python -m tests.bench bridge --direction rocketmq-pulsar --corpus single --messages 100000 --rounds 1 --gateway-only
                                  one direction without the Java bridge: quick work
 python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import bridge, bridge_page, clients, codec, latency, profile, spark, tls
+from tests.bench import bridge, bridge_page, clients, codec, latency, overhead, profile, spark, tls
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
 from tests.kit.maven import say
@@ -82,6 +83,7 @@ def bridge_chapter(arguments: argparse.Namespace) -> str:
 
 CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "codec": lambda _: codec_table(),
+    "overhead": lambda _: overhead.chapter(),
     "bridge": bridge_chapter,
     "latency": lambda given: latency.chapter(given.direction or bridge_page.DIRECTIONS, gateway_only=given.gateway_only),
     "clients": lambda given: clients.table(given.rounds),
