@@ -655,8 +655,8 @@ def chapter() -> str:
     lines = [
         "## Overhead",
         "",
-        f"What a batch of {MESSAGES} messages of 1 kB costs besides encoding and decoding them: us of CPU in the parts of the gateway",
-        "that it passes, without sockets. A way through the gateway is a line `from`, the route, and a line `into`.",
+        f"What a batch of {MESSAGES} messages of 1 kB costs besides encoding and decoding them: us of CPU in the parts of",
+        "the gateway that it passes, without sockets. A way through it is a line `from`, the route, and a line `into`.",
         "",
         "| part | us per batch | us per message |",
         "|---|---|---|",
