@@ -106,7 +106,8 @@ def _bridged(here: Side, there: Side, name: str) -> Iterator[tuple[str, str]]:
     partitions = CORPORA[CORPUS].partitions
     topic, into = take_topic(here, partitions), take_topic(there, partitions)
     task = Task(here, there, topic, partitions, 0)
-    with started(task, "bridged", into=into) if name == GATEWAY else java_bridge(task, "bridged", into):
+    group = name.split(maxsplit=1)[0].lower()
+    with started(task, group, into=into) if name == GATEWAY else java_bridge(task, group, into):
         yield topic, into
 
 
@@ -122,14 +123,14 @@ def _without(here: Side, there: Side, count: int, rate: float) -> tuple[Times, T
 
 
 def probe(here: Side, there: Side, topic: str, into: str, count: int, rate: float = 0, start: int = 0) -> Times:
-    """Messages from one topic to the other, at a rate or as fast as it goes."""
+    """Messages from one topic to the other, at a rate or as fast as it goes. A group reads one topic, as RocketMQ demands."""
     arguments: dict[str, Any] = {**java_arguments(there, here), **CORPORA[CORPUS].arguments(here.system)}
     last = java.run(
         "BenchProbe",
         flags=[*java.BRIDGE_FLAGS, *java_flags(here, there)],
         topic=topic,
         from_topic=into,
-        group="probe",
+        group=f"probe_{into.rpartition('/')[2]}",
         start=start,
         messages=count,
         warmup=int(count * WARMUP),

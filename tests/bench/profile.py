@@ -23,7 +23,7 @@ from tests.bench.bridge_page import DIRECTIONS, messages_of
 from tests.bench.corpora import CORPORA
 from tests.bench.ends import SEED, Clusters, fill_topic
 from tests.bench.figures import Figures
-from tests.bench.stacks import KERNEL, MAPPING, Stack, largest, parse, shares
+from tests.bench.stacks import MAPPING, Stack, largest, parse, shares
 from tests.bench.syscalls import counter
 from tests.kit.gateway import GatewayProcess
 from tests.kit.maven import say
@@ -93,7 +93,8 @@ def _sampler(gateway: GatewayProcess, file: str) -> subprocess.Popen[bytes]:
 
 def page(profile: Profile) -> str:
     """A page of Markdown about one profile."""
-    figures, of_groups = profile.figures, shares(profile.stacks)
+    figures = profile.figures
+    of_groups = shares(profile.stacks, profile.figures.kernel / profile.figures.cpu)
     batch = figures.batch
     rest = sum(share for group, share in of_groups.items() if group != MAPPING)
     lines = [
@@ -118,13 +119,13 @@ def page(profile: Profile) -> str:
         "|---|---|---|",
         *_rows(profile),
         "",
-        f"The functions that take most; what a library does for them is theirs, `{KERNEL}` too.",
+        "The functions that take most outside the kernel; what a library does for them is theirs.",
         "",
         "| function | group | share | per message |",
         "|---|---|---|---|",
     ]
     lines += [
-        f"| `{where}` | {group} | {share:.1%} | {share * figures.cpu:.2f} |"
+        f"| `{where}` | {group} | {share:.1%} | {share * (figures.cpu - figures.kernel):.2f} |"
         for where, group, share in largest(profile.stacks, FUNCTIONS)
     ]
     return "\n".join([*lines, ""])
@@ -140,8 +141,8 @@ def _rows(profile: Profile) -> list[str]:
 INTRO = """# Profile
 
 Written by `python -m tests.bench profile DIRECTION CORPUS --write`: where the microseconds of the gateway go. Read shares;
-machines differ. A sample belongs to the innermost package of ours (or the event loop) on its stack; a library that the mapping
-calls is the mapping's. `system calls` are samples in the kernel's entry points, whoever made the call.
+machines differ. The kernel's part is what the kernel says of the process. The rest is shared out by samples of its stacks: a
+sample belongs to the innermost package of ours (or the event loop); a library that the mapping calls is the mapping's.
 
 ![Flame graph](profile.svg)
 
