@@ -27,8 +27,10 @@ from tests.e2e.sides import Side
 from tests.kit import java
 from tests.kit.maven import say
 
-CORPUS = "single"
+CORPUS = "ordinary"
 UNPACED = 60_000
+HELLO = 800
+"""Messages that have come before the others are sent: a group takes seconds until it has its partitions."""
 SECONDS = 12
 """Of sending at the fixed rate, the first third of which the figures leave out."""
 WARMUP = 1 / 3
@@ -94,7 +96,7 @@ def measure(clusters: Clusters, direction: str, seconds: int = SECONDS, *, gatew
         rate = LOAD * min(times.rate for times in moved.values())
         count = int(rate * seconds)
         source, target = _without(here, there, count, rate)
-        through = {name: probe(here, there, *way, count, rate, start=UNPACED) for name, way in ways.items()}
+        through = {name: probe(here, there, *way, count, rate, start=HELLO + UNPACED) for name, way in ways.items()}
     found = Latency(direction, rate, source, target, through)
     say("\n".join(rows(found)))
     return found
@@ -132,8 +134,9 @@ def probe(here: Side, there: Side, topic: str, into: str, count: int, rate: floa
         from_topic=into,
         group=f"probe_{into.rpartition('/')[2]}",
         start=start,
-        messages=count,
-        warmup=int(count * WARMUP),
+        hello=HELLO,
+        messages=HELLO + count,
+        warmup=HELLO + int(count * WARMUP),
         rate=int(rate),
         **arguments,
     )[-1]
