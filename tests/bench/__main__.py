@@ -70,7 +70,11 @@ def bridge_chapter(arguments: argparse.Namespace) -> str:
 CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "codec": lambda _: codec_table(),
     "bridge": bridge_chapter,
-    "latency": lambda given: latency.chapter(given.direction or bridge_page.DIRECTIONS, gateway_only=given.gateway_only),
+    "latency": lambda given: latency.chapter(
+        given.direction or bridge_page.DIRECTIONS,
+        CORPORA[(given.corpus or ORDINARY)[0]],
+        gateway_only=given.gateway_only,
+    ),
     "clients": lambda given: clients.table(given.rounds),
     "tls": lambda given: tls.table(given.rounds, total=given.messages or tls.MESSAGES, only=given.direction),
     "spark": lambda given: spark.table(given.rounds, chosen=given.jobs, rows=given.rows),
