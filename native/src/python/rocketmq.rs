@@ -21,7 +21,7 @@ type PullFields<'py> = (Bound<'py, PyBytes>, i64, i64, HashSet<String>);
 type RequestFields<'py> = (Bound<'py, PyBytes>, usize, usize, i64, bool, Bound<'py, PyBytes>, i32, bool);
 
 /// Max bytes, messages, bytes of a message, delay; delays and their levels.
-type LimitFields = (i64, i64, i64, i64, Vec<(i64, i64)>);
+type LimitFields = (i64, i64, i64, i128, Vec<(i64, i64)>);
 
 fn pull_of((body, first, next, tags): PullFields) -> Pull {
     Pull { body: Source::Python(PyBackedBytes::from(body)), first, next, tags: tags.into_iter().collect() }
