@@ -270,7 +270,7 @@ impl Carried {
                 }
             }
             b"hops" => match read_number(text) {
-                Number::Huge | Number::Value(i64::MAX) => return Err(Error::Unsupported), // one more is written
+                Number::Value(i64::MAX) | Number::Huge => return Err(Error::Unsupported), // one more is written
                 Number::Value(hops) if hops >= 2 => self.hops = Some(hops),
                 _ => return Ok(false),
             },

@@ -74,6 +74,9 @@ pub fn bytes_repr(bytes: &[u8]) -> String {
 
 /// `str.isspace`: not empty, and nothing but white space.
 pub fn is_space(text: &[u8]) -> bool {
+    if text.first().is_some_and(u8::is_ascii_graphic) {
+        return false; // nearly all
+    }
     let blank = |c: char| matches!(c, '\u{1c}'..='\u{1f}') || c.is_whitespace();
     std::str::from_utf8(text).is_ok_and(|text| !text.is_empty() && text.chars().all(blank))
 }

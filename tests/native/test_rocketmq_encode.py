@@ -97,7 +97,7 @@ def sent(draw: st.DrawFn) -> Message:
     return message
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.lists(sent(), max_size=5), prefixes, limits, st.sampled_from([None, "ID", "A" * 24]))
 def test_messages_of_all_kinds(messages: list[Message], origin: str | None, limits: Limits, start: str | None) -> None:
     must_agree(messages, origin, limits, start=start)

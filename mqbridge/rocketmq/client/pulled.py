@@ -12,8 +12,8 @@ from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, decode_recor
 _SIZE = Struct(">i")
 _TAG = f"{Name.TAGS}{NAME_END}".encode()
 _ENTRY_END = VALUE_END.encode()
-_SYS_FLAG_AT = 39
-"""The byte of a record with the lowest eight bits of its sysFlag."""
+_SIZE_AND_SYS_FLAG = Struct(">i35xB")
+"""The size of a record, and the lowest eight bits of its sysFlag."""
 _INNER_BATCH = 128
 _FIRST_AT = 20
 _BORN_AT = 40
@@ -34,7 +34,10 @@ class Pulled:
     def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
         self.queue, self.body, self.first, self.next, self.tags = queue, body, first, next_, tags
         self.size = len(body)
-        self.stored, self.batches = (_count if compiled is None else compiled.rocketmq_count_stored)(body)
+        count = _count if compiled is None else compiled.rocketmq_count_stored
+        self.stored: int
+        self.batches: bool
+        self.stored, self.batches = count(body)
         """How many messages `body` has, before `tags` are looked at; an inner batch counts by its offsets."""
         if self.batches:
             self.stored = next_ - first
@@ -130,13 +133,13 @@ def property_of(record: Record, start: bytes) -> bytes | None:
 
 def _count(body: bytes) -> tuple[int, bool]:
     """How many records there are, and whether one is an inner batch. Raises RemoteProtocolError when sizes do not add up."""
-    at = count = 0
-    end, read, batches = len(body), _SIZE.unpack_from, 0
+    at = count = batches = 0
+    end, read = len(body), _SIZE_AND_SYS_FLAG.unpack_from
     while at < end:
-        size = read(body, at)[0] if end - at >= MIN_RECORD_BYTES else 0
+        size, sys_flag = read(body, at) if end - at >= MIN_RECORD_BYTES else (0, 0)
         if size < MIN_RECORD_BYTES or at + size > end:
             raise RemoteProtocolError(f"record {count} of an answer of {end} bytes has {size} bytes where {end - at} are left")
-        batches |= body[at + _SYS_FLAG_AT]
+        batches |= sys_flag
         at += size
         count += 1
     return count, bool(batches & _INNER_BATCH)
