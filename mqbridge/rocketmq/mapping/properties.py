@@ -36,6 +36,9 @@ PLACEHOLDER = b"\x00"
 """The body of a message without one: brokers refuse an empty body."""
 _FIELD_NAMES = frozenset({Name.TAGS, Name.KEYS, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS})
 _INT32 = range(-(1 << 31), 1 << 31)
+_MAX_TIME = (1 << 63) - 1
+_MAX_DIGITS = len(str(_MAX_TIME))
+"""What is longer is no time, and Python takes no more than 4300 digits for a number."""
 
 # --- block -> message -------------------------------------------------------------------------------------------------
 
@@ -78,8 +81,8 @@ def _system_fields(system: dict[str, str]) -> dict[str, Any]:
             fields["keys"] = tuple(value.split(" "))
         elif name == Name.SHARDING_KEY:
             fields["key"] = value
-        elif value.isascii() and value.isdigit():
-            fields["deliver_at"] = int(value)
+        elif value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and (time := int(value)) <= _MAX_TIME:
+            fields["deliver_at"] = time
     return fields
 
 
