@@ -6,7 +6,7 @@ Decode goes from a whole frame to messages with every field read; encode from me
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import request as pulsar
@@ -15,11 +15,13 @@ from mqbridge.pulsar.mapping.passthrough import encode_entries
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.mapping import request as rocketmq_request
 from mqbridge.rocketmq.mapping import stored as rocketmq_stored
 from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.wire import properties
-from mqbridge.rocketmq.wire.record import Record, decode_records, encode_record
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.record import Record, encode_record
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
 from mqbridge.tubemq.wire import frame as tube_frame
@@ -126,14 +128,30 @@ def rocketmq_answer(size: int) -> bytes:
     return b"".join(map(encode_record, records))
 
 
-def decode_rocketmq(answer: bytes) -> list[Message]:
+def rocketmq_pull(answer: bytes) -> list[Pulled]:
+    """An answer as a lane gets it."""
+    return [Pulled(Queue("orders", "broker", 0), answer, 0, COUNT)]
+
+
+def decode_rocketmq(answer: bytes) -> Sequence[Message]:
     """From an answer to messages."""
-    return rocketmq_stored.decode(decode_records(answer))
+    return rocketmq_stored.decode_pulls(rocketmq_pull(answer))
 
 
-def encode_rocketmq(messages: list[Message], limits: RocketMQLimits) -> list[bytes]:
+def encode_rocketmq(messages: Sequence[Message], limits: RocketMQLimits) -> list[bytes]:
     """From messages to the bodies of send requests."""
     sends, _ = rocketmq_request.encode(messages, ORIGIN, limits, BORN)
+    return [out.body for out in sends]
+
+
+def decode_rocketmq_plain(answer: bytes) -> Sequence[Message]:
+    """The same by plain code."""
+    return rocketmq_stored.decode_plain(rocketmq_pull(answer))
+
+
+def encode_rocketmq_plain(messages: Sequence[Message], limits: RocketMQLimits) -> list[bytes]:
+    """The same by plain code."""
+    sends, _ = rocketmq_request.encode_plain(messages, ORIGIN, limits, BORN)
     return [out.body for out in sends]
 
 
@@ -152,7 +170,10 @@ def measure(size: int) -> dict[str, float]:
         "Pulsar encode": best(lambda: encode_pulsar(arrived, encoder, limits)),
         "Pulsar decode": best(lambda: decode_pulsar(entry)),
         "RocketMQ encode": best(lambda: encode_rocketmq(arrived, RocketMQLimits())),
+        "RocketMQ encode, plain": best(lambda: encode_rocketmq_plain(messages, RocketMQLimits())),
         "RocketMQ decode": best(lambda: decode_rocketmq(answer)),
+        "RocketMQ decode, plain": best(lambda: decode_rocketmq_plain(answer)),
+        "RocketMQ to RocketMQ": best(lambda: encode_rocketmq(decode_rocketmq(answer), RocketMQLimits())),
         "RocketMQ to Pulsar": best(lambda: encode_pulsar(pulled, encoder, limits)),
         "Pulsar to Pulsar": best(lambda: decode_and_encode_pulsar(batches, limits)),
         "Pulsar copied": best(lambda: encode_entries(batches, ORIGIN, limits)),
