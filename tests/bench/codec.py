@@ -11,7 +11,6 @@ from collections.abc import Callable
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import request as pulsar
 from mqbridge.pulsar.mapping import stored as pulsar_stored
-from mqbridge.pulsar.mapping.passthrough import encode_entries
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -155,5 +154,4 @@ def measure(size: int) -> dict[str, float]:
         "RocketMQ decode": best(lambda: decode_rocketmq(answer)),
         "RocketMQ to Pulsar": best(lambda: encode_pulsar(pulled, encoder, limits)),
         "Pulsar to Pulsar": best(lambda: decode_and_encode_pulsar(batches, limits)),
-        "Pulsar copied": best(lambda: encode_entries(batches, ORIGIN, limits)),
     }

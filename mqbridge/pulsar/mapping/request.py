@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from mqbridge import native
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure
 from mqbridge.message import Message
-from mqbridge.pulsar.mapping import fast
-from mqbridge.pulsar.mapping.properties import write_fields, write_keys
+from mqbridge.pulsar.mapping.properties import encode_single, write_fields, write_keys
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 
@@ -31,40 +31,79 @@ class EncodedEntry:
         self.metadata, self.payload, self.indexes, self.count = metadata, payload, indexes, len(indexes)
 
 
-def encode(
-    messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0
-) -> tuple[list[EncodedEntry], list[MessageFailure]]:
+Encoded = tuple[list[EncodedEntry], list[MessageFailure]]
+
+
+def encode(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
     """Entries that hold all readable messages in order, and a failure for each message with a defect.
 
     `start` is the index of the first message, `origin` the prefix of every message's origin, None for no stamps. A message that
     must be delivered later travels alone, as Pulsar demands; one beyond `limits.max_bytes` does too, for the producer to try:
     compression may make it small enough.
     """
+    if native.compiled is not None:
+        found = messages if native.is_native(messages) else native.compiled.Messages.of(messages)
+        if found is not None:
+            entries, failures = native.compiled.encode_pulsar_entries(found, origin, limits.max_messages, limits.max_bytes)
+            return (
+                [
+                    EncodedEntry(MessageMetadata.FromString(metadata), payload, range(start + begin, start + end))
+                    for payload, metadata, begin, end in entries
+                ],
+                [_failure(start + index, defect) for index, defect in failures],
+            )
+    return encode_plain(messages, origin, limits, start)
+
+
+def encode_plain(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
+    """The same by plain code."""
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
-    prefix = None if origin is None else origin.encode()
-    index = 0
-    while index < len(messages):
-        message = messages[index]
+    batch = _Batch(start)
+    for index, message in enumerate(messages, start):
+        if message.defect is None and message.deliver_at is None:
+            prefix = encode_single(message, origin)
+            cost = len(prefix) + len(message.payload or b"")
+            if batch.count >= limits.max_messages or batch.size + cost > limits.max_bytes:
+                batch.close(entries)
+                batch = _Batch(index)
+            batch.add(message, prefix, cost)
+            continue
+        batch.close(entries)
+        batch = _Batch(index + 1)
         if message.defect is not None:
-            failures.append(MessageFailure(start + index, Failure.REFUSED, f"it could not be read: {message.defect}"))
-            index += 1
-        elif message.deliver_at is not None:
-            entries.append(_encode_alone(message, origin, start + index))
-            index += 1
+            failures.append(_failure(index, message.defect))
         else:
-            parts, end = fast.encode_batch(messages, index, prefix, limits.max_bytes, limits.max_messages)
-            entries.append(_batch(message, parts, range(start + index, start + end)))
-            index = end
+            entries.append(_encode_alone(message, origin, index))
+    batch.close(entries)
     return entries, failures
 
 
-def _batch(first: Message, parts: list[bytes], indexes: range) -> EncodedEntry:
-    """Brokers dispatch a whole entry by the keys of its first message."""
-    metadata = MessageMetadata(num_messages_in_batch=len(indexes))
-    if first.key is not None or first.ordering_key is not None:
-        write_keys(metadata, first)
-    return EncodedEntry(metadata, b"".join(parts), indexes)
+class _Batch:
+    """Messages for one entry, from this index on."""
+
+    __slots__ = ("_metadata", "_parts", "_start", "count", "size")
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._metadata = MessageMetadata()
+        self._parts: list[bytes] = []
+        self.count = self.size = 0
+
+    def add(self, message: Message, prefix: bytes, cost: int) -> None:
+        """One more. Brokers dispatch a whole entry by the keys of its first message."""
+        if not self.count:
+            write_keys(self._metadata, message)
+        self._parts += (prefix, message.payload or b"")
+        self.count += 1
+        self.size += cost
+
+    def close(self, entries: list[EncodedEntry]) -> None:
+        """Add the entry, unless it holds nothing."""
+        if self.count:
+            self._metadata.num_messages_in_batch = self.count
+            indexes = range(self._start, self._start + self.count)
+            entries.append(EncodedEntry(self._metadata, b"".join(self._parts), indexes))
 
 
 def _encode_alone(message: Message, origin: str | None, index: int) -> EncodedEntry:
@@ -72,3 +111,7 @@ def _encode_alone(message: Message, origin: str | None, index: int) -> EncodedEn
     metadata = MessageMetadata(deliver_at_time=message.deliver_at)
     write_fields(metadata, message, origin)
     return EncodedEntry(metadata, message.payload or b"", range(index, index + 1))
+
+
+def _failure(index: int, defect: str) -> MessageFailure:
+    return MessageFailure(index, Failure.REFUSED, f"it could not be read: {defect}")
