@@ -32,7 +32,6 @@ CARRIED_FIELDS = tuple(field for field in TABLE.carried_fields() if field not in
 """The fields that Pulsar has none of its own for; `origin_properties` writes the other two."""
 _carried_values = attrgetter(*CARRIED_FIELDS)
 _NOTHING_CARRIED = _carried_values(Message(None))
-_key_and_value = attrgetter("key", "value")
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
@@ -59,10 +58,14 @@ def encode_single(message: Message, origin: str | None) -> bytes:
 
 def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
     """All properties, the user's first."""
-    pairs = [escape_user_property(pair) if pair[0].startswith(RESERVED_PREFIX) else pair for pair in message.properties]
+    pairs = list(message.properties)
+    names = "".join([name for name, _ in pairs])  # searched once for what few messages have
+    if RESERVED_PREFIX in names:
+        pairs = list(map(escape_user_property, pairs))
     if _carried_values(message) != _NOTHING_CARRIED:
         pairs += carry_fields(message, CARRIED_FIELDS)
-    pairs += type_properties(message)
+    if message.msg_type is not None or MSG_TYPE in names:
+        pairs += type_properties(message)
     if message.event_time == 0:  # on the wire 0 means none, so the first millisecond of all is carried
         pairs.append((EVENT_TIME, "0"))
     return pairs + origin_properties(message, None if origin is None else origin + format_position(message.position))
@@ -86,8 +89,7 @@ def write_key(key: str | bytes | None) -> tuple[str | None, bool]:
 
 def type_properties(message: Message) -> list[Pair]:
     """Carries a message type that no property says, and the absence of one that a property seems to say."""
-    said = [value for name, value in message.properties if name == MSG_TYPE]
-    if message.msg_type == (said[0] if said else None):
+    if message.property(MSG_TYPE) == message.msg_type:
         return []
     return [(WITHOUT, "msg_type")] if message.msg_type is None else [(TYPE, message.msg_type)]
 
@@ -98,28 +100,29 @@ def type_properties(message: Message) -> list[Pair]:
 class MessageReader:
     """Reads the messages of one entry."""
 
-    __slots__ = ("_deliver_at", "_delivery_count", "_place", "_publish_time")
+    __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time")
 
     def __init__(self, entry: Entry) -> None:
-        self._place = entry.place
+        self._ledger, self._entry = entry.place
         self._publish_time, self._deliver_at = entry.metadata.publish_time, deliver_at(entry)
         self._delivery_count = entry.redelivery_count
 
     def read(self, metadata: Metadata, payload: bytes, index: int) -> Message:
         """The message at this index. `metadata` is the message's own: that of the entry where it is no batch."""
-        position = (*self._place, index)
-        pairs = tuple(map(_key_and_value, metadata.properties))
+        position = (self._ledger, self._entry, index)
+        pairs = tuple([(pair.key, pair.value) for pair in metadata.properties])
         key = metadata.partition_key if metadata.HasField("partition_key") else None
         try:
-            text = "".join(chain(*pairs, (key or "",)))
+            text = "".join(chain.from_iterable(pairs)) + (key or "")
         except TypeError:  # text that is not UTF-8 comes as bytes
             return Message(payload, position=position, defect="its key or its properties are not UTF-8")
+        time = metadata.event_time
         message = Message(
             None if metadata.null_value else payload,
             pairs,
             key if key is None else read_key(key, metadata.partition_key_b64_encoded),
             metadata.ordering_key if metadata.HasField("ordering_key") else None,
-            event_time=signed(metadata.event_time) if metadata.event_time else None,
+            event_time=signed(time) if time else None,
             publish_time=self._publish_time,
             deliver_at=self._deliver_at,
             delivery_count=self._delivery_count,

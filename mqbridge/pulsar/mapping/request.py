@@ -59,51 +59,37 @@ def encode_plain(messages: Sequence[Message], origin: str | None, limits: Limits
     """The same by plain code."""
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
-    batch = _Batch(start)
-    for index, message in enumerate(messages, start):
+    parts: list[bytes] = []  # of the batch that is being filled
+    first = size = 0  # its first message and its bytes
+    for index, message in enumerate(messages):
         if message.defect is None and message.deliver_at is None:
-            prefix = encode_single(message, origin)
-            cost = len(prefix) + len(message.payload or b"")
-            if batch.count >= limits.max_messages or batch.size + cost > limits.max_bytes:
-                batch.close(entries)
-                batch = _Batch(index)
-            batch.add(message, prefix, cost)
+            prefix, payload = encode_single(message, origin), message.payload or b""
+            cost = len(prefix) + len(payload)
+            if parts and (index - first >= limits.max_messages or size + cost > limits.max_bytes):
+                entries.append(_batch(messages[first], parts, range(start + first, start + index)))
+                parts = []
+            if not parts:
+                first, size = index, 0
+            parts += (prefix, payload)
+            size += cost
             continue
-        batch.close(entries)
-        batch = _Batch(index + 1)
+        if parts:
+            entries.append(_batch(messages[first], parts, range(start + first, start + index)))
+            parts = []
         if message.defect is not None:
-            failures.append(_failure(index, message.defect))
+            failures.append(_failure(start + index, message.defect))
         else:
-            entries.append(_encode_alone(message, origin, index))
-    batch.close(entries)
+            entries.append(_encode_alone(message, origin, start + index))
+    if parts:
+        entries.append(_batch(messages[first], parts, range(start + first, start + len(messages))))
     return entries, failures
 
 
-class _Batch:
-    """Messages for one entry, from this index on."""
-
-    __slots__ = ("_metadata", "_parts", "_start", "count", "size")
-
-    def __init__(self, start: int) -> None:
-        self._start = start
-        self._metadata = MessageMetadata()
-        self._parts: list[bytes] = []
-        self.count = self.size = 0
-
-    def add(self, message: Message, prefix: bytes, cost: int) -> None:
-        """One more. Brokers dispatch a whole entry by the keys of its first message."""
-        if not self.count:
-            write_keys(self._metadata, message)
-        self._parts += (prefix, message.payload or b"")
-        self.count += 1
-        self.size += cost
-
-    def close(self, entries: list[EncodedEntry]) -> None:
-        """Add the entry, unless it holds nothing."""
-        if self.count:
-            self._metadata.num_messages_in_batch = self.count
-            indexes = range(self._start, self._start + self.count)
-            entries.append(EncodedEntry(self._metadata, b"".join(self._parts), indexes))
+def _batch(first: Message, parts: list[bytes], indexes: range) -> EncodedEntry:
+    """Brokers dispatch a whole entry by the keys of its first message."""
+    metadata = MessageMetadata(num_messages_in_batch=len(indexes))
+    write_keys(metadata, first)
+    return EncodedEntry(metadata, b"".join(parts), indexes)
 
 
 def _encode_alone(message: Message, origin: str | None, index: int) -> EncodedEntry:

@@ -50,9 +50,9 @@ def decode(entry: Entry) -> list[Message]:
 
 def _decode_batch(entry: Entry) -> list[Message]:
     """Raises RemoteProtocolError when a batch does not hold exactly its messages."""
-    read = MessageReader(entry).read
+    read, is_whole = MessageReader(entry).read, not entry.ack_set
     return [
         read(metadata, payload, index)
         for index, (metadata, payload) in enumerate(split_batch(entry.payload, entry.count))
-        if not metadata.compacted_out and entry.is_due(index)
+        if (is_whole or entry.is_due(index)) and not metadata.compacted_out
     ]

@@ -28,18 +28,23 @@ def _encode_name(name: str) -> bytes:
 
 def encode_property(name: str, value: str) -> bytes:
     """A property."""
-    return b"".join(_property(name, value))
+    return b"".join(encode_properties([(name, value)]))
 
 
-def _property(name: str, value: str) -> tuple[bytes, bytes, bytes, bytes]:
-    encoded_name, data = _encode_name(name), value.encode()
-    size = len(data)
-    try:
-        length = SMALL[size]
-        return _PROPERTY_TAGS[len(encoded_name) + len(length) + size], encoded_name, length, data
-    except IndexError:
-        length = encode_varint(size)
-        return b"\x0a" + encode_varint(len(encoded_name) + len(length) + size), encoded_name, length, data
+def encode_properties(properties: Iterable[tuple[str, str]]) -> list[bytes]:
+    """Properties in pieces: tag and length, name, length of the value, value."""
+    fields: list[bytes] = []
+    tags, small, encode_name = _PROPERTY_TAGS, SMALL, _encode_name
+    for name, value in properties:
+        before, data = encode_name(name), value.encode()
+        size = len(data)
+        try:
+            length = small[size]
+            fields += (tags[len(before) + len(length) + size], before, length, data)
+        except IndexError:
+            length = encode_varint(size)
+            fields += (b"\x0a", encode_varint(len(before) + len(length) + size), before, length, data)
+    return fields
 
 
 def _event_time(time: int) -> bytes:
@@ -57,9 +62,7 @@ def encode_prefix(
     event_time: int = 0,
 ) -> bytes:
     """The metadata and, before it, its uint32 size. -1 is the payload size of a null value, 0 an event time that is none."""
-    fields: list[bytes] = []
-    for name, value in properties:
-        fields += _property(name, value)
+    fields = encode_properties(properties)
     if key is not None:
         data = key.encode()
         fields += (b"\x12", encode_varint(len(data)), data)
