@@ -48,6 +48,11 @@ impl Slice {
         self.start == self.end
     }
 
+    /// Its bytes, of the source that it is of.
+    pub fn of_source<'a>(&self, source: &'a [u8]) -> &'a [u8] {
+        &source[self.start as usize..self.end as usize]
+    }
+
     /// Bytes `begin..end` of it.
     pub fn part(&self, begin: usize, end: usize) -> Slice {
         assert!(begin <= end && end <= self.len(), "a part outside of its slice");

@@ -1,29 +1,42 @@
 """TubeMQ's mapping: native messages in and out byte for byte, foreign ones carried and given back whole."""
 
 import struct
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import event, example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.errors import MappingError
-from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
-from mqbridge.tubemq.mapping import fast, properties, stored
-from mqbridge.tubemq.mapping.request import EncodedRequest, encode
+from mqbridge.native import compiled
+from mqbridge.tubemq.mapping import share, stored
+from mqbridge.tubemq.mapping.request import EncodedRequest
+from mqbridge.tubemq.mapping.share import encode_share
 from mqbridge.tubemq.mapping.stored import decode
-from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
-from mqbridge.tubemq.wire.payload import checksum
+from mqbridge.tubemq.mapping.times import minutes_of
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
-from tests.strategies import Changes, any_messages, attribute_strings, changes, messages, said, tubemq_natives
+from tests.strategies import messages, said, transferred
 
+PREFIX, POSITION = "c|t|1:0|", (28, 3)
 STAMP = "c|t|1:0|28:3"
 
 
-def transferred(data: bytes, flag: int) -> TransferedMessage:
-    return TransferedMessage(messageId=1, checkSum=checksum(data), payLoadData=data, flag=flag)
+@pytest.fixture(scope="module", params=["plain", "compiled"], autouse=True)
+def _door(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of this holds for the plain code and for the compiled module."""
+    if request.param == "compiled" and compiled is None:
+        pytest.skip("the compiled module is not installed, or is turned off")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "plain":
+            patch.setattr(share, "compiled", None)
+            patch.setattr(stored, "compiled", None)
+        yield
+
+
+def encode(message: Message, prefix: str | None, zone: tzinfo = UTC) -> EncodedRequest:
+    return EncodedRequest(*encode_share([message], prefix, zone)[0])
 
 
 def read(encoded: EncodedRequest) -> Message:
@@ -61,8 +74,10 @@ def test_wrong_checksum_is_a_defect_and_spares_the_others() -> None:
     first, second = decode([broken, transferred(b"fine", 0)], 0)
     assert first.defect == "its checksum does not match its content"
     assert second.defect is None
-    with pytest.raises(MappingError, match="could not be read"):
-        encode(first, None)
+    requests = encode_share([second, first], None)
+    assert requests.failures == [(1, "the message at (0, 0) could not be read: its checksum does not match its content")]
+    with pytest.raises(IndexError):
+        requests[1]
 
 
 @given(
@@ -71,8 +86,8 @@ def test_wrong_checksum_is_a_defect_and_spares_the_others() -> None:
     stamped=st.booleans(),
 )
 def test_a_native_message_keeps_its_attribute_string(attributes: bytes, body: bytes, stamped: bool) -> None:
-    [message] = decode([native(attributes, body)], 0)
-    encoded = encode(message, STAMP if stamped else None)
+    [message] = decode([native(attributes, body)], 28, first=3)
+    encoded = encode(message, PREFIX if stamped else None)
     if not stamped:
         assert encoded.data == native(attributes, body).payLoadData
     again = read(encoded)
@@ -80,38 +95,12 @@ def test_a_native_message_keeps_its_attribute_string(attributes: bytes, body: by
     assert again.origin == (STAMP if stamped else None)
 
 
-@settings(max_examples=500)
-@given(
-    attributes=st.one_of(attribute_strings, st.lists(st.sampled_from([b"$msgType$=t", b"ab=12", b"c=\xc3\xbc"])).map(b",".join)),
-    changes=changes(b"=,a1\xc3"),
-)
-@example(attributes=b"ab=12,c=3", changes=lambda string: string.replace(b"12", b",2"))
-@example(attributes=b"ab=12,c=3", changes=lambda string: string.replace(b"12", b"1="))
-@example(attributes=b"a=1,%6dqbridge.key=123456789", changes=lambda string: string.replace(b"123456789", b"mqbridge."))
-def test_what_is_as_long_as_one_before_is_read_alike(attributes: bytes, changes: Changes) -> None:
-    """The first one leaves its shape, which is tried on the others, unless a name may be ours: those would be the user's then."""
-    both = [native(attributes), native(changes(attributes))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast._parser, "templates", ParseTemplates())
-        got = decode(both * 2, 0)
-    plain = [stored.read(item, (0, index), minutes_of(UTC)) for index, item in enumerate(both * 2)]
-    assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
-
-
-@settings(max_examples=300)
-@given(items=st.lists(tubemq_natives(), max_size=4), damaged=st.booleans())
-def test_the_fast_way_reads_what_the_plain_way_reads(items: list[TransferedMessage], damaged: bool) -> None:
-    if items and damaged:
-        items[0].checkSum ^= 1
-    plain = [stored.read(item, (7, index), minutes_of(UTC)) for index, item in enumerate(items)]
-    assert [message.as_dict() for message in decode(items, 7)] == [message.as_dict() for message in plain]
-
-
 @given(message=messages(msg_type=st.one_of(st.none(), st.text("ab,=%", min_size=1, max_size=4))), stamped=st.booleans())
 def test_a_foreign_message_comes_back_whole(message: Message, stamped: bool) -> None:
     if message.msg_type is None:
         message.msg_type = message.property("$msgType$")
-    again = read(encode(message, STAMP if stamped else None))
+    message.position = POSITION
+    again = read(encode(message, PREFIX if stamped else None))
     assert said(again) == said(message)
     assert again.origin == (STAMP if stamped else None)
 
@@ -166,30 +155,23 @@ def test_native_readers_never_find_a_blank(value: str) -> None:
     assert read(encoded).properties == ((value, value),)
 
 
-@pytest.mark.parametrize(("origin", "hops", "stamp", "then"), [(None, 0, STAMP, 1), ("o", 1, STAMP, 2), ("o", 2, STAMP, 3)])
+@pytest.mark.parametrize(("origin", "hops", "then"), [(None, 0, 1), ("o", 1, 2), ("o", 2, 3)])
 @pytest.mark.parametrize("attributes", [None, b"a=1"])
-def test_hops(origin: str | None, hops: int, stamp: str, then: int, attributes: bytes | None) -> None:
+def test_hops(origin: str | None, hops: int, then: int, attributes: bytes | None) -> None:
     properties = () if attributes is None else (("a", "1"),)
-    message = Message(b"x", properties, attributes=attributes, origin=origin, hops=hops)
-    again = read(encode(message, stamp))
-    assert (again.origin, again.hops, again.attributes) == (stamp, then, attributes)
-    kept = read(encode(again, again.origin))
-    assert (kept.origin, kept.hops) == (stamp, then)
-
-
-@settings(max_examples=500)
-@given(message=any_messages(), stamp=st.sampled_from([None, STAMP]), hops=st.integers(0, 3))
-def test_the_fast_way_builds_what_the_plain_way_builds(message: Message, stamp: str | None, hops: int) -> None:
-    message.origin, message.hops = ("o", hops) if hops else (None, 0)
-    time = None if message.event_time is None else minute_texts_of(UTC)[message.event_time // 1000]
-    block = fast.write_block(message, stamp, time)
-    event("fast" if block is not None else "plain")
-    assert block in {None, properties.write_block(message, stamp, time, minutes_of(UTC))}
+    message = Message(b"x", properties, attributes=attributes, origin=origin, hops=hops, position=POSITION)
+    again = read(encode(message, PREFIX))
+    assert (again.origin, again.hops, again.attributes) == (STAMP, then, attributes)
+    kept = read(encode(again, None))
+    assert (kept.origin, kept.hops) == (STAMP, then)
 
 
 def test_lone_surrogates_are_refused() -> None:
-    with pytest.raises(MappingError, match="no Unicode"):
-        encode(Message(b"x", (("a", "\ud800"),)), None)
+    requests = encode_share([Message(b"x", (("a", "\ud800"),), position=(1, 2)), Message(b"fine")], None)
+    [(index, problem)] = requests.failures
+    assert index == 0
+    assert problem.startswith("the message at (1, 2) has texts that are no Unicode: ")
+    assert requests[1][0] == b"fine"
 
 
 def test_native_readers_find_type_and_time() -> None:

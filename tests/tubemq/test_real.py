@@ -279,7 +279,7 @@ async def test_a_get_that_comes_late_moves_nothing(client: Client, tubemq: TubeM
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(set(got)) < len(bodies):
             pack = await held.fetch()
-            answer, _ = await late.get(consumed=True)
+            answer, _, _ = await late.get(consumed=True)
             assert answer.errCode == codes.DUPLICATE_PARTITION
             got += [message.payLoadData for message in pack.messages]
             held.confirm()

@@ -17,7 +17,6 @@ from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
 from mqbridge.tubemq.client.range_reader import left_out
 from mqbridge.tubemq.mapping.stored import decode
-from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from mqbridge.tubemq.wire.text import PartitionRef
 
 FORMAT = "tubemq.pack"
@@ -135,14 +134,9 @@ def batch_of(
         count=count,
         size=size,
         held_bytes=pack.held_bytes,
-        mentions=partial(_mentions, messages),
         first=at,
         next=behind,
         format=FORMAT,
         data=messages,
         handle=pack,
     )
-
-
-def _mentions(messages: Sequence[TransferedMessage], text: bytes) -> bool:
-    return any(text in message.payLoadData for message in messages)

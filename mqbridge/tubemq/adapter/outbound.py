@@ -10,10 +10,10 @@ from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
-from mqbridge.message import Partition, Position, Share, format_position
+from mqbridge.message import Partition, Position, Share
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, failure_of
-from mqbridge.tubemq.mapping.request import encode
+from mqbridge.tubemq.mapping.share import encode_share
 
 LastStored = Callable[[str, Mapping[int, str], Partition, Mapping[int, Position] | None], Awaitable[Mapping[int, Position]]]
 """What a topic's partitions, by index and name, hold of a source, since a position of each."""
@@ -55,14 +55,9 @@ class _Delivery:
             self.future.set_result(Receipt(self.positions, self.failures))
 
 
-def _decided(delivery: _Delivery, index: int, result: SendResult | MqbridgeError) -> None:
-    """The producer's callback for one message."""
-    delivery.decided(index, result)
-
-
 def _is_withdrawn(done: Done) -> bool:
     """By the callback, of which a message has no other trace of its send."""
-    return isinstance(done, partial) and done.args[0].is_withdrawn
+    return isinstance(done, partial) and done.func.__self__.is_withdrawn  # type: ignore[attr-defined]  # it is bound
 
 
 class TubeMQOutbound:
@@ -92,16 +87,14 @@ class TubeMQOutbound:
         delivery = self._open[future] = _Delivery(name, future, len(messages), self._open.pop)
         if not messages:
             delivery.finish()
-        prefix = self._origin_of(share.batch.partition)
-        for index, message in enumerate(messages):
-            stamp = message.origin if prefix is None else prefix + format_position(message.position)
-            done: Callable[[SendResult | MqbridgeError], None] = partial(_decided, delivery, index)
-            try:
-                encoded = encode(message, stamp, zone)
-            except MappingError as error:
-                done(error)
+        requests = encode_share(messages, self._origin_of(share.batch.partition), zone)
+        decided = delivery.decided
+        failed = dict(requests.failures)
+        for index in range(len(messages)):
+            if index in failed:
+                decided(index, MappingError(failed[index]))
             else:
-                submit(name, encoded.data, encoded.flag, encoded.msg_type, encoded.msg_time, done=done)
+                submit(name, *requests[index], done=partial(decided, index))
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from mqbridge.errors import LocalProtocolError
 from mqbridge.tubemq.wire.attributes import MSG_TIME_DIGITS
+from mqbridge.tubemq.wire.pack import Transfered
 from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
-from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
 MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
 _RESERVED = (",", "=", "$msgType$", "$msgTime$")
@@ -46,7 +46,7 @@ def _whole(text: str) -> str:
     return text
 
 
-def decode(message: TransferedMessage) -> TubeMessage:
+def decode(message: Transfered) -> TubeMessage:
     """Read a message of a pack. Raises LocalProtocolError when its checksum is wrong: SDKs skip such a one without a word."""
     data = message.payLoadData
     if checksum(data) != message.checkSum:
@@ -56,7 +56,7 @@ def decode(message: TransferedMessage) -> TubeMessage:
     return TubeMessage(body, pairs, pairs.pop(MSG_TYPE, None), pairs.pop(MSG_TIME, None), message.messageId)
 
 
-def decode_all(messages: Iterable[TransferedMessage], types: Mapping[str, object] | Iterable[str] = ()) -> list[TubeMessage]:
+def decode_all(messages: Iterable[Transfered], types: Mapping[str, object] | Iterable[str] = ()) -> list[TubeMessage]:
     """Read a pack, of filtered topics only what has one of `types`: Brokers compare hashes, so foreign types may come along."""
     wanted = frozenset(types)
     found = [decode(message) for message in messages]

@@ -4,12 +4,15 @@ What the answers mean is the business of `partition_reader`, `partition_commits`
 """
 
 import logging
+from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, ProtocolError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import level_of
+from mqbridge.tubemq.client.answers import parse_answer
 from mqbridge.tubemq.client.member import Member
 from mqbridge.tubemq.client.session import Session
 from mqbridge.tubemq.wire import codes, rpc
+from mqbridge.tubemq.wire.pack import Transfered
 from mqbridge.tubemq.wire.pb.broker_pb2 import (
     CommitOffsetRequestC2B,
     CommitOffsetResponseB2C,
@@ -76,13 +79,13 @@ class PartitionCalls:
             return isinstance(error, (ServerRefused, Unreachable))
         return True
 
-    async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, int]:
-        """Read; `consumed` confirms the pack before. The answer and its bytes."""
+    async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, Sequence[Transfered], int]:
+        """Read; `consumed` confirms the pack before. The answer, its messages and its bytes."""
         request = self._get
         request.lastPackConsumed = consumed
         request.escFlowCtrl = self._member.flow.group_in_force
         data = await self._session.request(rpc.READ, rpc.GET, request.SerializeToString())
-        return rpc.parse(GetMessageResponseB2C, data), len(data)
+        return *parse_answer(data), len(data)
 
     async def commit(self, *, consumed: bool) -> int:
         """Confirm the last pack, or give it back to be read again. Returns where reading goes on. Raises ServerRefused."""

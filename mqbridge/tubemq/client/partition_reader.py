@@ -15,7 +15,8 @@ from mqbridge.tubemq.client.partition_state import PartitionState
 from mqbridge.tubemq.client.partition_table import OUT
 from mqbridge.tubemq.client.stats import ReadCounters
 from mqbridge.tubemq.wire import codes
-from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
+from mqbridge.tubemq.wire.pack import Transfered
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
 
 AGED_S = 5.0
 FAR_BEHIND_BYTES = 64 << 20
@@ -28,7 +29,7 @@ class Pack:
 
     __slots__ = ("lag_bytes", "max_offset", "messages", "offset", "size")
 
-    def __init__(self, messages: Sequence[TransferedMessage], offset: int, lag_bytes: int, max_offset: int, size: int) -> None:
+    def __init__(self, messages: Sequence[Transfered], offset: int, lag_bytes: int, max_offset: int, size: int) -> None:
         self.messages, self.offset, self.lag_bytes, self.max_offset, self.size = messages, offset, lag_bytes, max_offset, size
 
     @property
@@ -77,7 +78,7 @@ class PartitionReader:
         self._signals.settled.clear()
         self._counters.gets += 1
         try:
-            answer, size = await self._calls.get(consumed=consumed)
+            answer, messages, size = await self._calls.get(consumed=consumed)
         except Unreachable:  # it was never sent
             self._state.get_refused()
             raise
@@ -86,16 +87,16 @@ class PartitionReader:
             raise
         else:
             if answer.errCode == codes.SUCCESS:
-                return self._found(answer, size)
+                return self._found(answer, messages, size)
             self._missed(answer)
             return None
         finally:
             if self._state.pack is not OUT:  # else nobody is to be woken
                 self._signals.update()
 
-    def _found(self, answer: GetMessageResponseB2C, size: int) -> Pack | None:
+    def _found(self, answer: GetMessageResponseB2C, messages: Sequence[Transfered], size: int) -> Pack | None:
         """A read that worked; it may still have found none of ours."""
-        pack = Pack(answer.messages, answer.currOffset, max(answer.currDataDlt, 0), answer.maxOffset, size)
+        pack = Pack(messages, answer.currOffset, max(answer.currDataDlt, 0), answer.maxOffset, size)
         state, pacing, counters = self._state, self._pacing, self._counters
         self.caught_up = False
         if pacing.is_disturbed or pacing.rules.in_force:

@@ -1,21 +1,22 @@
 """`Message` -> a TubeMQ send request: body and attribute string in one block, message type and minute beside it."""
 
 from datetime import UTC, tzinfo
+from typing import NamedTuple
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message
-from mqbridge.tubemq.mapping import fast, properties
+from mqbridge.tubemq.mapping.properties import write_block
 from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
 from mqbridge.tubemq.wire.payload import join_payload
 
 
-class EncodedRequest:
+class EncodedRequest(NamedTuple):
     """The fields of a send request that come from the message."""
 
-    __slots__ = ("data", "flag", "msg_time", "msg_type")
-
-    def __init__(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None) -> None:
-        self.data, self.flag, self.msg_type, self.msg_time = data, flag, msg_type, msg_time
+    data: bytes
+    flag: int
+    msg_type: str | None
+    msg_time: str | None
 
 
 def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> EncodedRequest:
@@ -26,11 +27,9 @@ def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> EncodedRe
     if message.defect is not None:
         raise MappingError(f"the message at {message.position} could not be read: {message.defect}")
     time = None if message.event_time is None else minute_texts_of(zone)[message.event_time // 1000]
-    block = fast.write_block(message, stamp, time)
-    if block is None:
-        try:
-            block = properties.write_block(message, stamp, time, minutes_of(zone))
-        except UnicodeEncodeError as error:
-            raise MappingError(f"the message at {message.position} has texts that are no Unicode: {error}") from error
+    try:
+        block = write_block(message, stamp, time, minutes_of(zone))
+    except UnicodeEncodeError as error:
+        raise MappingError(f"the message at {message.position} has texts that are no Unicode: {error}") from error
     data, flag = join_payload(block, message.payload or b"")
     return EncodedRequest(data, flag, message.msg_type, time)

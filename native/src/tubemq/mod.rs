@@ -1,1 +1,8 @@
-//! Packs of TubeMQ, and its send requests.
+//! TubeMQ: packs into messages, messages into send requests.
+
+pub mod decode;
+pub mod encode;
+pub mod escapes;
+pub mod frame;
+pub mod pack;
+pub mod protobuf;

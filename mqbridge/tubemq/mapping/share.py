@@ -1,0 +1,53 @@
+"""The messages of a share -> TubeMQ send requests, compiled or plain."""
+
+from collections.abc import Sequence
+from datetime import UTC, tzinfo
+from typing import Protocol
+
+from mqbridge.errors import MappingError
+from mqbridge.message import Message, format_position
+from mqbridge.native import compiled
+from mqbridge.tubemq.mapping.request import EncodedRequest, encode
+from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
+
+Fields = tuple[bytes, int, str | None, str | None]
+"""Data, flag, type and time of a request: an `EncodedRequest`."""
+
+
+class Requests(Protocol):
+    """The send requests of a share. `failures`: indexes of messages that have none, and why."""
+
+    @property
+    def failures(self) -> Sequence[tuple[int, str]]:
+        """In order."""
+
+    def __getitem__(self, index: int, /) -> Fields:
+        """Raises IndexError for a message that failed."""
+
+
+class PlainRequests:
+    """Requests of the plain code."""
+
+    def __init__(self, messages: Sequence[Message], prefix: str | None, zone: tzinfo) -> None:
+        self._requests: dict[int, EncodedRequest] = {}
+        self.failures: list[tuple[int, str]] = []
+        for index, message in enumerate(messages):
+            stamp = message.origin if prefix is None else prefix + format_position(message.position)
+            try:
+                self._requests[index] = encode(message, stamp, zone)
+            except MappingError as error:
+                self.failures.append((index, str(error)))
+
+    def __getitem__(self, index: int, /) -> EncodedRequest:
+        if index not in self._requests:
+            raise IndexError("there is no request of this index")
+        return self._requests[index]
+
+
+def encode_share(messages: Sequence[Message], prefix: str | None, zone: tzinfo = UTC) -> Requests:
+    """The requests of messages; `prefix` is what their origins begin with, None where they keep the ones that they have."""
+    if compiled is not None:
+        requests: Requests | None = compiled.tubemq_encode(messages, prefix, minutes_of(zone), minute_texts_of(zone))
+        if requests is not None:
+            return requests
+    return PlainRequests(messages, prefix, zone)

@@ -1,0 +1,49 @@
+//! Escapes in the attribute strings that a gateway writes: the counterpart of `mqbridge/tubemq/mapping/escapes.py`.
+
+use crate::message::{MSG_TIME, MSG_TYPE, Pair, Slice, Store};
+use crate::reserved::is_carried_name;
+use crate::text::{is_space, quote};
+
+/// The item that says that the string was built by a gateway.
+pub const MARKER: &[u8] = b"mqbridge.v=1";
+
+/// Appends the item of a pair.
+pub fn escape(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    if is_plain_name(name) {
+        out.extend_from_slice(name)
+    } else {
+        escape_text(name, out)
+    }
+    out.push(b'=');
+    escape_text(value, out);
+}
+
+fn is_plain_name(name: &[u8]) -> bool {
+    name == MSG_TYPE || name == MSG_TIME || is_carried_name(name) || name == b"mqbridge.v"
+}
+
+/// Appends a text with escapes. Java readers fail on blank keys and values; a lone percent sign stands for nothing at all.
+pub fn escape_text(text: &[u8], out: &mut Vec<u8>) {
+    if text.is_empty() {
+        out.push(b'%');
+    } else if is_space(text) {
+        quote(text, b"/", out);
+    } else {
+        let mut rest = text;
+        while let Some(at) = memchr::memchr3(b',', b'=', b'%', rest) {
+            out.extend_from_slice(&rest[..at]);
+            crate::text::write_percent(rest[at], out);
+            rest = &rest[at + 1..];
+        }
+        out.extend_from_slice(rest);
+    }
+}
+
+/// The pair that an item of a built string stands for.
+pub fn unescape(store: &mut Store, pair: Pair) -> Pair {
+    (unescape_text(store, pair.0), unescape_text(store, pair.1))
+}
+
+fn unescape_text(store: &mut Store, text: Slice) -> Slice {
+    if store.bytes(text) == b"%" { Slice::EMPTY } else { store.unquoted(text) }
+}
