@@ -44,7 +44,7 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits, star
     if native.compiled is not None:
         found = messages if native.is_native(messages) else native.compiled.Messages.of(messages)
         if found is not None:
-            entries, failures = native.compiled.encode_pulsar_entries(found, origin, limits.max_messages, limits.max_bytes)
+            entries, failures = native.compiled.pulsar_encode(found, origin, limits.max_messages, limits.max_bytes)
             return (
                 [
                     EncodedEntry(MessageMetadata.FromString(metadata), payload, range(start + begin, start + end))

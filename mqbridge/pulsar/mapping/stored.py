@@ -16,7 +16,7 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
     for entry in entries:
         entry.unpack()
     if native.compiled is not None:
-        found = native.compiled.decode_pulsar_entries([_fields(entry) for entry in entries])
+        found = native.compiled.pulsar_decode([_fields(entry) for entry in entries])
         if found is not None:
             messages: Sequence[Message]
             messages, defects = found

@@ -2,6 +2,8 @@
 
 use mqbridge_native::Result;
 use mqbridge_native::message::{Key, Position, Row, Slice, Source, Store};
+use mqbridge_native::pulsar::decode::{Decoder, Entry, Kind};
+use mqbridge_native::pulsar::encode::{Limits, encode};
 use mqbridge_native::reserved::{Field, carry_field, origin_properties, read_carried};
 
 use crate::fuzz;
@@ -28,10 +30,11 @@ macro_rules! targets {
 
 targets! {
     reserved: Target::of("reserved", read_reserved);
+    pulsar_batch: Target::of("pulsar_batch", read_pulsar_batch);
 }
 
 /// What writes the messages that were read.
-pub const ENCODERS: &[fn(&Store)] = &[write_reserved];
+pub const ENCODERS: &[fn(&Store)] = &[write_reserved, write_pulsar];
 
 // --- reserved properties: `name \x01 value \x02`, back to back -----------------------------------------------------------
 
@@ -87,5 +90,31 @@ fn write_reserved(store: &Store) {
             carry_field(&message, field, &mut scratch, &mut sink);
         }
         origin_properties(&message, Some(b"c|t|0|"), &mut scratch, &mut sink);
+    }
+}
+
+// --- Pulsar: two bytes of how many messages there are and which of these are due, then a batch --------------------------
+
+fn read_pulsar_batch(data: &[u8]) -> Result<Store> {
+    let [count, due, payload @ ..] = data else { return Err(mqbridge_native::Error::Unsupported) };
+    let mut decoder = Decoder::default();
+    let payload = decoder.store.add_source(Source::Owned(payload.to_vec()));
+    let due = if *due == 0 { vec![] } else { vec![i64::from(*due) | 1] };
+    decoder.add(&Entry {
+        payload,
+        kind: Kind::Batch(i64::from(*count), due),
+        ledger: 3,
+        deliver_at: None,
+        ..Entry::default()
+    })?;
+    Ok(decoder.store)
+}
+
+fn write_pulsar(store: &Store) {
+    for origin in [None, Some(&b"c|t|0|"[..])] {
+        let encoded = encode(store.messages(), origin, &Limits { max_messages: 2, max_bytes: 200 });
+        for entry in &encoded.entries {
+            encoded.write(entry, &mut vec![0; entry.size]);
+        }
     }
 }
