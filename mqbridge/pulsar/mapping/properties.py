@@ -116,18 +116,15 @@ class MessageReader:
             text = "".join(chain.from_iterable(pairs)) + (key or "")
         except TypeError:  # text that is not UTF-8 comes as bytes
             return Message(payload, position=position, defect="its key or its properties are not UTF-8")
-        time = metadata.event_time
         message = Message(
             None if metadata.null_value else payload,
             pairs,
             key if key is None else read_key(key, metadata.partition_key_b64_encoded),
             metadata.ordering_key if metadata.HasField("ordering_key") else None,
-            event_time=signed(time) if time else None,
-            publish_time=self._publish_time,
-            deliver_at=self._deliver_at,
-            delivery_count=self._delivery_count,
-            position=position,
         )
+        message.event_time = signed(time) if (time := metadata.event_time) else None
+        message.publish_time, message.deliver_at = self._publish_time, self._deliver_at
+        message.delivery_count, message.position = self._delivery_count, position
         if RESERVED_PREFIX in text or MSG_TYPE in text:  # one search for what few messages have
             _set_carried(message, blank=not payload)
         return message

@@ -29,10 +29,9 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
 def _fields(entry: Entry) -> tuple[Any, ...]:
     """What the compiled module is told of an entry. The properties of a batch are in its payload, others in the metadata."""
     metadata = entry.metadata
-    alone = None if entry.is_batch else metadata.SerializePartialToString()
-    place = (entry.ledger, entry.entry)
-    times = (metadata.publish_time, deliver_at(entry))
-    return (entry.payload, alone, entry.count, entry.ack_set, *place, entry.redelivery_count, *times, entry.defect)
+    alone, count = (None, entry.count) if entry.is_batch else (metadata.SerializePartialToString(), 1)
+    place, times = (entry.ledger, entry.entry), (metadata.publish_time, deliver_at(entry))
+    return (entry.payload, alone, count, entry.ack_set, *place, entry.redelivery_count, *times, entry.defect)
 
 
 def decode(entry: Entry) -> list[Message]:

@@ -13,6 +13,8 @@ from mqbridge.wire.varint import CONTINUED, SMALL, encode_varint
 MAX_CACHED_LENGTH = 16384
 """Prefixes are cached for lengths below this."""
 MAX_CACHED_NAMES = 4096
+MAX_CACHED_TIMES = 64
+"""Messages of one batch were made within a few milliseconds."""
 _UINT64 = (1 << 64) - 1
 _SIZE = struct.Struct(">I")
 _PROPERTY_TAGS = [b"\x0a" + size for size in SMALL]
@@ -47,6 +49,7 @@ def encode_properties(properties: Iterable[tuple[str, str]]) -> list[bytes]:
     return fields
 
 
+@lru_cache(maxsize=MAX_CACHED_TIMES)
 def _event_time(time: int) -> bytes:
     if 1 << 28 <= time < 1 << 42:  # from 1970-01-04 to 2109: six bytes, each two of them from a table
         return b"".join((b"\x28", CONTINUED[time & 0x3FFF], CONTINUED[time >> 14 & 0x3FFF], SMALL[time >> 28]))
@@ -66,7 +69,7 @@ def encode_prefix(
     if key is not None:
         data = key.encode()
         fields += (b"\x12", encode_varint(len(data)), data)
-    fields += (b"\x18", encode_varint(max(payload_size, 0)))
+    fields += (b"\x18", encode_varint(payload_size) if payload_size > 0 else b"\0")
     if event_time:
         fields.append(_event_time(event_time))
     if is_base64:
