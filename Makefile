@@ -7,7 +7,8 @@ CLUSTER_TESTS := cluster or sdk or spark
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart quickstart-spark setup check test test-fast test-thorough test-long fuzz chaos bench docs generate lock clean
+.PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos bench docs \
+  generate lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -26,9 +27,26 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
+$(VENV)/.packages: $(VENV)/.runtime
 	@echo "==> installing what checks and tests need"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,spark]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.packages | native
+	@touch $@
+
+# The compiled module is built anew when its sources change. NATIVE=0 leaves it as it is, or absent.
+NATIVE ?= 1
+native: $(VENV)/.packages
+	@[ "$(NATIVE)" = 0 ] || why=$$(sh native/cargo.sh); \
+	  if [ "$(NATIVE)" = 0 ]; then :; \
+	  elif [ -z "$$why" ]; then $(MAKE) --no-print-directory $(VENV)/.native; \
+	  else echo "==> going on without the compiled module: $$why. With Rust from https://rustup.rs 'make setup' builds it"; fi
+
+$(VENV)/.native: $(VENV)/.packages $(shell find native/src native/Cargo.* native/pyproject.toml native/mqbridge_native.pyi)
+	@echo "==> building the compiled module (a minute, the first time)"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --release --locked --manifest-path native/Cargo.toml \
+	  || { echo "==> the compiled module cannot be built here. Everything works without it: make NATIVE=0 $(or $(filter-out $@,$(MAKECMDGOALS)),setup)"; exit 2; }
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.runtime
@@ -50,7 +68,7 @@ quickstart-spark: $(VENV)/.spark ## a topic written, counted per minute and mirr
 
 # --- quality ----------------------------------------------------------------------------------------------------------
 
-check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages current
+check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages current; rustfmt, clippy and cargo test where cargo is
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -61,6 +79,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python -m mqbridge.spark.options_page --check
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
+	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
 	@echo "==> all checks passed"
 
 test: $(VENV)/.dev ## the tests, real TubeMQ, Pulsar and RocketMQ included (half an hour on two cores, the first time more)
@@ -94,6 +113,16 @@ fuzz: $(VENV)/.dev ## random bytes, led by coverage, against every reader of byt
 	  || echo "==> no fuzzer can be installed here; what that means is said below"
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
+FUZZ_BYTES ?= 100000000
+FUZZ_NATIVE = MQBRIDGE_FUZZ_BYTES=$(FUZZ_BYTES) cargo $(1) test --quiet --locked --release --no-default-features --test fuzz
+SANITIZED := x86_64-unknown-linux-gnu
+fuzz-native:     ## damaged bytes through every decoder of the compiled module, also under AddressSanitizer; FUZZ_BYTES=100000000 each
+	@cd native && $(call FUZZ_NATIVE,) -- targets --nocapture
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && cargo +nightly --version >/dev/null 2>&1; then echo "==> the same under AddressSanitizer, with debug assertions"; cd native \
+	  && export RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
+	  && $(call FUZZ_NATIVE,+nightly) --target $(SANITIZED) --target-dir target/sanitized -- targets --nocapture; \
+	else echo "==> not under AddressSanitizer, which needs nightly Rust on x86-64 Linux: rustup toolchain install nightly"; fi
+
 SECONDS := 60
 chaos: $(VENV)/.dev ## faults drawn from a seed against two instances on real servers; SEED=7 (or 1-10) SECONDS=60 DIRECTION=pulsar-rocketmq (or all)
 	@sh tests/prerequisites.sh
@@ -104,6 +133,11 @@ bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside the official Ja
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[bench]' \
 	  || echo "==> pulsar-client cannot be installed here: its figures are left out"
 	@$(BIN)/python -m tests.bench --write
+
+wheels: $(VENV)/.packages ## wheels of the compiled module in dist/ for Linux and macOS, as far as Rust has them; tries the one for this machine
+	@why=$$(sh native/cargo.sh); [ -z "$$why" ] || { echo "==> no wheels: $$why"; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[wheels]'
+	@$(BIN)/python native/wheels.py
 
 # --- generated files --------------------------------------------------------------------------------------------------
 
@@ -120,4 +154,4 @@ lock: $(VENV)/.dev ## renew requirements.lock
 	  --output-file requirements.lock pyproject.toml
 
 clean:           ## remove what was built
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/java/target
+	@rm -rf $(VENV) build dist *.egg-info native/target .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/java/target

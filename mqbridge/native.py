@@ -1,32 +1,55 @@
 """The compiled module `mqbridge_native`, where it is installed: decoders and encoders of native batches.
 
 The plain code of the mapping packages gives the same and takes over where it is not. No other module imports `mqbridge_native`.
+Whoever starts something for a person says `remark` once.
 """
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
-if TYPE_CHECKING:
-    from types import ModuleType
+from mqbridge import __version__
 
-OFF = os.environ.get("MQBRIDGE_NATIVE") == "0"
-"""The plain code was asked for."""
+SWITCH = "MQBRIDGE_NATIVE"
+"""Environment variable; with `0` the plain code runs."""
+REMEDY = "in a checkout `make setup` builds it where cargo is; docs/compiled.md has other ways"
 
 
-def _load() -> "ModuleType | None":
-    if OFF:
-        return None
+class Found(NamedTuple):
+    """The module, or the reason why it is not used."""
+
+    module: ModuleType | None
+    reason: str = ""
+    fault: bool = False
+    """It is installed and cannot be used."""
+
+
+def find() -> Found:
+    """Import the module. One of another version is not used: the two are made for each other."""
+    if os.environ.get(SWITCH) == "0":
+        return Found(None, f"{SWITCH}=0 turns it off")
     try:
         import mqbridge_native  # noqa: PLC0415 - may be absent
-    except ImportError:
-        return None
-    module: ModuleType = mqbridge_native
-    return module
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "mqbridge_native":
+            return Found(None, f"it is not installed; {REMEDY}")
+        return Found(None, f"it cannot be loaded ({error}); {REMEDY}", fault=True)
+    version = getattr(mqbridge_native, "VERSION", None)
+    if version != __version__:
+        return Found(None, f"its version is {version}, and mqbridge's is {__version__}; {REMEDY}", fault=True)
+    return Found(mqbridge_native)
 
 
-compiled = _load()
+_found = find()
+compiled = _found.module
 """The module; None without it."""
+fault = _found.fault
+"""Whether it is installed and cannot be used, which is worth a warning."""
+state, remark = "in use", ""
+if compiled is None:
+    state = f"not in use: {_found.reason}"
+    remark = f"running without the compiled module (same results, more CPU per message): {_found.reason}"
 
 T = TypeVar("T")
 

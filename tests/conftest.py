@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mqbridge import native
 from tests.kit.clusters import Cluster, running
 from tests.kit.pulsar import Pulsar
 from tests.kit.pulsar_locked import LockedPulsar
@@ -42,6 +44,14 @@ KINDS: dict[str, Callable[[], Cluster]] = {
     "rocketmq_locked": partial(RocketMQ, locked=True),
     "rocketmq_old_locked": partial(RocketMQ, version=OLD_VERSION, locked=True),
 }
+
+
+def pytest_report_header() -> str:
+    """Which code the mappings run: the compiled module or plain Python."""
+    built = getattr(native.compiled, "__file__", None)
+    sources = [path.stat().st_mtime for path in (Path(__file__).parents[1] / "native" / "src").rglob("*.rs")]
+    is_old = built is not None and max(sources, default=0.0) > Path(built).stat().st_mtime
+    return f"compiled module: {native.state}" + (", older than native/src: `make setup` builds it anew" if is_old else "")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

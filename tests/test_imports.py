@@ -111,3 +111,10 @@ def test_tasks_are_created_in_one_place() -> None:
         if path.name != "tasks.py" and ("create_task(" in path.read_text() or "ensure_future(" in path.read_text())
     ]
     assert offenders == []
+
+
+def test_the_compiled_module_is_imported_in_one_place() -> None:
+    offenders = [
+        str(path.relative_to(ROOT)) for path in modules() if {"mqbridge_native"} & {n.split(".")[0] for n in imports(path)}
+    ]
+    assert offenders == ["native.py"]

@@ -64,7 +64,9 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"mqbridge {__version__}")
+        from mqbridge import native
+
+        typer.echo(f"mqbridge {__version__}\ncompiled module: {native.state}")
         raise typer.Exit
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mqbridge import native
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.cli import exits, loop
@@ -125,6 +126,8 @@ def _show(file: Path, config: Config, clusters: list[dict[str, Any]], routes: li
             say(f"route {route['name']}: {note}")
         for warning in route["warnings"]:
             say(f"WARNING: route {route['name']}: {warning}")
+    if native.compiled is None:
+        say(native.remark)
     if not any(row["error"] for row in [*clusters, *routes]):
         say(f"{file}: no problems ({_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')})")
 

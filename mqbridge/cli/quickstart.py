@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from mqbridge import native
 from mqbridge.cli import demo, exits, logs, loop
-from mqbridge.cli.console import command, err, out, print_json, print_table
+from mqbridge.cli.console import command, err, out, print_json, print_table, say
 from mqbridge.config.load import load
 
 
@@ -39,6 +40,8 @@ def quickstart(
         mqbridge quickstart --messages 1000000 --keep /tmp/mqbridge-demo
     """
     logs.configure("error")  # the dead letters are warnings, and are wanted here
+    if native.compiled is None:
+        say(native.remark)
     if keep is not None:
         _run(keep, messages, partitions, as_json, kept=True)
         return

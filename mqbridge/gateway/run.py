@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mqbridge import __version__
+from mqbridge import __version__, native
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import Adapter
 from mqbridge.config.options.config import Config
@@ -175,6 +175,8 @@ class Gateway:
             stack.callback(server.unbind)
         page = f"http://{config.http.host}:{server.port}" if server is not None else "off"
         log.info("mqbridge %s starts: configuration %s, metrics and health: %s", __version__, self.reloader.path or "-", page)
+        if native.compiled is None:
+            log.log(logging.WARNING if native.fault else logging.INFO, "%s", native.remark)
         if config.state is not None:
             self._checkpoints = Checkpoints(config.state)
             stack.push_async_callback(self._close_checkpoints, self._checkpoints)

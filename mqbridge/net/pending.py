@@ -23,6 +23,7 @@ class Pending(Generic[K, V]):
         self._peer = peer
         self._waiting: dict[K, tuple[asyncio.Future[V], float, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -31,7 +32,7 @@ class Pending(Generic[K, V]):
         """Wait for the answer to `key` for `timeout` seconds; `what` names the request in the error."""
         if key in self._waiting:
             raise LocalProtocolError(f"request id {key!r} is already waiting at {self._peer}")
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         future: asyncio.Future[V] = loop.create_future()
         self._waiting[key] = (future, loop.time() + timeout, what)
         if self._timer is None:
@@ -65,7 +66,7 @@ class Pending(Generic[K, V]):
                 future.set_exception(error)
 
     def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         now = loop.time()
         late = [key for key, (future, deadline, _) in self._waiting.items() if deadline <= now or future.done()]
         for key in late:

@@ -237,7 +237,7 @@ pub fn is_carried(store: &mut Store, pair: Pair, blank: bool) -> Result<bool> {
 
 impl Carried {
     /// Reads one pair whose name is a carried one; false for a value that no gateway writes.
-    fn read(&mut self, store: &mut Store, (name, value): Pair) -> Result<bool> {
+    pub fn read(&mut self, store: &mut Store, (name, value): Pair) -> Result<bool> {
         let rest = &store.bytes(name)[RESERVED_PREFIX.len()..];
         let text = store.bytes(value);
         match rest {
@@ -270,7 +270,7 @@ impl Carried {
                 }
             }
             b"hops" => match read_number(text) {
-                Number::Huge | Number::Value(i64::MAX) => return Err(Error::Unsupported), // one more is written
+                Number::Value(i64::MAX) | Number::Huge => return Err(Error::Unsupported), // one more is written
                 Number::Value(hops) if hops >= 2 => self.hops = Some(hops),
                 _ => return Ok(false),
             },

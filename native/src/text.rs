@@ -30,7 +30,7 @@ pub enum Number {
 }
 
 /// Python reads no longer numbers.
-const MAX_DIGITS: usize = 4300;
+pub const MAX_DIGITS: usize = 4300;
 
 pub fn read_number(text: &[u8]) -> Number {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
@@ -51,6 +51,25 @@ pub fn read_number(text: &[u8]) -> Number {
 
 pub fn is_utf8(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok()
+}
+
+/// `repr` of bytes.
+pub fn bytes_repr(bytes: &[u8]) -> String {
+    let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
+    let mut text = format!("b{quote}");
+    for &byte in bytes {
+        match byte {
+            b'\t' => text.push_str("\\t"),
+            b'\n' => text.push_str("\\n"),
+            b'\r' => text.push_str("\\r"),
+            b'\\' => text.push_str("\\\\"),
+            b' '..=b'~' if char::from(byte) == quote => text.extend(['\\', quote]),
+            b' '..=b'~' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    text.push(quote);
+    text
 }
 
 /// `str.isspace`: not empty, and nothing but white space.

@@ -1,11 +1,15 @@
 """`make bench`: the figures of docs/benchmarks.md, measured on this machine.
 
-python -m tests.bench            codec, bridge, tls, clients and spark
+python -m tests.bench            codec, bridge, latency, clients, tls and spark
 python -m tests.bench codec      seconds, needs no server
+python -m tests.bench bridge --direction rocketmq-pulsar --corpus single --messages 100000 --rounds 1 --gateway-only
+                                 one direction without the Java bridge: quick work
+python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
+python -m tests.bench latency --direction tubemq-pulsar    what the gateway and the Java bridge add to the time of a message
 python -m tests.bench tls --direction pulsar-rocketmq --messages 200000    what TLS costs; a shorter run of one direction
 python -m tests.bench clients    our clients beside the official ones
 python -m tests.bench spark --jobs "source|copy" --rows 200000    some of the work on Spark; what it is compared with runs too
-python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
+python -m tests.bench profile rocketmq-pulsar ordinary    where the microseconds go (see `profile --help`)
 python -m tests.bench --write    also renews what was measured in docs/benchmarks.md
 """
 
@@ -14,26 +18,19 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import bridge, clients, codec, spark, tls
+from tests.bench import bridge, bridge_page, clients, codec, latency, profile, spark, tls
+from tests.bench.corpora import CORPORA, ORDINARY
+from tests.bench.ends import SEED
 from tests.kit.maven import say
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
-SIZES = {100: 1_000_000, 1_000: 600_000, 10_000: 80_000}
-"""Messages by body size."""
-DIRECTIONS = (
-    ("tubemq", "pulsar", (100, 1_000, 10_000)),
-    ("rocketmq", "pulsar", (1_000,)),
-    ("rocketmq", "tubemq", (1_000,)),
-    ("pulsar", "rocketmq", (1_000,)),
-    ("tubemq", "rocketmq", (1_000,)),
-    ("pulsar", "pulsar", (1_000,)),
-)
-"""What is measured, with which sizes of bodies."""
+SIZES = (100, 1_000, 10_000)
+"""Of bodies, for the codec."""
 ROUNDS = 3
 
 INTRO = """# Benchmarks
@@ -70,90 +67,76 @@ def codec_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def before_and_after(other: Path, rounds: int) -> str:
-    """This gateway beside that of another checkout (with a .venv of its own), in every direction."""
-    lines = [
-        f"## This checkout and {other}",
-        "",
-        "| direction | body | gateway | messages/s | MB/s | CPU-s per million | peak RSS, MB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    runners = {"this": bridge.run_gateway, "the other": partial(bridge.run_gateway, checkout=other)}
-    for source, target, sizes in DIRECTIONS:
-        for size in sizes:
-            measured = bridge.measure(source, target, size, SIZES[size], rounds, runners)
-            lines += bridge_rows(f"{source} to {target}", size, {name: bridge.median(runs) for name, runs in measured.items()})
-    return "\n".join(lines) + "\n"
+def bridge_chapter(arguments: argparse.Namespace) -> str:
+    """The directions and corpora that were asked for."""
+    chosen = bridge_page.everything()
+    if arguments.direction or arguments.corpus or arguments.pulls != "default" or arguments.rules:
+        raised = arguments.pulls == "raised"
+        directions, corpora = arguments.direction or bridge_page.DIRECTIONS, arguments.corpus or ORDINARY
+        chosen = bridge_page.cases(directions, corpora, raised=raised, rules=arguments.rules)
+    against = arguments.against and arguments.against.resolve()
+    runners = bridge.runners(gateway_only=arguments.gateway_only, against=against)
+    messages = arguments.messages or bridge_page.MESSAGES
+    return bridge_page.chapter(chosen, messages, arguments.rounds, runners, arguments.seed)
 
 
-def bridge_table(rounds: int) -> str:
-    """Messages/s, MB/s, CPU and memory of every direction, beside the Java bridge."""
-    lines = [
-        "## End to end",
-        "",
-        "8 partitions, five properties, real servers on the same machine (TubeMQ 2.4.0, Pulsar 4.0.8, RocketMQ 5.3.3 with pull",
-        f"limits raised to 1,024 messages and 1 MiB), medians of {rounds} runs in turn. The Java bridge does the same job on the",
-        "official clients: asynchronous, batched where the client can, acknowledging only what is stored.",
-        "",
-        "| direction | body | bridge | messages/s | MB/s | CPU-s per million | peak RSS, MB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for source, target, sizes in DIRECTIONS:
-        for size in sizes:
-            found = {
-                name: bridge.median(runs) for name, runs in bridge.measure(source, target, size, SIZES[size], rounds).items()
-            }
-            lines += bridge_rows(f"{source} to {target}", size, found)
-    return "\n".join(lines) + "\n"
+CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
+    "codec": lambda _: codec_table(),
+    "bridge": bridge_chapter,
+    "latency": lambda given: latency.chapter(given.direction or bridge_page.DIRECTIONS, gateway_only=given.gateway_only),
+    "clients": lambda given: clients.table(given.rounds),
+    "tls": lambda given: tls.table(given.rounds, total=given.messages or tls.MESSAGES, only=given.direction),
+    "spark": lambda given: spark.table(given.rounds, chosen=given.jobs, rows=given.rows),
+}
 
 
-def bridge_rows(direction: str, size: int, found: dict[str, bridge.Figures]) -> list[str]:
-    """The lines of one direction and size, the last one the first as a ratio of the second."""
-    lines = []
-    for name, figures in found.items():
-        cells = f"{figures.rate:,.0f} | {figures.rate * size / 1e6:.0f} | {figures.cpu:.1f} | {figures.rss_mb:.0f}"
-        lines.append(f"| {direction} | {size:,} B | {name} | {cells} |")
-    ours, theirs = found.values()
-    rate, cpu, rss = ours.rate / theirs.rate, ours.cpu / theirs.cpu, ours.rss_mb / theirs.rss_mb
-    return [*lines, f"| {direction} | {size:,} B | ratio | {rate:.2f} | {rate:.2f} | {cpu:.2f} | {rss:.2f} |"]
-
-
-def main() -> None:
-    """Measure, print, and write when asked."""
+def options() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         "python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "what", nargs="*", default=[*CHAPTERS, "tls", "spark"], help="codec, bridge, tls, clients, spark (default all)"
-    )
+    parser.add_argument("what", nargs="*", default=[*CHAPTERS], metavar="WHAT", help=f"{', '.join(CHAPTERS)} (default all)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
     parser.add_argument("--write", action="store_true", help="renew these chapters of docs/benchmarks.md")
-    parser.add_argument("--against", type=Path, metavar="DIR", help="bridge: beside another checkout instead of the Java bridge")
     parser.add_argument(
-        "--jobs", default="", metavar="REGEX", help="spark: the work and ends to measure, as in its table (default all)"
+        "--direction", action="append", metavar="SOURCE-TARGET", help="bridge, latency, tls: only this one; may be repeated"
     )
-    parser.add_argument("--rows", type=int, default=spark.ROWS, help=f"spark: rows of a job (default {spark.ROWS:,})")
-    parser.add_argument("--direction", action="append", metavar="SOURCE-TARGET", help="tls: only this one; may be repeated")
-    parser.add_argument("--messages", type=int, default=SIZES[tls.SIZE], help="tls: messages of a run (default %(default)s)")
-    arguments = parser.parse_args()
-    if arguments.against is not None:
-        print(before_and_after(arguments.against.resolve(), arguments.rounds))
+    parser.add_argument(
+        "--messages", type=int, help=f"of a run (bridge: default {bridge_page.MESSAGES:,}; tls: {tls.MESSAGES:,})"
+    )
+    of_bridge = parser.add_argument_group("bridge")
+    of_bridge.add_argument("--corpus", action="append", choices=CORPORA, help="only this one; may be repeated")
+    of_bridge.add_argument("--pulls", choices=("default", "raised"), default="default", help="RocketMQ's pull limits")
+    of_bridge.add_argument("--rules", action="store_true", help="with a filter, edits, and the partition chosen by a property")
+    of_bridge.add_argument("--seed", type=int, default=SEED, help="what the corpora are drawn from (default %(default)s)")
+    of_bridge.add_argument("--gateway-only", action="store_true", help="a gateway alone (with --against, that one)")
+    of_bridge.add_argument("--against", type=Path, metavar="DIR", help="beside another checkout instead of the Java bridge")
+    of_spark = parser.add_argument_group("spark")
+    of_spark.add_argument(
+        "--jobs", default="", metavar="REGEX", help="the work and ends to measure, as in its table (default all)"
+    )
+    of_spark.add_argument("--rows", type=int, default=spark.ROWS, help=f"rows of a job (default {spark.ROWS:,})")
+    return parser
+
+
+def main(argv: list[str]) -> None:
+    """Measure, print, and write when asked."""
+    if argv[:1] == ["profile"]:
+        profile.main(argv[1:])
         return
+    arguments = options().parse_args(argv)
+    if arguments.against is not None:
+        arguments.what = ["bridge"]
     measured: dict[str, str] = {}
-    of_tls = partial(tls.table, total=arguments.messages, only=arguments.direction)
-    every = {**CHAPTERS, "tls": of_tls, "spark": partial(spark.table, chosen=arguments.jobs, rows=arguments.rows)}
-    for what, measure in every.items():
+    for what, measure in CHAPTERS.items():
         if what in arguments.what:
             say(what)
-            measured |= chapters(measure(arguments.rounds))
+            measured |= chapters(measure(arguments))
     print("\n".join(measured.values()))
     if arguments.write:
         found = chapters(PAGE.read_text()) | measured
         PAGE.write_text("\n".join([INTRO, machine() + "\n", *found.values()]))
         say(f"wrote {PAGE.name}")
-
-
-CHAPTERS: dict[str, Callable[[int], str]] = {"codec": lambda _: codec_table(), "bridge": bridge_table, "clients": clients.table}
 
 
 def chapters(page: str) -> dict[str, str]:
@@ -163,4 +146,4 @@ def chapters(page: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

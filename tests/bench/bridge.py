@@ -1,6 +1,6 @@
 """One system to another end to end, this gateway and the Java bridge in turn, on the same servers and the same source topic.
 
-Both are measured alike: from the moment a warm-up share of the messages is stored (a JVM compiles its hot code in that time)
+Both are measured alike: from the moment the first fifth of the messages is stored (a JVM compiles its hot code in that time)
 until the last one is, by the kernel's own account of their process. Each run reads the whole topic with a group of its own into
 a fresh target.
 """
@@ -8,140 +8,151 @@ a fresh target.
 from __future__ import annotations
 
 import contextlib
-import os
-import statistics
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.bench.ends import PARTITIONS, fill_topic, java_arguments, java_flags, running, take_topic
+from tests.bench.ends import java_arguments, java_flags, take_topic
+from tests.bench.figures import Figures, Reading, cpu_seconds, peak_rss_mb
 from tests.e2e.sides import Side
 from tests.kit import java
 from tests.kit.gateway import GatewayProcess
 from tests.kit.maven import say
 
-WARMUP = 0.25
+WARMUP = 0.2
 """Share of the messages that the figures leave out."""
 POLL_S = 0.25
 """Asking the gateway how far it is costs it CPU too: at 20 times a second that was a twentieth of all."""
-TICKS = os.sysconf("SC_CLK_TCK")
+LEAST_POLL_S = 0.02
+DEADLINE_S = 600
+RULES: dict[str, Any] = {
+    "filter": {"exclude": {"properties": {"zone": {"equals": "eu-4"}}}},
+    "edit": {"remove": ["title"], "rename": {"trace": "trace_id"}, "set": {"label": "{property:zone}/{property:user}"}},
+    "partitions": {"by": "key", "key": "property:user"},
+}
+"""What a route does in the runs with rules; `BridgeRules.java` does the same."""
 
 
-@dataclass(slots=True)
-class Figures:
-    """One run."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a bridge is to move: a filled topic to another cluster."""
 
-    rate: float
-    """Messages per second."""
-    cpu: float
-    """CPU-seconds per million messages."""
-    rss_mb: float
-    """Peak resident memory, 10^6 bytes."""
+    source: Side
+    target: Side
+    topic: str
+    partitions: int
+    total: int
+    rules: bool = False
 
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def peak_rss_mb(pid: int) -> float:
-    """Its largest resident size."""
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024 / 1e6
-
-
-def route(source: Side, target: Side, topic: str, into: str, group: str) -> dict[str, Any]:
-    """The configuration of one route."""
-    return {
-        "clusters": {"here": {"system": source.system, **source.settings}, "there": {"system": target.system, **target.settings}},
-        "routes": [
-            {
-                "name": "r",
-                "from": {"cluster": "here", "topic": topic, "group": group},
-                "to": {"cluster": "there", "topic": into, "create": False},
-            }
-        ],
-    }
+    def route(self, into: str, group: str) -> dict[str, Any]:
+        """The configuration of the gateway."""
+        here, there = self.source, self.target
+        route: dict[str, Any] = {
+            "name": "r",
+            "from": {"cluster": "here", "topic": self.topic, "group": group},
+            "to": {"cluster": "there", "topic": into, "create": False},
+        }
+        if self.rules:
+            route["filter"] = RULES["filter"]
+            route["to"] |= {"edit": RULES["edit"], "partitions": RULES["partitions"]}
+        clusters = {"here": {"system": here.system, **here.settings}, "there": {"system": there.system, **there.settings}}
+        return {"clusters": clusters, "routes": [route]}
 
 
-def run_gateway(source: Side, target: Side, topic: str, group: str, total: int, checkout: Path | None = None) -> Figures:
-    """One run of this gateway, or of the one in another checkout."""
-    settings = route(source, target, topic, take_topic(target), group)
+def reading(gateway: GatewayProcess) -> Reading:
+    """How far it is."""
+    row = gateway.route()
+    done = sum(row.get(name, 0) for name in ("stored", "filtered", "looped", "dead"))
+    return Reading(time.monotonic(), done, row.get("batches", 0), cpu_seconds(gateway.process.pid))
+
+
+def wait_done(gateway: GatewayProcess, count: int) -> Reading:
+    """Wait until so many messages are through."""
+    begin = now = reading(gateway)
+    while now.done < count:
+        if gateway.process.poll() is not None or now.at > begin.at + DEADLINE_S:
+            raise AssertionError(f"the gateway has {now.done:,} of {count:,} messages through:\n{gateway.log}")
+        time.sleep(pause_s(begin, now, count))
+        now = reading(gateway)
+    return now
+
+
+def pause_s(begin: Reading, now: Reading, count: int) -> float:
+    """How long to wait before asking again: towards the end, at the rate so far, less and less."""
+    done, seconds = now.done - begin.done, now.at - begin.at
+    left_s = (count - now.done) * seconds / done if done else math.inf
+    return min(POLL_S, max(LEAST_POLL_S, left_s / 2))
+
+
+@contextlib.contextmanager
+def started(task: Task, group: str, checkout: Path | None = None, into: str | None = None) -> Iterator[GatewayProcess]:
+    """This gateway, or the one in another checkout, at work; without a target topic it gets a fresh one."""
+    settings = task.route(into or take_topic(task.target, task.partitions), group)
     with (
         tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder,
         GatewayProcess(settings, Path(folder), checkout=checkout) as gateway,
     ):
-        pid = gateway.process.pid
-        row = gateway.wait_stored(int(total * WARMUP), 600)
-        began, began_cpu, before = time.monotonic(), cpu_seconds(pid), row["stored"]
-        while (stored := gateway.route()["stored"]) < total:
-            time.sleep(POLL_S)
-        seconds, cpu, rss = time.monotonic() - began, cpu_seconds(pid) - began_cpu, peak_rss_mb(pid)
+        yield gateway
         assert gateway.terminate() == 0, gateway.log
-    measured = stored - before
-    return Figures(measured / seconds, cpu / measured * 1e6, rss)
 
 
-def run_java(source: Side, target: Side, topic: str, group: str, total: int) -> Figures:
+def run_gateway(task: Task, group: str, checkout: Path | None = None) -> Figures:
+    """One run of this gateway, or of the one in another checkout."""
+    with started(task, group, checkout) as gateway:
+        begin = wait_done(gateway, int(task.total * WARMUP))
+        return wait_done(gateway, task.total).figures(begin, peak_rss_mb(gateway.process.pid))
+
+
+def run_java(task: Task, group: str) -> Figures:
     """One run of the Java bridge."""
-    arguments = java_arguments(source, target) | {"topic": topic, "group": group, "target": take_topic(target)}
-    if source.system != "pulsar":
-        arguments["threads"] = PARTITIONS
-    last = java.run(
-        "JavaBridge",
-        flags=[*java.BRIDGE_FLAGS, *java_flags(source, target)],
-        deadline_s=900,
-        messages=total,
-        warmup=int(total * WARMUP),
-        **arguments,
-    )[-1]
+    with java_bridge(task, group, take_topic(task.target, task.partitions)) as program:
+        last = program.wait(DEADLINE_S)[-1]
     return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
 
 
-Runner = Callable[[Side, Side, str, str, int], Figures]
-RUNNERS: dict[str, Runner] = {"mqbridge": run_gateway, "Java bridge": run_java}
+def java_bridge(task: Task, group: str, into: str) -> java.JavaProgram:
+    """The Java bridge at work, for ever if the task has no number of messages."""
+    arguments = java_arguments(task.source, task.target) | {"topic": task.topic, "group": group, "target": into}
+    if task.source.system != "pulsar":
+        arguments["threads"] = task.partitions
+    if task.rules:
+        arguments["rules"] = task.partitions
+    if not task.total:
+        arguments["idle"] = 0
+    return java.spawn(
+        "JavaBridge",
+        flags=[*java.BRIDGE_FLAGS, *java_flags(task.source, task.target)],
+        messages=task.total,
+        warmup=int(task.total * WARMUP),
+        **arguments,
+    )
 
 
-def measure(
-    source: str,
-    target: str,
-    size: int,
-    total: int,
-    rounds: int,
-    runners: Mapping[str, Runner] = RUNNERS,
-    *,
-    locked: bool = False,
-) -> dict[str, list[Figures]]:
-    """Every runner, `rounds` times in turn, over `total` messages of `size` bytes; `locked` is with TLS and credentials."""
+Runner = Callable[[Task, str], Figures]
+GATEWAY, JAVA = "mqbridge", "Java bridge"
+RUNNERS: dict[str, Runner] = {GATEWAY: run_gateway, JAVA: run_java}
+
+
+def runners(*, gateway_only: bool, against: Path | None) -> dict[str, Runner]:
+    """What runs in turn: this gateway and the Java bridge or the gateway of another checkout, or a gateway alone."""
+    if against is not None:
+        other: Runner = partial(run_gateway, checkout=against)
+        return {"the other": other} if gateway_only else {"this": run_gateway, "the other": other}
+    return {GATEWAY: run_gateway} if gateway_only else RUNNERS
+
+
+def measure(task: Task, rounds: int, runners: Mapping[str, Runner] = RUNNERS) -> dict[str, list[Figures]]:
+    """Every runner, `rounds` times in turn."""
     found: dict[str, list[Figures]] = {name: [] for name in runners}
-    total = total // PARTITIONS * PARTITIONS
-    with both(source, target, len(runners) * rounds + 1, locked=locked) as (here, there):
-        topic = take_topic(here)
-        say(f"filling {source} with {total:,} messages of {size:,} bytes")
-        fill_topic(here, topic, total, size)
-        for number in range(rounds):
-            for name, runner in runners.items():
-                figures = runner(here, there, topic, f"g{number}_{name.split()[0].lower()}", total)
-                say(f"{name}: {figures.rate:,.0f} messages/s, {figures.cpu:.2f} CPU-s per million, {figures.rss_mb:.0f} MB")
-                found[name].append(figures)
+    for number in range(rounds):
+        for name, runner in runners.items():
+            group = f"g{number}_{name.replace(' ', '_').lower()}_{time.monotonic_ns():x}"
+            figures = runner(task, group)
+            say(f"{task.source.system} to {task.target.system}, {name}: {figures}")
+            found[name].append(figures)
     return found
-
-
-@contextlib.contextmanager
-def both(source: str, target: str, topics: int, *, locked: bool = False) -> Iterator[tuple[Side, Side]]:
-    """Both ends; one cluster where source and target are of one system."""
-    with running(source, topics, locked=locked) as here:
-        if source == target:
-            yield here, here
-        else:
-            with running(target, topics, locked=locked) as there:
-                yield here, there
-
-
-def median(runs: list[Figures]) -> Figures:
-    """The median of each figure."""
-    return Figures(*(statistics.median(getattr(run, field) for run in runs) for field in Figures.__slots__))

@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.bench.bridge import WARMUP, Figures, median
 from tests.bench.ends import PARTITIONS, running, take_topic
+from tests.bench.figures import Figures, median
 from tests.e2e.sides import Side
 from tests.kit import java
 from tests.kit.maven import say
@@ -27,6 +27,8 @@ from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
 
 SIZE = 1000
+WARMUP = 0.25
+"""Share of the messages that the figures leave out."""
 DEADLINE_S = 300
 ROOT = Path(__file__).resolve().parents[2]
 OURS, BATCHES, JAVA, PYPI = "mqbridge", "mqbridge, lists", "Java client", "pulsar-client (PyPI)"

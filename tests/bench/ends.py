@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections import deque
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.message import Batch, Message, Share
-from mqbridge.rocketmq.adapter.config import RocketMQCluster
 from mqbridge.rocketmq.client.client import RocketmqClient
-from mqbridge.rocketmq.wire import properties
-from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from tests.bench.corpora import Corpus
 from tests.e2e.sides import Side
-from tests.e2e.support import fill, opened
-from tests.kit.oracle import TYPES, body
+from tests.kit import java
+from tests.kit.maven import say
+from tests.kit.oracle import TYPES
 from tests.kit.pulsar import Pulsar
 from tests.kit.pulsar_locked import APP, LockedPulsar
 from tests.kit.rocketmq import RocketMQ
@@ -30,6 +27,10 @@ from tests.kit.tubemq_locked import LockedTubeMQ
 T = TypeVar("T")
 
 PARTITIONS = 8
+TOPICS = 8
+SEED = 14
+FILL_DEADLINE_S = 300
+DELAYED_S = 60
 BATCH = 500
 WINDOW = 4
 """Batches on the way per partition while filling."""
@@ -70,8 +71,9 @@ def lock_of(server: RocketMQ) -> Lock:
 
 
 @contextlib.contextmanager
-def running(system: str, topics: int, *, locked: bool = False) -> Iterator[Side]:
-    """A cluster of a system, with room for so many topics."""
+def running(system: str, topics: int = TOPICS, *, locked: bool = False, raised: bool = True) -> Iterator[Side]:
+    """A cluster of a system, with room for so many topics before more are added; `raised`: pull limits of RocketMQ."""
+    limits = PULL_LIMITS if raised else {}
     match system:
         case "tubemq" if locked:
             with LockedTubeMQ(pool={PARTITIONS: topics}, memory_store=False, authenticates=False) as server:
@@ -80,7 +82,7 @@ def running(system: str, topics: int, *, locked: bool = False) -> Iterator[Side]
             with LockedPulsar(heap_mb=1024) as pulsar:
                 yield LockedSide(system, pulsar, 0)
         case "rocketmq" if locked:
-            with RocketMQ(PULL_LIMITS, heap_mb=1024, locked=True) as rocketmq:
+            with RocketMQ(limits, heap_mb=1024, locked=True) as rocketmq:
                 yield LockedSide(system, rocketmq, 0)
         case "tubemq":
             # Without the memory store no send is answered 419, and what is read comes from files, as in a backfill.
@@ -90,15 +92,38 @@ def running(system: str, topics: int, *, locked: bool = False) -> Iterator[Side]
             with Pulsar(heap_mb=1024) as pulsar:
                 yield Side(system, pulsar, 0)
         case _:
-            with RocketMQ(PULL_LIMITS, heap_mb=1024) as rocketmq:
+            with RocketMQ(limits, heap_mb=1024) as rocketmq:
                 yield Side(system, rocketmq, 0)
 
 
-def take_topic(side: Side) -> str:
-    """A fresh topic with PARTITIONS partitions."""
+class Clusters:
+    """The clusters of a run, each started when it is first asked for, all ended at the end."""
+
+    def __init__(self, *, locked: bool = False) -> None:
+        self._locked = locked
+        self._stack = contextlib.ExitStack()
+        self._sides: dict[tuple[str, bool], Side] = {}
+
+    def side(self, system: str, *, raised: bool = True) -> Side:
+        """A system; RocketMQ is there twice, with raised pull limits and as shipped."""
+        key = (system, raised or system != "rocketmq")
+        if key not in self._sides:
+            say(f"starting {system}")
+            self._sides[key] = self._stack.enter_context(running(system, locked=self._locked, raised=raised))
+        return self._sides[key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+def take_topic(side: Side, partitions: int = PARTITIONS) -> str:
+    """A fresh topic."""
     if isinstance(side.server, Pulsar):
-        return side.server.create_topic(f"bench-{next(_fresh)}", PARTITIONS)
-    return side.take_topic(PARTITIONS)
+        return side.server.create_topic(f"bench-{next(_fresh)}", partitions)
+    return side.take_topic(partitions)
 
 
 def java_arguments(source: Side, target: Side) -> dict[str, Any]:
@@ -128,19 +153,34 @@ def java_flags(source: Side, target: Side) -> list[str]:
     return [flag for server in servers if isinstance(server, RocketMQ) and server.lock for flag in server.lock.java_options]
 
 
-def fill_topic(side: Side, topic: str, total: int, size: int) -> None:
-    """`total` messages of `size` bytes with five properties, as the system's own producers would write them."""
-    asyncio.run(_fill(side, topic, total // PARTITIONS, size))
+def fill_topic(side: Side, corpus: Corpus, total: int, seed: int = SEED) -> str:
+    """A fresh topic with `total` messages of a corpus, written by the system's official Java client; its name."""
+    topic = take_topic(side, corpus.partitions)
+    if isinstance(side.server, Pulsar):
+        side.server.keep(topic)
+    where = {name: value for name, value in java_arguments(side, side).items() if name != "source"}
+    java.run(
+        "BenchFill",
+        flags=[*java.BRIDGE_FLAGS, *java_flags(side, side)],
+        deadline_s=FILL_DEADLINE_S,
+        topic=topic,
+        messages=total,
+        seed=seed,
+        **where,
+        **corpus.arguments(side.system),
+    )
+    if isinstance(side.server, RocketMQ):
+        _wait_stored(side.server, topic, total)
+    return topic
 
 
-async def _fill(side: Side, topic: str, count: int, size: int) -> None:
-    match side.server:
-        case TubeMQ():
-            await fill(side.server, topic, [count] * PARTITIONS, size)
-        case Pulsar():
-            await _fill_pulsar(side, topic, count, size)
-        case RocketMQ():
-            await _fill_rocketmq(side.server, topic, count, size)
+def _wait_stored(server: RocketMQ, topic: str, total: int) -> None:
+    """Wait until the queues have all: delayed messages come a second later."""
+    deadline = time.monotonic() + DELAYED_S
+    while (count := server.message_count(topic)) < total:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{topic} has {count:,} of {total:,} messages")
+        time.sleep(0.2)
 
 
 def pairs(partition: int, number: int) -> tuple[tuple[str, str], ...]:
@@ -154,37 +194,6 @@ def pairs(partition: int, number: int) -> tuple[tuple[str, str], ...]:
     )
 
 
-async def _fill_pulsar(side: Side, topic: str, count: int, size: int) -> None:
-    async with opened(side.system, side.settings) as cluster:
-        outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
-
-        async def one(partition: int) -> None:
-            waiting: deque[asyncio.Future[Any]] = deque()
-            for start in range(0, count, BATCH):
-                batch = [_message(partition, number, size) for number in range(start, min(start + BATCH, count))]
-                waiting.append(outbound.send(partition, Share(Batch.of(batch))))
-                if len(waiting) >= WINDOW:
-                    await waiting.popleft()
-            await asyncio.gather(*waiting)
-
-        await asyncio.gather(*map(one, range(PARTITIONS)))
-        await outbound.close()
-
-
-def _message(partition: int, number: int, size: int) -> Message:
-    return Message(body(partition, number, size), pairs(partition, number), key=f"key-{number % 1000}", event_time=BORN + number)
-
-
-async def _fill_rocketmq(server: RocketMQ, topic: str, count: int, size: int) -> None:
-    batches = [
-        [[(partition, n) for n in range(start, min(start + BATCH, count))] for start in range(0, count, BATCH)]
-        for partition in range(PARTITIONS)
-    ]
-    await store_elements(
-        server, topic, batches, lambda one, unique_key: encode_element(body(*one, size), _native(*one, unique_key), 0)
-    )
-
-
 async def store_elements(
     server: RocketMQ, topic: str, batches: Sequence[Sequence[Sequence[T]]], element: Callable[[T, str], bytes]
 ) -> None:
@@ -192,7 +201,7 @@ async def store_elements(
 
     `element` makes the bytes of one message from what stands for it and a unique key.
     """
-    client = RocketmqClient([server.name_server], **_keys(server))
+    client = RocketmqClient([server.name_server])
     await client.connect()
     producer = client.producer("bench", topic)
     route = await client.routes.get(topic)
@@ -206,19 +215,6 @@ async def store_elements(
     await asyncio.gather(*map(one, route.write_queues(), batches))
     await producer.close()
     await client.close()
-
-
-def _keys(server: RocketMQ) -> dict[str, Any]:
-    if server.lock is None:
-        return {}
-    found = RocketMQCluster.model_validate({"name_servers": server.name_server, **server.lock.settings(OPERATES)})
-    assert found.tls is not None
-    assert found.auth is not None
-    return {"tls": found.tls.make("bench"), "credentials": found.auth.make()}
-
-
-def _native(partition: int, number: int, unique_key: str) -> bytes:
-    return properties.encode(native_pairs(partition, number, unique_key))
 
 
 def native_pairs(partition: int, number: int, unique_key: str) -> list[tuple[str, str]]:

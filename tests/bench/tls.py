@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.bench import bridge
-from tests.bench.bridge import Figures
+from tests.bench.bridge import Task, measure
+from tests.bench.corpora import CORPORA
+from tests.bench.ends import Clusters, fill_topic
+from tests.bench.figures import Figures, median
 
-SIZE = 1_000
+CORPUS = CORPORA["ordinary"]
+MESSAGES = 600_000
 DIRECTIONS = (
     ("pulsar", "pulsar"),
     ("pulsar", "rocketmq"),
@@ -18,11 +21,11 @@ DIRECTIONS = (
 )
 HEADER = f"""## The cost of TLS
 
-Bodies of {SIZE:,} B, 8 partitions, five properties, between open clusters and then between clusters that have TLS on every
-connection: Pulsar with tokens and authorization, RocketMQ 5.3.3 with certificates of both sides and signatures (access control
-2.0), TubeMQ with certificates of both sides. The Java bridge has the same, but for TubeMQ, to which the official client speaks
-without TLS because it cannot do otherwise: there its figures encrypt the other end only. The last line of a direction is the
-gateway's figure as a ratio of the Java bridge's.
+{CORPUS.payload:,} B, {CORPUS.partitions} partitions, five properties, between open clusters and then between clusters that
+have TLS on every connection: Pulsar with tokens and authorization, RocketMQ 5.3.3 with certificates of both sides and signatures
+(access control 2.0), TubeMQ with certificates of both sides. The Java bridge has the same, but for TubeMQ, to which the official
+client speaks without TLS because it cannot do otherwise: there its figures encrypt the other end only. The last line of a
+direction is the gateway's figure as a ratio of the Java bridge's.
 
 | direction | bridge | messages/s | with TLS | ratio | CPU-s per million | with TLS | ratio |
 |---|---|---|---|---|---|---|---|"""
@@ -41,8 +44,10 @@ def table(rounds: int, *, total: int, only: Sequence[str] | None = None) -> str:
 
 
 def _medians(source: str, target: str, rounds: int, total: int, *, locked: bool) -> dict[str, Figures]:
-    found = bridge.measure(source, target, SIZE, total, rounds, locked=locked)
-    return {name: bridge.median(runs) for name, runs in found.items()}
+    with Clusters(locked=locked) as clusters:
+        here, there = clusters.side(source), clusters.side(target)
+        task = Task(here, there, fill_topic(here, CORPUS, total), CORPUS.partitions, total)
+        return {name: median(runs) for name, runs in measure(task, rounds).items()}
 
 
 def rows(direction: str, open_ones: dict[str, Figures], locked_ones: dict[str, Figures]) -> list[str]:

@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Callable, Iterator
 
-from mqbridge import __version__
+from mqbridge import __version__, native
 from mqbridge.adapter.cluster import Connectivity, Expiring
 from mqbridge.gateway.health import connectivity_of
 from mqbridge.gateway.metrics.family import Family, Samples, Shown
@@ -84,8 +84,8 @@ def process() -> Iterator[Family]:
     yield Family(
         "mqbridge_build_info",
         "gauge",
-        ("version", "python"),
-        "1; the labels say which version runs on which Python",
+        ("version", "python", "compiled"),
+        "1; the labels say which version runs on which Python, and whether with the compiled module (`yes`, `no`)",
         "After a rollout: does every instance run it?",
-        lambda shown: [((__version__, platform.python_version()), 1)],  # noqa: ARG005 - the same for all
+        lambda shown: [((__version__, platform.python_version(), "no" if native.compiled is None else "yes"), 1)],  # noqa: ARG005 - the same for all
     )

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from cryptography import x509
-
 from mqbridge.errors import ClusterError
 from mqbridge.net.tls.context import make_context
 from mqbridge.net.tls.settings import TlsSettings
@@ -82,6 +80,8 @@ class Tls:
             while len(self._expiries) >= MAX_SEEN:
                 self._expiries.pop(next(one for one in self._expiries if one != OWN))
             with contextlib.suppress(ValueError):  # stricter than OpenSSL, which took it
+                from cryptography import x509  # noqa: PLC0415 - 7 MB, of no use to who speaks no TLS
+
                 self._expiries[name] = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
 
     @property
@@ -111,4 +111,6 @@ def _stamp(paths: tuple[Path, ...]) -> _Stamp:
 
 def _expiry_of(certificate: Path) -> float:
     """When the first certificate of the file ends; the chain behind it is somebody else's."""
+    from cryptography import x509  # noqa: PLC0415 - as above
+
     return x509.load_pem_x509_certificates(certificate.read_bytes())[0].not_valid_after_utc.timestamp()

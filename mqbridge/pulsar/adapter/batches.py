@@ -37,7 +37,7 @@ class EntryPositions(Sequence[Position]):
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
-        self._ends = list(accumulate(mask_of(entry).bit_count() for entry in entries))
+        self._ends = list(accumulate(map(count_of, entries)))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -63,6 +63,11 @@ def mask_of(entry: Entry) -> int:
     return full_mask(1) if entry.defect is not None else from_words(entry.ack_set) or full_mask(entry.count)
 
 
+def count_of(entry: Entry) -> int:
+    """How many messages of it are to be delivered."""
+    return mask_of(entry).bit_count() if entry.ack_set else entry.count
+
+
 def position_of(entry: Entry) -> Position:
     """Of its first message that is to be delivered."""
     mask = mask_of(entry)
@@ -84,7 +89,7 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
     return Batch(
         partition,
         lambda: _decode_all(entries),
-        count=sum(mask_of(entry).bit_count() for entry in entries),
+        count=sum(map(count_of, entries)),
         size=sum(map(size_of, entries)),
         first=position_of(first),
         next=(last.ledger, last.entry + 1, 0) if following is None else following,

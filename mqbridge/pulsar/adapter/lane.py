@@ -25,6 +25,9 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 
 log = logging.getLogger(__name__)
 
+QUIET_S = 0.05
+"""How long nothing has come before the broker is asked whether there is anything. Asked at once it was a request for each batch
+that came a moment after the one before, and what came while its answer was awaited lay still."""
 IDLE_CHECK_S = 1.0
 """How often the broker is asked for its newest entry while none arrives."""
 
@@ -95,8 +98,11 @@ class PulsarLane:
             self._consumer.give_back()
 
     async def _idle(self) -> None:
-        """Wait for something to come; meanwhile find out whether there is anything."""
+        """Wait for something to come; when nothing does, find out whether there is anything."""
         if not self._caught_up:
+            await self._consumer.changed(QUIET_S)
+            if self._consumer.waiting or self.revoked.is_set():
+                return
             try:
                 self._caught_up = not await self._consumer.has_more()
             except ClusterError as error:
@@ -116,6 +122,7 @@ class PulsarLane:
                 break
             entries.append(follower)
             size += size_of(follower)
+        self._consumer.ask()
         if (sought := self._sought) is not None:
             self._sought = None
             if entries[0].place == sought[:2] and not leave_out(entries[0], sought[2]):

@@ -151,9 +151,9 @@ class Acknowledger:
     # --- again ------------------------------------------------------------------------------------------------------
 
     def handed_out(self, entry: EntryId) -> None:
-        """From now on an acknowledgement is expected."""
-        if self._ack_timeout_s is not None:
-            self._expect(entry, self._ack_timeout_s)
+        """From now on an acknowledgement is expected; for subscriptions with an `ack_timeout_s`."""
+        assert self._ack_timeout_s is not None  # noqa: S101 - else nothing is expected
+        self._expect(entry, self._ack_timeout_s)
 
     def negative(self, entry: EntryId, delay_s: float) -> None:
         """Have it delivered again after a delay."""

@@ -10,9 +10,6 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
 from mqbridge.pulsar.client.jwt import Claims, claims_of
 from mqbridge.secret import Secret
 
@@ -187,6 +184,9 @@ def utc(seconds: float) -> str:
 
 def _common_name(certificate: Path) -> str | None:
     """As the broker reads it; None when the file cannot be read just now."""
+    from cryptography import x509  # noqa: PLC0415 - 7 MB, and only for certificates of our own
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415
+
     try:
         subject = x509.load_pem_x509_certificates(certificate.read_bytes())[0].subject
     except (OSError, ValueError):

@@ -181,7 +181,10 @@ class Connection:
         for data in frames:
             frame = parse_frame(data)
             kind, command = frame.type, frame.command
-            if kind in PRODUCER_PUSHES:
+            if kind == BaseCommand.MESSAGE:  # nearly all that a consumer's connection brings
+                if (consumer := self.consumers.get(command.message.consumer_id)) is not None:
+                    consumer.on_push(frame)
+            elif kind in PRODUCER_PUSHES:
                 self._push(self.producers, PRODUCER_PUSHES[kind](command), frame)
             elif kind in CONSUMER_PUSHES:
                 self._push(self.consumers, CONSUMER_PUSHES[kind](command), frame)

@@ -45,14 +45,23 @@ class Consumer(ConsumerHandler):
             await self._wait()
 
     def take(self, *, lend: bool = False) -> Entry | None:
-        """The next entry if there is one; with `lend` its bytes count as held here until `give_back`."""
+        """The next entry if there is one.
+
+        With `lend` its bytes count as held here until `give_back`, and `ask` is for the caller, who mostly takes many.
+        """
         entry = self._inbox.take(lend=lend)
         if entry is None:
             return None
-        self._acks.handed_out(entry.place)
-        self._grant()
+        if self.subscription.ack_timeout_s is not None:
+            self._acks.handed_out(entry.place)
+        if not lend:
+            self._grant()
         entry.unpack()
         return entry
+
+    def ask(self) -> None:
+        """Ask for as many messages as there is room for now."""
+        self._grant()
 
     @property
     def share(self) -> int:

@@ -244,7 +244,8 @@ class ConsumerState:
         if self.place is S.FRESH:
             ledger, begin = first_chunk or entry
             self._before_run = ledger, begin - 1
-        self.place = _next(PLACE, self.place, E.HAND_OUT)
+        if self.place is not S.READING:  # which it stays
+            self.place = _next(PLACE, self.place, E.HAND_OUT)
         self.handed = max(self.handed, entry)
 
     def acknowledged(self, entry: EntryId, *, whole: bool = True) -> bool:

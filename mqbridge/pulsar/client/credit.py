@@ -24,8 +24,9 @@ _FORGET = 0.05
 def memory_of(entry: Entry, size: int) -> int:
     """What an entry that came in `size` bytes takes once it is unpacked, which is what it takes at most."""
     metadata = entry.metadata
-    unpacked = min(metadata.uncompressed_size, MAX_UNCOMPRESSED_BYTES)
-    return max(size, unpacked) + ENTRY_BYTES + PROPERTY_BYTES * len(metadata.properties)
+    if (unpacked := metadata.uncompressed_size) > size:
+        size = max(size, min(unpacked, MAX_UNCOMPRESSED_BYTES))
+    return size + ENTRY_BYTES + PROPERTY_BYTES * len(metadata.properties)
 
 
 class CreditPool:
@@ -117,7 +118,8 @@ class Credit:
         """So many bytes more are held; and what is on its way may have changed."""
         pool, before = self._pool, self._committed
         self.held += size
-        self._committed = self.held + max(0, self.outstanding - 1) * (self._estimate or self._largest)
+        on_the_way = self.outstanding - 1
+        self._committed = self.held + (on_the_way * (self._estimate or self._largest) if on_the_way > 0 else 0)
         pool.held += size
         pool.committed += self._committed - before
 

@@ -44,16 +44,17 @@ class Inbox:
 
     def add(self, entry: Entry, size: int, now: float) -> tuple[EntryId, ...]:
         """An entry that the credit has been charged with. Gives entries to acknowledge that nobody will see (again)."""
+        place = entry.ledger, entry.entry
         if self._dropped:
-            self._dropped = [first for first in self._dropped if first > entry.place]
+            self._dropped = [first for first in self._dropped if first > place]
         if entry.defect is None and is_chunk(entry.metadata):
             self.credit.handed_over(size)
             return self.add_joined(self.chunks.add(entry, now))
-        if self._state.is_new(entry.place):
+        if self._state.is_new(place):
             self._queue.append((entry, size))
             return ()
         self.credit.handed_over(size)
-        return (entry.place,) if self._state.is_untold(entry.place) else ()
+        return (place,) if self._state.is_untold(place) else ()
 
     def add_joined(self, joined: Iterable[Joined]) -> tuple[EntryId, ...]:
         """Messages that were joined from chunks, or could not be."""

@@ -40,19 +40,21 @@ class EntryIntake:
         inbox, message = self._inbox, frame.command.message
         before = len(inbox)
         entry = decode_entry(frame.data, frame.rest)
-        entry.ledger, entry.entry = ids.entry_id(message.message_id)
+        place = entry.ledger, entry.entry = ids.entry_id(message.message_id)
         entry.partition, entry.redelivery_count = self._partition, message.redelivery_count
-        mask = ids.from_words(message.ack_set) if message.ack_set else None
+        words = message.ack_set
+        mask = ids.from_words(words) if words else None
         size = memory_of(entry, len(frame.data))
         inbox.credit.received(mask.bit_count() if mask else entry.count, size)
         if not self._state.is_current(message.consumer_epoch if message.HasField("consumer_epoch") else None):
             inbox.credit.handed_over(size)
-        elif self._leave_out_acknowledged(entry, mask):
+        elif (mask is not None or self._acks.partial) and self._leave_out_acknowledged(entry, mask):
             inbox.credit.handed_over(size)
-            self._state.skip(entry.place)
-            self._acks.unseen((entry.place,))
+            self._state.skip(place)
+            self._acks.unseen((place,))
         else:
-            self._acks.unseen(inbox.add(entry, size, self._loop.time()))
+            if unseen := inbox.add(entry, size, self._loop.time()):
+                self._acks.unseen(unseen)
             if inbox.chunks and self._chunk_timer is None:
                 self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
         return len(inbox) > before

@@ -32,7 +32,10 @@ def signed(value: int) -> int:
 
 def entry_id(data: MessageIdData) -> EntryId:
     """Ledger and entry of a message id."""
-    return signed(data.ledgerId), signed(data.entryId)
+    ledger, entry = data.ledgerId, data.entryId
+    if ledger >> 63 or entry >> 63:
+        return signed(ledger), signed(entry)
+    return ledger, entry
 
 
 def message_id(ledger: int, entry: int, ack_set: Iterable[int] = ()) -> MessageIdData:

@@ -10,7 +10,7 @@ from mqbridge.adapter.deadlines import deadline_of
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked, LocalProtocolError, MqbridgeError
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.rocketmq.adapter.lane import RECORD_BYTES
+from mqbridge.rocketmq.client.pulled import RECORD_BYTES
 from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.wire.record import Record
 

@@ -159,7 +159,7 @@ class BaseClient:
         """
         fields = ext or {}
         limit = self.timing.request if timeout is None else timeout
-        connection = await self.pool.get(address)
+        connection = self.pool.ready(address) or await self.pool.get(address)
         answer = await connection.request(code, fields, body, limit)
         if answer.code == Status.GO_AWAY:  # it was not looked at; the broker takes new connections until it is gone
             self.pool.retire(connection)

@@ -29,7 +29,8 @@ class Brokers:
 
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
         """Where to pull from, and whether that is the master. Raises ClusterError (REFRESH) for a broker that is gone."""
-        route = await self.client.routes.usable(topic)
+        routes = self.client.routes
+        route = routes.fresh(topic) or await routes.usable(topic)
         address = route.reader(broker) if route is not None else None
         if route is None or address is None:
             raise self.lost(topic, broker)

@@ -73,6 +73,7 @@ class Budget:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._queues = 0
+        self._share, self._part = max_bytes, max_bytes // PULL_PART
         self.held = 0
         """Bytes received and not yet given back."""
         self.expected = 0
@@ -93,22 +94,23 @@ class Budget:
     @queues.setter
     def queues(self, number: int) -> None:
         self._queues = number
+        self._share = self._max_bytes // max(1, number)
+        self._part = self._share // PULL_PART
         for account in list(self._used):
             self._note(account)
         for waiter in [*self._line, *(account.waiter for account in self._used if account.waiter is not None)]:
             self._look_at(waiter)
         self._lend()
 
-    @property
-    def _share(self) -> int:
-        return self._max_bytes // max(1, self._queues)
-
-    @property
-    def _part(self) -> int:
-        return self._share // PULL_PART
-
     async def reserve(self, account: Account, *, idle: bool) -> Charge:
         """Wait until this queue may ask; `idle` when nothing is there to be read. Ends by `settle` or `answered`."""
+        if not self._line:  # nobody waits: what fits is given without a future, as `_look_at` would give it
+            charge = self._charge(account, idle=idle)
+            uses, part = account.held + account.asked + charge.size, self._part
+            free = self._max_bytes - part * self._queues - self._borrowed + account.borrowed
+            if uses <= part or ((not account.held or uses <= self._share) and uses - part <= free):
+                self._give(account, charge, passes_by=False)
+                return charge
         waiter = account.waiter = Waiter(account, idle=idle)
         self._look_at(waiter)
         try:
@@ -122,23 +124,28 @@ class Budget:
 
     def settle(self, charge: Charge) -> None:
         """The pull brought nothing, or was given up; nothing happens when it was answered."""
-        size, charge.size = charge.size, 0
-        self.expected -= size
-        charge.account.asked -= size
-        self._note(charge.account)
-        self._lend()
+        if size := charge.size:
+            charge.size = 0
+            self.expected -= size
+            charge.account.asked -= size
+            self._note(charge.account)
+            self._lend()
 
     def answered(self, account: Account, charge: Charge, size: int, messages: int) -> None:
         """The pull brought this."""
         average, expected = size // max(1, messages), self._message
-        account.message, self._message = (max(average, (one + 3 * average) // 4, 1) for one in (account.message, self._message))
+        account.message = max(average, (account.message + 3 * average) // 4, 1)
+        self._message = max(average, (expected + 3 * average) // 4, 1)
         account.held += size
         self.held += size
+        self.expected -= charge.size
+        account.asked -= charge.size
+        charge.size = 0
         self._note(account)
         if self._message < expected:
             for waiter in [one for one in self._line if not one.account.message]:
                 self._look_at(waiter)
-        self.settle(charge)
+        self._lend()
 
     def taken(self, account: Account, size: int) -> None:
         """Bytes that the queue holds no longer."""
@@ -149,11 +156,10 @@ class Budget:
             self._look_at(account.waiter)
         self._lend()
 
-    def _charge(self, waiter: Waiter) -> Charge:
-        account, part = waiter.account, self._part
-        message = account.message or self._message
+    def _charge(self, account: Account, *, idle: bool) -> Charge:
+        part, message = self._part, account.message or self._message
         messages = max(1, part // message)
-        if waiter.idle:
+        if idle:
             messages = min(messages, WAITING_MESSAGES)
         size = min(messages * message, self._max_bytes // 2)  # so that it fits beside those that pass by
         return Charge(account, size, messages, may_wait=message <= part)
@@ -162,10 +168,11 @@ class Budget:
         """Let it ask out of its own part, or join the line; who holds its share does neither, until something is taken."""
         if waiter.charge.done():
             return
-        account, charge = waiter.account, self._charge(waiter)
+        account, charge = waiter.account, self._charge(waiter.account, idle=waiter.idle)
         uses = account.held + account.asked + charge.size
         if uses <= self._part:
-            self._give(waiter, charge, passes_by=False)
+            self._give(account, charge, passes_by=False)
+            waiter.charge.set_result(charge)
         elif not waiter.in_line and (not account.held or uses <= self._share):
             waiter.in_line = True
             self._line.append(waiter)
@@ -182,30 +189,37 @@ class Budget:
             waiter = self._line.popleft()
             if waiter.charge.done():
                 continue
-            account, charge = waiter.account, self._charge(waiter)
+            account, charge = waiter.account, self._charge(waiter.account, idle=waiter.idle)
             needs = account.held + account.asked + charge.size - part
             if needs <= 0 or (needs - account.borrowed <= left and (not kept or self._passing + needs <= most_passing)):
                 left -= max(0, needs) - account.borrowed
-                self._give(waiter, charge, passes_by=bool(kept))
+                self._give(account, charge, passes_by=bool(kept))
+                waiter.charge.set_result(charge)
                 continue
             kept.append(waiter)
             if len(kept) > 1 and needs <= most_passing:
                 break  # the next to pass by; those before it are too large for that
         self._line.extendleft(reversed(kept))
 
-    def _give(self, waiter: Waiter, charge: Charge, *, passes_by: bool) -> None:
-        account = waiter.account
+    def _give(self, account: Account, charge: Charge, *, passes_by: bool) -> None:
         account.waiter = None
         account.asked += charge.size
         self.expected += charge.size
-        self._note(account, passes_by=passes_by)
-        waiter.charge.set_result(charge)
+        if passes_by != account.passed_by:
+            account.passed_by = passes_by
+            self._passing += account.borrowed if passes_by else -account.borrowed
+        self._note(account)
 
-    def _note(self, account: Account, *, passes_by: bool | None = None) -> None:
+    def _note(self, account: Account) -> None:
         """What it borrows now."""
-        passes_by = account.passed_by if passes_by is None else passes_by
-        borrowed = max(0, account.held + account.asked - self._part)
-        self._borrowed += borrowed - account.borrowed
-        self._passing += borrowed * passes_by - account.borrowed * account.passed_by
-        account.borrowed, account.passed_by = borrowed, passes_by
-        (self._used.add if account.held or account.asked else self._used.discard)(account)
+        used, part = account.held + account.asked, self._part
+        borrowed = used - part if used > part else 0
+        if more := borrowed - account.borrowed:
+            account.borrowed = borrowed
+            self._borrowed += more
+            if account.passed_by:
+                self._passing += more
+        if used:
+            self._used.add(account)
+        else:
+            self._used.discard(account)

@@ -24,17 +24,16 @@ class CommitCarryingPulls:
         self._ending: dict[asyncio.Task[None], float] = {}
         """Cancelled tasks whose commit-carrying pull has no answer yet, with their deadlines."""
 
-    def started(self, *, hold: bool) -> None:
-        """The running task sends a pull with a commit; `hold`: one that the broker may hold."""
-        self._carrying = asyncio.current_task()
+    def started(self, task: "asyncio.Task[None]", *, hold: bool) -> None:
+        """This task sends a pull with a commit; `hold`: one that the broker may hold."""
+        self._carrying = task
         self._until = self._loop.time() + (BEGUN_S if hold else pulling.ANSWER_TIMEOUT_S)
 
-    def answered(self) -> None:
-        """The running task's pull is answered, or has failed."""
-        task = asyncio.current_task()
+    def answered(self, task: "asyncio.Task[None]") -> None:
+        """This task's pull is answered, or has failed."""
         if self._carrying is task:
             self._carrying = None
-        self._ending.pop(task, None)  # type: ignore[arg-type]  # there is one
+        self._ending.pop(task, None)
 
     def end(self, task: asyncio.Task[None]) -> None:
         """End this task: at once, or when its commit has been stored."""

@@ -22,7 +22,7 @@ from mqbridge.rocketmq.client.access import access_refused
 from mqbridge.rocketmq.client.credentials import Credentials, Keys
 from mqbridge.rocketmq.client.signed_requests import SignedRequest, SignedRequests
 from mqbridge.rocketmq.wire.codes import name_of
-from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode, encode, measure
+from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode, encode, encode_head, measure
 from mqbridge.rocketmq.wire.refusals import STATUSES, Refusal, read_refusal
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Connection:
         """
         opaque = _int32(next(self._opaques))
         if (signed := self._signed) is None:
-            self.endpoint.send(_frame(code, opaque, 0, ext, body))
+            self.endpoint.send(*_frame(code, opaque, 0, ext, body))
             return self._pending.add(opaque, name_of(code), timeout)
         signed.send(opaque, SignedRequest(code, ext, body, signed.keys))
         answer = self._pending.add(opaque, name_of(code), timeout)
@@ -79,7 +79,7 @@ class Connection:
         return answer
 
     def _send(self, opaque: int, request: SignedRequest) -> None:
-        self.endpoint.send(_frame(request.code, opaque, 0, request.ext, request.body, keys=request.keys))
+        self.endpoint.send(*_frame(request.code, opaque, 0, request.ext, request.body, keys=request.keys))
 
     async def request(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> Command:
         """Send a request and wait for its answer, whatever its code. Raises RequestTimeout, ConnectionLost or AccessRefused.
@@ -101,7 +101,7 @@ class Connection:
     def oneway(self, code: int, ext: Mapping[str, str], body: bytes, remark: str | None = None) -> None:
         """Send what is not answered. Raises ConnectionLost when the connection is over already."""
         keys = None if self._signed is None else self._signed.keys
-        self.endpoint.send(_frame(code, _int32(next(self._opaques)), ONEWAY, ext, body, remark, keys=keys))
+        self.endpoint.send(*_frame(code, _int32(next(self._opaques)), ONEWAY, ext, body, remark, keys=keys))
 
     def answer(self, request: Command, response: Command) -> None:
         """Answer what the broker asked. When the connection is over by now, nobody waits for it any more."""
@@ -182,11 +182,13 @@ def _frame(
     remark: str | None = None,
     *,
     keys: Keys | None = None,
-) -> bytes:
-    command = Command(code=code, opaque=opaque, flag=flag, ext=dict(ext), body=body, remark=remark)
+) -> tuple[bytes, ...]:
+    """The pieces of a frame: its body is not copied."""
+    command = Command(code, dict(ext), body, opaque=opaque, flag=flag, remark=remark)
     if keys is not None:
         keys.sign(command)
-    return encode(command)
+    head = encode_head(command)
+    return (head, body) if body else (head,)
 
 
 def _int32(number: int) -> int:

@@ -155,22 +155,24 @@ class PullLoop:
         self.settle_budget()
 
     async def _run(self, run: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task here
         while self._state.reads(run):
             try:
-                await self._round()
+                await self._round(task)
             except GapError as error:
                 self._end(run, Event.GAP, error)
             except (ClusterError, ProtocolError) as error:
                 if self._state.reads(run):
                     await self._failed(run, error)
 
-    async def _round(self) -> None:
+    async def _round(self, task: "asyncio.Task[None]") -> None:
         """One pull and what follows from its answer. Raises what is wrong with it."""
         budget = self._context.budget
         self._charge = charge = await budget.reserve(self._account, idle=self._state.at_end)
         moved = True
         try:
-            asked_at, pull, answer = await self._ask(charge)
+            asked_at, pull, answer = await self._ask(task, charge)
             if self._state.is_current(pull):
                 self.first_offset, self.end_offset = answer.first, answer.end
                 moved = await self._judge(pull, answer, charge)
@@ -183,14 +185,14 @@ class PullLoop:
         if not moved and (not pull.hold or self._loop.time() - asked_at < HELD_S):
             await asyncio.sleep(self._idle.delay())
 
-    async def _ask(self, charge: Charge) -> tuple[float, Pull, PullAnswer]:
+    async def _ask(self, task: "asyncio.Task[None]", charge: Charge) -> tuple[float, Pull, PullAnswer]:
         state = self._state
         try:
             asked_at = self._loop.time()
             pull = state.pull(asked_at, with_commit=self._context.commits_with_pulls, may_hold=charge.may_wait)
             if pull.commit is not None:
-                self.commits.started(hold=pull.hold)
-            task = self._asking = asyncio.current_task()
+                self.commits.started(task, hold=pull.hold)
+            self._asking = task
             try:
                 answer = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold, messages=charge.messages)
             except BaseException:
@@ -200,7 +202,7 @@ class PullLoop:
                 if self._asking is task:
                     self._asking = None
         finally:
-            self.commits.answered()
+            self.commits.answered(task)
         self.answered_ms = time.time_ns() // 1_000_000
         return asked_at, pull, answer
 

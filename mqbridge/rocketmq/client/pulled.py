@@ -3,18 +3,22 @@
 from struct import Struct
 
 from mqbridge.errors import RemoteProtocolError
+from mqbridge.native import compiled
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
 from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, decode_records
 
 _SIZE = Struct(">i")
 _TAG = f"{Name.TAGS}{NAME_END}".encode()
 _ENTRY_END = VALUE_END.encode()
-_SYS_FLAG_AT = 39
-"""The byte of a record with the lowest eight bits of its sysFlag."""
+_SIZE_AND_SYS_FLAG = Struct(">i35xB")
+"""The size of a record, and the lowest eight bits of its sysFlag."""
 _INNER_BATCH = 128
 _FIRST_AT = 20
 _BORN_AT = 40
+RECORD_BYTES = 350
+"""What a record that has been read takes besides its bytes (measured with 0 to 1000 bytes of body: 352 to 385)."""
 
 
 class Pulled:
@@ -30,7 +34,7 @@ class Pulled:
     def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
         self.queue, self.body, self.first, self.next, self.tags = queue, body, first, next_, tags
         self.size = len(body)
-        self.stored, self.batches = _count(body)
+        self.stored, self.batches = (_count if compiled is None else compiled.rocketmq_count_stored)(body)
         """How many messages `body` has, before `tags` are looked at; an inner batch counts by its offsets."""
         if self.batches:
             self.stored = next_ - first
@@ -55,14 +59,30 @@ class Pulled:
 
     @property
     def count(self) -> int:
-        """How many messages `records` has; with `tags` they are decoded for it, and kept until `records` is asked for."""
+        """How many messages `records` has.
+
+        With `tags` they are decoded for it, and kept until `records` is asked for; the compiled module only looks at them.
+        """
         if not self.tags:
             return self.stored
         if self._count < 0:
-            self._records = self._read()
-            self._count = len(self._records)
-            self._first_record = self._records[0].queue_offset if self._records else self.first
+            found = None if compiled is None else compiled.rocketmq_count(self.fields, decompress)
+            if found is None:
+                records = self._records = self._read()
+                found = len(records), records[0].queue_offset if records else None
+            self._count, first = found
+            self._first_record = self.first if first is None else first
         return self._count
+
+    @property
+    def fields(self) -> tuple[bytes, int, int, frozenset[str]]:
+        """The bytes, and which of the records in them count, as the compiled decoder takes it."""
+        return self.body, self.first, self.next, self.tags
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, records that are kept among it."""
+        return self.size if self._records is None else self.size + RECORD_BYTES * len(self._records)
 
     @property
     def first_record(self) -> int:
@@ -110,13 +130,13 @@ def property_of(record: Record, start: bytes) -> bytes | None:
 
 def _count(body: bytes) -> tuple[int, bool]:
     """How many records there are, and whether one is an inner batch. Raises RemoteProtocolError when sizes do not add up."""
-    at = count = 0
-    end, read, batches = len(body), _SIZE.unpack_from, 0
+    at = count = batches = 0
+    end, read = len(body), _SIZE_AND_SYS_FLAG.unpack_from
     while at < end:
-        size = read(body, at)[0] if end - at >= MIN_RECORD_BYTES else 0
+        size, sys_flag = read(body, at) if end - at >= MIN_RECORD_BYTES else (0, 0)
         if size < MIN_RECORD_BYTES or at + size > end:
             raise RemoteProtocolError(f"record {count} of an answer of {end} bytes has {size} bytes where {end - at} are left")
-        batches |= body[at + _SYS_FLAG_AT]
+        batches |= sys_flag
         at += size
         count += 1
     return count, bool(batches & _INNER_BATCH)

@@ -6,6 +6,8 @@ maxTransferCountOnMessageInDisk and maxTransferBytesOnMessageInDisk raise that, 
 4 MiB halve the cost of a message on both sides. Beyond 16 MiB no client could read the answer.
 """
 
+from collections.abc import Mapping
+
 from mqbridge.errors import ServerRefused
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.spec import GroupSpec, Model
@@ -21,6 +23,7 @@ ANSWER_TIMEOUT_S = 30.0
 """As the Java clients have it; more than the longest hold and 5 s."""
 
 FOUND, NOTHING, FILTERED, MOVED = Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED
+MAX_OFFSET = (1 << 63) - 1
 ANSWERS = frozenset({FOUND, NOTHING, FILTERED, MOVED})
 
 RESET = "OFFSET_RESET"
@@ -35,14 +38,25 @@ class PullAnswer:
     __slots__ = ("body", "end", "first", "kind", "next", "remark")
 
     def __init__(self, answer: Command) -> None:
-        header = PullResult.decode(answer.ext)
         self.kind, self.body, self.remark = answer.code, answer.body, answer.remark or ""
-        self.next, self.first, self.end = header.next_begin_offset, header.min_offset, header.max_offset
+        self.next, self.first, self.end = read_offsets(answer.ext)
 
     @property
     def is_reset(self) -> bool:
         """Whether an administrator has set the group's offset, to `next`."""
         return self.kind == MOVED and self.remark == RESET
+
+
+def read_offsets(ext: Mapping[str, str]) -> tuple[int, int, int]:
+    """Where a pull's answer goes on, and what bounds the queue. Raises RemoteProtocolError when a number is missing or none."""
+    try:
+        found = int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
+        if min(found) >= 0 and max(found) <= MAX_OFFSET and ext["suggestWhichBrokerId"].isdecimal():
+            return found
+    except (KeyError, ValueError):
+        pass
+    header = PullResult.decode(ext)  # says what is wrong, or reads names that are spelled in another case
+    return header.next_begin_offset, header.min_offset, header.max_offset
 
 
 class Puller:

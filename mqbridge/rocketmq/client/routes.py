@@ -47,6 +47,7 @@ class Routes:
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
         """Begin to keep the watched routes current."""
@@ -99,6 +100,14 @@ class Routes:
         if route is None and (route := self._known.get(topic)) is not None:
             self._in_vain_at[topic] = asyncio.get_running_loop().time()
         return route
+
+    def fresh(self, topic: str) -> TopicRoute | None:
+        """The route that `get` would have without asking, if there is one; noted as used."""
+        now = self._loop.time()
+        if topic in self._stale or now - self._asked_at.get(topic, -self._refresh_s) >= self._refresh_s:
+            return None
+        self._used_at[topic] = now
+        return self._known.get(topic)
 
     def known(self, topic: str) -> TopicRoute | None:
         """The last route that there was, without asking."""

@@ -5,6 +5,7 @@ Its value gives, for each property in order, the index of the property among all
 
 from collections.abc import Sequence
 
+from mqbridge.mapping.reserved_properties import read_number
 from mqbridge.message import Pair
 from mqbridge.rocketmq.wire.properties import Name
 
@@ -18,7 +19,7 @@ def write_order(names: Sequence[str]) -> str:
 def read_order(text: str) -> list[int] | None:
     """The indexes of a value; None for a text that no gateway wrote."""
     try:
-        order = [] if text == "-" else [int(index) for index in text.split(",")]
+        order = [] if text == "-" else [read_number(index) for index in text.split(",")]
     except ValueError:
         return None
     return order if sorted(order) == list(range(len(order))) else None

@@ -36,7 +36,7 @@ def unescape(pair: Pair) -> Pair:
     if not name.startswith(ESCAPE_PREFIX):
         return pair
     number, dot, escaped = name[len(ESCAPE_PREFIX) :].partition(".")
-    if not (dot and number.isdecimal() and escaped):
+    if not (dot and number.isascii() and number.isdecimal() and escaped):
         return pair
     return _unescaped(escaped), _unescaped(value)
 

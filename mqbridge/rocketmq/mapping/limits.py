@@ -31,6 +31,11 @@ class Limits:
         self.max_message_bytes, self.max_delay_ms = max_message_bytes, max(levels, default=max_delay_ms)
         self._levels = sorted((delay, level) for level, delay in enumerate(levels, 1))
 
+    @property
+    def numbers(self) -> tuple[int, int, int, int, list[tuple[int, int]]]:
+        """All of it, as the compiled encoder takes it; the last are delays (ms) and their levels."""
+        return self.max_bytes, self.max_messages, self.max_message_bytes, self.max_delay_ms, self._levels
+
     def delay(self, deliver_at: int, now: int) -> Pair:
         """The property that has the broker hold a message until then, or somewhat longer. Raises ValueError for too long."""
         wait = deliver_at - now

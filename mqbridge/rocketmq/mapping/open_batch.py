@@ -16,37 +16,28 @@ def born_at(time: int | None, now: int) -> int:
 
 
 class OpenBatch:
-    """A batch of up to `max_bytes` and `max_messages`; one larger message may be in a batch of its own.
+    """A batch of up to `max_bytes` and `max_messages`; one larger message may be in a batch of its own."""
 
-    `elements` are its messages so far, `free` the bytes that it still takes. The fast encoder fills it without a call for each
-    message: it appends to `elements` what fits, and brings `free` up to date when it is done.
-    """
-
-    __slots__ = ("_begin", "_born", "_closed", "elements", "free", "max_bytes", "max_messages")
+    __slots__ = ("_begin", "_born", "_closed", "_elements", "_free", "_max_bytes", "_max_messages")
 
     def __init__(self, max_bytes: int, max_messages: int, closed: Closed) -> None:
-        self.max_bytes, self.max_messages, self._closed = max_bytes, max_messages, closed
-        self.elements: list[Element] = []
-        self.free = max_bytes
+        self._max_bytes, self._max_messages, self._closed = max_bytes, max_messages, closed
+        self._elements: list[Element] = []
+        self._free = max_bytes
         self._begin = self._born = 0
 
-    def begin(self, index: int, born: int) -> list[Element]:
-        """The elements of a new batch, whose first message this is; the one before is closed."""
-        self.close()
-        self._begin, self._born = index, born
-        return self.elements
-
     def add(self, index: int, born: int, element: Element) -> None:
-        """One message, into a new batch if it does not fit."""
+        """One message, into a new batch if it does not fit; `born` is the timestamp of a header whose first message this is."""
         size = OVERHEAD_BYTES + len(element[1]) + len(element[2])
-        if not self.elements or size > self.free or len(self.elements) >= self.max_messages:
-            self.begin(index, born)
-        self.elements.append(element)
-        self.free -= size
+        if not self._elements or size > self._free or len(self._elements) >= self._max_messages:
+            self.close()
+            self._begin, self._born = index, born
+        self._elements.append(element)
+        self._free -= size
 
     def close(self) -> None:
         """Hand over what is in it, if anything."""
-        if self.elements:
-            self._closed(self.elements, self._begin, self._born)
-            self.elements = []
-        self.free = self.max_bytes
+        if self._elements:
+            self._closed(self._elements, self._begin, self._born)
+            self._elements = []
+        self._free = self._max_bytes

@@ -1,4 +1,4 @@
-"""The property string, plain: of every record, whoever wrote it, and of every message. The reference for `fast`.
+"""The property string of every record, whoever wrote it, and of every message.
 
 A gateway writes
 

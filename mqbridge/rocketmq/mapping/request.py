@@ -1,7 +1,7 @@
 """`Message` -> RocketMQ send requests: batches within the limits, and alone what no batch can hold.
 
 Elements of a batch keep their property strings as written. A delayed message, and one that fits the broker's limit only without a
-batch's framing, is sent alone.
+batch's framing, is sent alone. The compiled module encodes where it is installed; `encode_plain` says what it has to give.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from functools import partial
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure
 from mqbridge.message import Message, Pair, format_position
-from mqbridge.rocketmq.mapping import fast
+from mqbridge.native import compiled, is_native
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many
 from mqbridge.rocketmq.mapping.open_batch import OpenBatch, born_at
 from mqbridge.rocketmq.mapping.properties import PLACEHOLDER, write_block
@@ -67,8 +67,34 @@ def encode(
     alone, with a timer. `reserve_ids` gives ids to messages without one: only by its UNIQ_KEY has a message the same id for Java
     consumers each time that it is delivered. Such an id stands behind the gateway's pairs, where readers take it for a broker's.
     """
+    if compiled is not None:
+        native = messages if is_native(messages) else compiled.Messages.of(messages)
+        found = None if native is None else compiled.rocketmq_encode(native, origin, limits.numbers, now, reserve_ids)
+        if found is not None:
+            requests, refused = found
+            return (
+                [_request(*fields) for fields in requests],
+                [MessageFailure(index, Failure.REFUSED, reason) for index, reason in refused],
+            )
+    return encode_plain(messages, origin, limits, now, reserve_ids)
+
+
+def _request(
+    body: bytes, begin: int, count: int, born: int, is_batch: bool, properties: bytes, flag: int, delayed: bool
+) -> "EncodedRequest":
+    return EncodedRequest(
+        body, range(begin, begin + count), born=born, is_batch=is_batch, properties=properties, flag=flag, delayed=delayed
+    )
+
+
+def encode_plain(
+    messages: Sequence[Message], origin: str | None, limits: Limits, now: int, reserve_ids: Reserve | None = None
+) -> tuple[list[EncodedRequest], list[MessageFailure]]:
+    """As `encode`, without the compiled module."""
     requests = _Requests(limits, origin, now, reserve_ids)
-    requests.add_all(messages)
+    for index, message in enumerate(messages):
+        requests.add(index, message)
+    requests.close()
     return requests.made, requests.failures
 
 
@@ -84,17 +110,12 @@ class _Requests:
         self.failures: list[MessageFailure] = []
         self._batch = OpenBatch(limits.max_bytes, limits.max_messages, partial(_add_batch, self.made))
 
-    def add_all(self, messages: Sequence[Message]) -> None:
-        """Add messages in order."""
-        batch, origin, ids, now, most = self._batch, self._origin, self._ids, self._now, self._limits.max_message_bytes
-        index = 0
-        while (index := fast.write_run(messages, index, origin, ids, now, most, batch)) < len(messages):
-            self._add_plain(index, messages[index])
-            index += 1
-        batch.close()
+    def close(self) -> None:
+        """All messages are added."""
+        self._batch.close()
 
-    def _add_plain(self, index: int, message: Message) -> None:
-        """Add any message, or refuse it."""
+    def add(self, index: int, message: Message) -> None:
+        """Add a message, or refuse it."""
         if message.defect is not None:
             self._refuse(index, f"it could not be read: {message.defect}")
             return

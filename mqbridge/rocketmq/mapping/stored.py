@@ -1,20 +1,48 @@
-"""A stored RocketMQ record -> `Message`."""
+"""A stored RocketMQ record -> `Message`. Pulls are decoded by the compiled module where it is installed."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from mqbridge.message import Message
-from mqbridge.rocketmq.mapping.fast import read_records
+from mqbridge.native import compiled
 from mqbridge.rocketmq.mapping.properties import PLACEHOLDER, read_block
+from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.record import Record
+
+
+class Pull(Protocol):
+    """Bytes of records, of which those count that are in `records`: see `client.pulled`."""
+
+    @property
+    def fields(self) -> tuple[bytes, int, int, frozenset[str]]:
+        """The bytes, and which of the records in them count, as the compiled decoder takes it."""
+
+    @property
+    def records(self) -> list[Record]:
+        """The records that count. Raises RemoteProtocolError."""
+
+
+def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
+    """The messages of pulls in a row. Raises RemoteProtocolError for bytes that cannot be read."""
+    if compiled is not None:
+        found: Sequence[Message] | None = compiled.rocketmq_decode([pull.fields for pull in pulls], decompress)
+        if found is not None:
+            return found
+    return decode_plain(pulls)
+
+
+def decode_plain(pulls: Sequence[Pull]) -> list[Message]:
+    """As `decode_pulls`, without the compiled module."""
+    return [read(record) for pull in pulls for record in pull.records]
 
 
 def decode(records: Sequence[Record]) -> list[Message]:
     """The messages of records; a damaged record becomes a Message with its `defect`."""
-    return read_records(records, read)
+    return [read(record) for record in records]
 
 
 def read(record: Record) -> Message:
-    """The message of one record, plain."""
+    """The message of one record."""
     position = (record.queue_offset,)
     if record.defect is not None:
         return Message(record.body, publish_time=record.store_timestamp, position=position, defect=record.defect)

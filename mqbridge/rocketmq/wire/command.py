@@ -120,14 +120,19 @@ def _strange(byte: int) -> str:
 
 def encode(command: Command, *, binary: bool = False) -> bytes:
     """The whole frame. Raises LocalProtocolError for what does not fit one."""
+    return encode_head(command, binary=binary) + command.body
+
+
+def encode_head(command: Command, *, binary: bool = False) -> bytes:
+    """The frame up to its body, for bodies that need not be copied. Raises LocalProtocolError for what does not fit a frame."""
     header = _encode_binary(command) if binary else _encode_json(command)
-    size, body = len(header), command.body
-    total = 4 + size + len(body)
+    size = len(header)
+    total = 4 + size + len(command.body)
     if size > _MAX_HEADER_BYTES or total > MAX_FRAME_BYTES - 4:
         raise LocalProtocolError(
             f"a frame of {total + 4} bytes, {size} of them header, is more than the {MAX_FRAME_BYTES} that RocketMQ takes"
         )
-    return _HEAD.pack(total, (BINARY << 24 | size) if binary else size) + header + body
+    return _HEAD.pack(total, (BINARY << 24 | size) if binary else size) + header
 
 
 def decode(frame: bytes) -> Command:
@@ -173,19 +178,20 @@ def _decode_json(data: bytes) -> Command:
     ext = said.get("extFields")
     remark = said.get("remark")
     language = said.get("language")
-    return Command(
+    command = Command(
         _number(said, "code"),
         _read_ext(ext) if ext else {},
-        opaque=_number(said, "opaque"),
-        flag=_number(said, "flag"),
         remark=remark if isinstance(remark, str) else None,
         language=language if isinstance(language, str) else OTHER,
-        version=_number(said, "version"),
     )
+    command.opaque, command.flag, command.version = _number(said, "opaque"), _number(said, "flag"), _number(said, "version")
+    return command
 
 
 def _number(said: dict[str, Any], name: str) -> int:
     value = said.get(name, 0)
+    if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
+        return value
     if type(value) is not int:
         try:
             value = int(value) if isinstance(value, str) else 0 if value is None else None

@@ -55,14 +55,9 @@ class _Delivery:
             self.future.set_result(Receipt(self.positions, self.failures))
 
 
-def _decided(delivery: _Delivery, index: int, result: SendResult | MqbridgeError) -> None:
-    """The producer's callback for one message."""
-    delivery.decided(index, result)
-
-
 def _is_withdrawn(done: Done) -> bool:
     """By the callback, of which a message has no other trace of its send."""
-    return isinstance(done, partial) and done.args[0].is_withdrawn
+    return isinstance(done, partial) and done.func.__self__.is_withdrawn  # type: ignore[attr-defined]  # it is bound
 
 
 class TubeMQOutbound:
@@ -93,12 +88,13 @@ class TubeMQOutbound:
         if not messages:
             delivery.finish()
         requests = encode_share(messages, self._origin_of(share.batch.partition), zone)
+        decided = delivery.decided
         failed = dict(requests.failures)
         for index in range(len(messages)):
             if index in failed:
-                delivery.decided(index, MappingError(failed[index]))
+                decided(index, MappingError(failed[index]))
             else:
-                submit(name, *requests[index], done=partial(_decided, delivery, index))
+                submit(name, *requests[index], done=partial(decided, index))
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:

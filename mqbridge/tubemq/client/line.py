@@ -23,7 +23,7 @@ from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, W
 from mqbridge.tubemq.client.stats import SendCounters
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageResponseB2P
-from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse
+from mqbridge.tubemq.wire.rpc import SEND, WRITE, parse_flat
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 
 WINDOW_BYTES = 8 << 20
@@ -101,13 +101,13 @@ class Line:
     def pump(self) -> None:
         """Send what the window and the connection allow."""
         way = self._way
-        while self._waiting and self._recovery is None and not self._again and self._in_flight < way.window:
-            if self._in_flight and self._in_flight_bytes + len(self._waiting[0].data) > WINDOW_BYTES:
+        while (waiting := self._waiting) and self._in_flight < way.window and self._recovery is None and not self._again:
+            if self._in_flight and self._in_flight_bytes + len(waiting[0].data) > WINDOW_BYTES:
                 return
             if not self._session.is_writable:
                 self._session.when_writable(self.pump)
                 return
-            message = self._waiting.popleft()
+            message = waiting.popleft()
             try:
                 self._post(message)
             except ConnectionLost:
@@ -154,7 +154,7 @@ class Line:
     def _read(self, answer: Answer) -> SendResult:
         if isinstance(answer, Exception):
             raise answer
-        response = parse(SendMessageResponseB2P, answer)
+        response = parse_flat(SendMessageResponseB2P, answer)
         if response.errCode != codes.SUCCESS:
             raise codes.refused(f"a message for {self._way.topic} partition {self._name}", response.errCode, response.errMsg)
         return SendResult(response.messageId, response.appendOffset, response.appendTime)

@@ -22,8 +22,8 @@ from mqbridge.net.tasks import collect_error, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.tubemq.client.connection import Answer, Connection, OnAnswer
 from mqbridge.tubemq.client.stats import CallCounters
-from mqbridge.tubemq.wire.frame import encode_frame
-from mqbridge.tubemq.wire.rpc import encode_request, parse
+from mqbridge.tubemq.wire.frame import join_frame
+from mqbridge.tubemq.wire.rpc import parse, request_start
 
 REQUEST_TIMEOUT_S = 10.0
 """How long a server may be silent: the Java clients' default. It also travels: a server drops a request that waited longer."""
@@ -114,7 +114,8 @@ class Session:
         if connection is None:
             raise ConnectionLost(f"there is no connection to {self.address}")
         serial = next(self._serials) & 0xFFFFFFFF
-        connection.post(serial, encode_frame(serial, encode_request(service, method, self._timeout_ms, body)), on_answer, method)
+        start = request_start(service, method, self._timeout_ms, len(body))
+        connection.post(serial, join_frame(serial, (*start, body)), on_answer, method)
         self.counters.requests += 1
 
     async def call(self, service: int, method: int, body: Message, answer: type[M]) -> M:

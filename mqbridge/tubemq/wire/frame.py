@@ -25,6 +25,7 @@ _LENGTH = Struct(">I")
 _ONE_BLOCK = Struct(">IIII")
 _header = _HEADER.unpack_from
 _length = _LENGTH.unpack_from
+_one_block = _ONE_BLOCK.unpack_from
 
 HEADER_BYTES = _HEADER.size
 LENGTH_BYTES = _LENGTH.size
@@ -34,6 +35,10 @@ DATA_AT = HEADER_BYTES + LENGTH_BYTES
 def measure(data: bytes, at: int) -> int:
     """For `FrameCutter`: bytes from `at` that the frame has at least, as far as the lengths of its blocks are known."""
     have = len(data) - at
+    if have >= DATA_AT:
+        token, _, blocks, size = _one_block(data, at)
+        if token == TOKEN and blocks == 1 and size <= MAX_PAYLOAD_BYTES:  # nearly all answers
+            return DATA_AT + int(size)
     if have < HEADER_BYTES:
         return HEADER_BYTES
     token, _, blocks = _header(data, at)
@@ -69,6 +74,14 @@ def split_frame(frame: bytes) -> tuple[int, bytes]:
         at = start + _length(frame, at)[0]
         pieces.append(view[start:at])
     return serial, b"".join(pieces)
+
+
+def join_frame(serial: int, pieces: tuple[bytes, ...]) -> bytes:
+    """The frame of a payload in pieces, which are copied once where it fits a block; see `encode_frame`."""
+    size = sum(map(len, pieces))
+    if 0 < size <= BLOCK_BYTES:
+        return b"".join((_ONE_BLOCK.pack(TOKEN, serial & 0xFFFFFFFF, 1, size), *pieces))
+    return encode_frame(serial, b"".join(pieces))
 
 
 def encode_frame(serial: int, payload: bytes) -> bytes:

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
+from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageResponseB2P
 from mqbridge.tubemq.wire.pb.rpc_pb2 import RequestBody, RequestHeader, ResponseHeader, RspExceptionBody, RspResponseBody
 from mqbridge.wire.varint import decode_varint, encode_varint
 
@@ -90,17 +91,31 @@ class Request(NamedTuple):
 
 
 M = TypeVar("M", bound=Message)
+S = TypeVar("S", bound=SendMessageResponseB2P)
 
 
 def parse(kind: type[M], data: bytes) -> M:
     """Read a protobuf message; raises RemoteProtocolError when it is damaged or lacks a required field."""
+    message = _parse(kind, data)
+    _check_text(message)
+    return message
+
+
+def parse_flat(kind: type[S], data: bytes) -> S:
+    """`parse` for an answer whose only text is `errMsg`: there is one for each message that is sent."""
+    message = _parse(kind, data)
+    if type(message.errMsg) is not str:
+        _check_text(message)
+    return message
+
+
+def _parse(kind: type[M], data: bytes) -> M:
     try:
         message = kind.FromString(data)
     except DecodeError as error:
         raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} of {len(data)} bytes cannot be read: {error}") from error
     if not message.IsInitialized():
         raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} of {len(data)} bytes lacks a required field")
-    _check_text(message)
     return message
 
 
@@ -147,9 +162,14 @@ def _request_start(service: int, method: int, timeout_ms: int) -> tuple[bytes, b
 
 def encode_request(service: int, method: int, timeout_ms: int, body: bytes) -> bytes:
     """The payload of a request. `timeout_ms` must be positive: a server drops a request that waited longer than it."""
+    return b"".join((*request_start(service, method, timeout_ms, len(body)), body))
+
+
+def request_start(service: int, method: int, timeout_ms: int, size: int) -> tuple[bytes, ...]:
+    """What stands before the body, of this size, in the payload of a request; in pieces."""
     start, inner = _request_start(service, method, timeout_ms)
-    size = encode_varint(len(body))
-    return b"".join((start, encode_varint(len(inner) + len(size) + len(body)), inner, size, body))
+    length = encode_varint(size)
+    return start, encode_varint(len(inner) + len(length) + size), inner, length
 
 
 def decode_request(payload: bytes) -> Request:

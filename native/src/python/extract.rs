@@ -49,10 +49,8 @@ fn read(store: &mut Store, message: &Bound<'_, PyAny>) -> PyResult<Option<()>> {
     let Some(publish_time) = read_number(&get(intern!(py, "publish_time"))?) else { return Ok(None) };
     let Some(deliver_at) = read_number(&get(intern!(py, "deliver_at"))?) else { return Ok(None) };
     let Some(Some(delivery_count)) = read_number(&get(intern!(py, "delivery_count"))?) else { return Ok(None) };
-    let Some(Some(hops)) = read_number(&get(intern!(py, "hops"))?) else { return Ok(None) };
-    if hops == i64::MAX {
-        return Ok(None); // one more is written
-    }
+    let hops = read_number(&get(intern!(py, "hops"))?).flatten().filter(|hops| *hops < i64::MAX); // one more is written
+    let Some(hops) = hops else { return Ok(None) };
     let payload = read_bytes(store, &get(intern!(py, "payload"))?)?;
     let attributes = read_bytes(store, &get(intern!(py, "attributes"))?)?;
     let ordering_key = read_bytes(store, &get(intern!(py, "ordering_key"))?)?;

@@ -17,10 +17,15 @@ use crate::Error;
 pub use messages::Messages;
 pub use view::MessageView;
 
+/// The class `RemoteProtocolError`.
+fn protocol_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    CLASS.import(py, "mqbridge.errors", "RemoteProtocolError")
+}
+
 /// `RemoteProtocolError` with this text; an `Unsupported` never gets here, see [`or_none`].
 fn raised(py: Python<'_>, error: Error) -> PyErr {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    match (error, CLASS.import(py, "mqbridge.errors", "RemoteProtocolError")) {
+    match (error, protocol_error(py)) {
         (Error::Protocol(text), Ok(class)) => PyErr::from_type(class.clone(), text),
         (_, Err(error)) => error,
         (Error::Unsupported, _) => PyException::new_err("not supported by the compiled module"),

@@ -1,7 +1,76 @@
 //! Functions for `mqbridge/pulsar/mapping`.
 
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList};
 
-pub fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+use crate::message::Source;
+use crate::pulsar::decode::{Decoder, Entry, Kind};
+use crate::pulsar::encode::{Limits, encode};
+use crate::python::{Messages, or_none};
+
+/// Payload; metadata of an entry that is no batch; count and mask of a batch; ledger, entry, redelivery count, publish time,
+/// delivery time; defect.
+type EntryFields = (PyBackedBytes, Option<PyBackedBytes>, i64, Vec<i64>, i64, i64, i64, i64, Option<i64>, Option<String>);
+
+/// The messages of entries, and index and defect of each batch that is none; None where only the plain code can tell.
+#[pyfunction]
+fn decode_pulsar_entries(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Vec<(usize, String)>)>> {
+    let mut decoder = Decoder::default();
+    let mut damaged = Vec::new();
+    for (index, fields) in entries.iter().enumerate() {
+        let fields: EntryFields = match fields.extract() {
+            Ok(fields) => fields,
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (payload, metadata, count, due, ledger, number, redelivery_count, publish_time, deliver_at, defect) = fields;
+        let payload = decoder.store.add_source(Source::Python(payload));
+        let mut entry = Entry { payload, ledger, entry: number, redelivery_count, publish_time, deliver_at, kind: Kind::Damaged };
+        if let Some(defect) = defect {
+            decoder.add_damaged(&entry, &defect);
+            continue;
+        }
+        entry.kind = match metadata {
+            Some(metadata) => Kind::Single(decoder.store.add_source(Source::Python(metadata))),
+            None => Kind::Batch(count, due),
+        };
+        match or_none(py, decoder.add(&entry))? {
+            Some(Some(defect)) => damaged.push((index, defect)),
+            Some(None) => {}
+            None => return Ok(None),
+        }
+    }
+    Ok(Some((Messages::all(decoder.store), damaged)))
+}
+
+/// Payload, metadata, first index and the one behind the last.
+type EncodedEntry<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize, usize);
+
+/// Entries that hold all readable messages in order, and index and defect of the others.
+#[pyfunction]
+fn encode_pulsar_entries<'py>(
+    py: Python<'py>,
+    messages: &Messages,
+    origin: Option<&str>,
+    max_messages: usize,
+    max_bytes: usize,
+) -> PyResult<(Vec<EncodedEntry<'py>>, Vec<(usize, String)>)> {
+    let encoded = encode(messages.iter(), origin.map(str::as_bytes), &Limits { max_messages, max_bytes });
+    let mut entries = Vec::with_capacity(encoded.entries.len());
+    for entry in &encoded.entries {
+        let payload = PyBytes::new_with(py, entry.size, |out| {
+            encoded.write(entry, out);
+            Ok(())
+        })?;
+        entries.push((payload, PyBytes::new(py, &entry.metadata), entry.indexes.start, entry.indexes.end));
+    }
+    let failures = encoded.failures.iter().map(|(index, defect)| (*index, String::from_utf8_lossy(defect).into_owned()));
+    Ok((entries, failures.collect()))
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(decode_pulsar_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_pulsar_entries, module)?)
 }

@@ -1,1 +1,23 @@
-//! Records of RocketMQ, and what a send request carries.
+//! RocketMQ: records of the commit log into messages, messages into send requests. See `mqbridge/rocketmq/mapping`.
+
+pub mod broker_order;
+pub mod decode;
+pub mod encode;
+pub mod escapes;
+pub mod names;
+pub mod open_batch;
+pub mod pulled;
+pub mod read_block;
+pub mod record;
+pub mod write_block;
+
+/// What ends a property's name, and its value.
+pub const NAME_END: u8 = 1;
+pub const VALUE_END: u8 = 2;
+/// The body of a message without one: brokers refuse an empty body.
+pub const PLACEHOLDER: &[u8] = b"\0";
+
+pub const EMPTY: &[u8] = b"mqbridge.empty";
+pub const ORDER: &[u8] = b"mqbridge.order";
+pub const FLAG: &[u8] = b"mqbridge.rocketmq.flag";
+pub const SHARDED: &[u8] = b"mqbridge.rocketmq.sharded";

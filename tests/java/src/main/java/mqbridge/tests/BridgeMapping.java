@@ -16,6 +16,8 @@ final class BridgeMapping {
     static final String KEYS = "mqbridge.keys";
     static final String KEY = "mqbridge.key";
     static final String EVENT_TIME = "mqbridge.event_time";
+    static final String NULL = "mqbridge.null";
+    static final String EMPTY = "mqbridge.empty";
 
     private String lastTime = "";
     private long lastMillis;

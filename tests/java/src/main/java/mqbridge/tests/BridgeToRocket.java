@@ -7,6 +7,7 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 
@@ -18,6 +19,9 @@ final class BridgeToRocket implements BridgeSink {
     // The encoded body of a batch has to stay below the broker's 4 MiB; what a message has besides its parts is below this.
     private static final int BATCH_BYTES = 1 << 20;
     private static final int FRAMING_BYTES = 150;
+    private static final String ESCAPED = "mqbridge.x.";
+    // Brokers refuse a message without a body.
+    private static final byte[] NOTHING = {0};
 
     private final DefaultMQProducer producer;
     private final String target;
@@ -58,8 +62,14 @@ final class BridgeToRocket implements BridgeSink {
         @Override
         public void message(byte[] body) throws InterruptedException {
             if (body == null || body.length == 0) {
-                throw new IllegalArgumentException("RocketMQ carries no message without body");
+                begin(NOTHING);
+                property(body == null ? BridgeMapping.NULL : BridgeMapping.EMPTY, "1");
+            } else {
+                begin(body);
             }
+        }
+
+        private void begin(byte[] body) throws InterruptedException {
             if (bytes + body.length > batchBytes || batch.size() >= batchMessages) {
                 send();
             }
@@ -70,8 +80,19 @@ final class BridgeToRocket implements BridgeSink {
 
         @Override
         public void property(String name, String value) {
-            message.putUserProperty(name, value);
-            bytes += name.length() + value.length() + 2;
+            String key = MessageConst.STRING_HASH_SET.contains(name) ? ESCAPED + name : escaped(name);
+            String text = escaped(value);
+            message.putUserProperty(key, text);
+            bytes += key.length() + text.length() + 2;
+        }
+
+        /** Two control characters separate the properties of a stored message, and the setter takes no blank text. */
+        private static String escaped(String text) {
+            if (text.isBlank()) {
+                return text + "%";
+            }
+            boolean plain = text.indexOf('\u0001') < 0 && text.indexOf('\u0002') < 0 && text.indexOf('%') < 0;
+            return plain ? text : text.replace("%", "%25").replace("\u0001", "%01").replace("\u0002", "%02");
         }
 
         @Override

@@ -20,6 +20,7 @@ import java.util.Map;
  * --messages 0        --idle 30       stop after so many messages, or seconds without one (0: never)
  * --warmup 0                          messages that the final figures leave out
  * --cluster tube                      name of the source in mqbridge.origin
+ * --rules 0                           with {@link BridgeRules} in front of so many partitions of the target (0: without)
  * from TubeMQ:   --threads 3          --consumers 1   pull threads, shared out over so many consumers of the group
  *                --confirm local      or commit: with the next get, or by a request of its own
  * from RocketMQ: --threads 3          that call the listener, each with a queue
@@ -43,14 +44,19 @@ public final class JavaBridge {
                     "tubemq", () -> new BridgeFromTube(args, progress),
                     "pulsar", () -> new BridgeFromPulsar(args, progress),
                     "rocketmq", () -> new BridgeFromRocket(args, progress)));
-            try (BridgeSink sink = made(args, "sink", "pulsar", Map.of(
+            try (BridgeSink sink = ruled(args, made(args, "sink", "pulsar", Map.of(
                     "tubemq", () -> new BridgeToTube(args),
                     "pulsar", () -> new BridgeToPulsar(args),
-                    "rocketmq", () -> new BridgeToRocket(args)))) {
+                    "rocketmq", () -> new BridgeToRocket(args))))) {
                 args.end();
                 source.run(sink);
             }
         });
+    }
+
+    private static BridgeSink ruled(Args args, BridgeSink sink) {
+        int partitions = args.count("rules", 0);
+        return partitions == 0 ? sink : new BridgeRules(sink, partitions);
     }
 
     /** Made by a lambda, so that the client of a system that takes no part need not be on the class path. */

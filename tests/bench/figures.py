@@ -1,0 +1,68 @@
+"""What a run of a bridge gave, medians of several, and ratios."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Figures:
+    """One run, or several in one."""
+
+    rate: float
+    """Messages per second."""
+    cpu: float
+    """CPU-seconds per million messages, which is microseconds per message."""
+    rss_mb: float
+    """Peak resident memory, 10^6 bytes."""
+    batch: float = 0
+    """Messages per batch that the gateway received; 0: not known."""
+
+    def beside(self, other: Figures) -> Figures:
+        """These as ratios of others."""
+        return Figures(self.rate / other.rate, self.cpu / other.cpu, self.rss_mb / other.rss_mb)
+
+    def __str__(self) -> str:
+        batch = f", {self.batch:.0f} messages a batch" if self.batch else ""
+        return f"{self.rate:,.0f} messages/s, {self.cpu:.2f} CPU-s per million, {self.rss_mb:.0f} MB{batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a running gateway has done so far, and when."""
+
+    at: float
+    """Seconds on a clock that goes on steadily."""
+    done: int
+    """Messages that are stored or left out."""
+    batches: int
+    cpu_s: float
+
+    def figures(self, begin: Reading, rss_mb: float) -> Figures:
+        """What lies between an earlier reading and this one."""
+        messages, batches = self.done - begin.done, self.batches - begin.batches
+        cpu = (self.cpu_s - begin.cpu_s) / messages * 1e6
+        return Figures(messages / (self.at - begin.at), cpu, rss_mb, messages / batches if batches else 0)
+
+
+def median(runs: Sequence[Figures]) -> Figures:
+    """The median of each figure."""
+    return Figures(*(statistics.median(getattr(run, field) for run in runs) for field in Figures.__slots__))
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def peak_rss_mb(pid: int) -> float:
+    """Its largest resident size."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024 / 1e6

@@ -1,0 +1,179 @@
+"""Where the gateway's microseconds go: `python -m tests.bench profile rocketmq-pulsar ordinary`.
+
+Three runs over the same topic, each from the moment a fifth of the messages is through to the last one: one undisturbed, which
+says how much CPU a message and a batch cost; one sampled by py-spy, native frames included, which says how that is shared out;
+one whose system calls are counted.
+
+--write renews docs/profile.md and its picture docs/profile.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench import flame
+from tests.bench.bridge import WARMUP, Task, reading, run_gateway, started, wait_done
+from tests.bench.bridge_page import DIRECTIONS, messages_of
+from tests.bench.corpora import CORPORA
+from tests.bench.ends import SEED, Clusters, fill_topic
+from tests.bench.figures import Figures
+from tests.bench.stacks import KERNEL, MAPPING, Stack, largest, parse, shares
+from tests.bench.syscalls import counter
+from tests.kit.gateway import GatewayProcess
+from tests.kit.maven import say
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MESSAGES = 150_000
+RATE = 211
+"""Samples per second; prime, so that nothing which runs every so many ms is met too often."""
+FUNCTIONS = 25
+STOP_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the three runs gave."""
+
+    direction: str
+    corpus: str
+    figures: Figures
+    stacks: list[Stack]
+    calls: dict[str, int]
+    counted: Figures
+    """Of the run whose system calls were counted: batches differ from run to run."""
+    messages: int
+    """That those system calls moved."""
+    tool: str
+
+
+def measure(task: Task, corpus: str, checkout: Path | None) -> Profile:
+    """The three runs."""
+    figures = run_gateway(task, "plain", checkout)
+    say(f"undisturbed: {figures}")
+    stacks = _sampled(task, checkout)
+    say(f"sampled: {sum(stack.samples for stack in stacks):,} samples")
+    direction = f"{task.source.system}-{task.target.system}"
+    with started(task, "counted", checkout) as gateway, tempfile.TemporaryDirectory(prefix="mqbridge-calls-") as folder:
+        counting = counter(gateway.process.pid, Path(folder))
+        wait_done(gateway, int(task.total * WARMUP))
+        counting.start()
+        begin = reading(gateway)
+        end = wait_done(gateway, task.total)
+        counting.stop()
+        calls = counting.calls()
+    counted = end.figures(begin, 0)
+    say(f"counted by {counting.name}: {sum(calls.values()):,} system calls")
+    return Profile(direction, corpus, figures, stacks, calls, counted, end.done - begin.done, counting.name)
+
+
+def _sampled(task: Task, checkout: Path | None) -> list[Stack]:
+    with started(task, "sampled", checkout) as gateway, tempfile.NamedTemporaryFile(prefix="mqbridge-stacks-") as file:
+        wait_done(gateway, int(task.total * WARMUP))
+        sampler = _sampler(gateway, file.name)
+        wait_done(gateway, task.total)
+        sampler.send_signal(signal.SIGINT)
+        _, said = sampler.communicate(timeout=STOP_S)
+        text = Path(file.name).read_text()
+        if not text:
+            raise AssertionError(f"py-spy took no samples:\n{said.decode(errors='replace')}")
+        return parse(text)
+
+
+def _sampler(gateway: GatewayProcess, file: str) -> subprocess.Popen[bytes]:
+    py_spy = Path(sys.executable).with_name("py-spy")
+    argv = [str(py_spy), "record", "--pid", str(gateway.process.pid), "--native", "--rate", str(RATE), "--duration", "unlimited"]
+    return subprocess.Popen([*argv, "--format", "raw", "--output", file], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def page(profile: Profile) -> str:
+    """A page of Markdown about one profile."""
+    figures, of_groups = profile.figures, shares(profile.stacks)
+    batch = figures.batch
+    rest = sum(share for group, share in of_groups.items() if group != MAPPING)
+    lines = [
+        f"## {profile.direction.replace('-', ' to ')}, {profile.corpus}",
+        "",
+        f"{CORPORA[profile.corpus].about}. Undisturbed: {figures}. In microseconds of CPU, by the innermost package:",
+        "",
+        f"| group | share | per message | per batch of {batch:.0f} |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {group} | {share:.1%} | {share * figures.cpu:.2f} | {share * figures.cpu * batch:.0f} |"
+        for group, share in of_groups.items()
+    ]
+    lines += [
+        f"| all but {MAPPING} | {rest:.1%} | {rest * figures.cpu:.2f} | {rest * figures.cpu * batch:.0f} |",
+        f"| all | 100% | {figures.cpu:.2f} | {figures.cpu * batch:.0f} |",
+        "",
+        f"System calls (counted by {profile.tool}, {profile.counted.batch:.0f} messages a batch):",
+        "",
+        "| call | per message | per batch |",
+        "|---|---|---|",
+        *_rows(profile),
+        "",
+        f"The functions that take most; what a library does for them is theirs, `{KERNEL}` too.",
+        "",
+        "| function | group | share | per message |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{where}` | {group} | {share:.1%} | {share * figures.cpu:.2f} |"
+        for where, group, share in largest(profile.stacks, FUNCTIONS)
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _rows(profile: Profile) -> list[str]:
+    per_batch = profile.counted.batch / profile.messages
+    total = sum(profile.calls.values())
+    rows = [(name, count) for name, count in profile.calls.items() if count > total / 200]
+    return [f"| {name} | {count / profile.messages:.4f} | {count * per_batch:.2f} |" for name, count in [*rows, ("all", total)]]
+
+
+INTRO = """# Profile
+
+Written by `python -m tests.bench profile DIRECTION CORPUS --write`: where the microseconds of the gateway go. Read shares;
+machines differ. A sample belongs to the innermost package of ours (or the event loop) on its stack; a library that the mapping
+calls is the mapping's. `system calls` are samples in the kernel's entry points, whoever made the call.
+
+![Flame graph](profile.svg)
+
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Measure, print, and write when asked."""
+    parser = argparse.ArgumentParser(
+        "python -m tests.bench profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("direction", choices=DIRECTIONS, metavar="DIRECTION", help="such as rocketmq-pulsar")
+    parser.add_argument("corpus", choices=CORPORA, help=", ".join(CORPORA))
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="of a run (default %(default)s)")
+    parser.add_argument("--pulls", choices=("default", "raised"), default="default", help="RocketMQ's pull limits")
+    parser.add_argument("--rules", action="store_true", help="with a filter, edits, and the partition chosen by a property")
+    parser.add_argument("--seed", type=int, default=SEED, help="what the corpus is drawn from (default %(default)s)")
+    parser.add_argument("--checkout", type=Path, metavar="DIR", help="profile the gateway of another checkout")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the flame graph here")
+    parser.add_argument("--write", action="store_true", help="renew docs/profile.md and docs/profile.svg")
+    given = parser.parse_args(argv)
+    source, target = given.direction.split("-")
+    corpus = CORPORA[given.corpus]
+    with Clusters() as clusters:
+        here, there = (clusters.side(system, raised=given.pulls == "raised") for system in (source, target))
+        total = messages_of(given.corpus, given.messages)
+        task = Task(here, there, fill_topic(here, corpus, total, given.seed), corpus.partitions, total, given.rules)
+        profile = measure(task, given.corpus, given.checkout and given.checkout.resolve())
+    text = page(profile)
+    print(text)
+    for file in [given.svg] * (given.svg is not None) + [DOCS / "profile.svg"] * given.write:
+        file.write_text(flame.svg(profile.stacks, f"{source} to {target}, {given.corpus}"))
+    if given.write:
+        (DOCS / "profile.md").write_text(INTRO + text)
+        say("wrote docs/profile.md and docs/profile.svg")

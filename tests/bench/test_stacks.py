@@ -1,0 +1,75 @@
+"""Sampled stacks go to the package whose work they are, and fit into a picture."""
+
+import pytest
+
+from tests.bench import flame
+from tests.bench.stacks import CLIENT, COMPILED, DELIVERY, KERNEL, MAPPING, NET, OTHER, Stack, group_of, largest, parse, shares
+from tests.bench.syscalls import read_perf, read_strace
+
+ROOT = "_start (python3.11);main (mqbridge/cli/main.py:9);run_forever (uvloop/loop.pyx:3);"
+RAW = f"""{ROOT}data_received (mqbridge/net/endpoint.py:7);feed (mqbridge/wire/cutter.py:30) 30
+{ROOT}LaneDelivery.run (mqbridge/delivery/lane.py:80);encode (/w/mqbridge/pulsar/mapping/fast/encode.py:4);memcpy (libc.so.6) 20
+{ROOT}LaneDelivery.run (mqbridge/delivery/lane.py:81) 10
+{ROOT}_flush (mqbridge/net/endpoint.py:9);uv_try_write (stream.c:80);writev (libc.so.6) 15
+{ROOT}decode (mqbridge/pulsar/mapping/stored.py:5);decode (mqbridge_native.abi3.so) 5
+{ROOT}uv__io_poll (linux.c:90) 5
+{ROOT}uv__io_poll (linux.c:90);epoll_pwait (libc.so.6) 700
+{ROOT}fetch (mqbridge/rocketmq/client/pull_loop.py:3);loads (json/__init__.py:3) 10
+_start (python3.11);collect (gcmodule.c:3) 5
+"""
+
+
+def test_each_stack_belongs_to_the_innermost_package_of_ours() -> None:
+    assert shares(parse(RAW)) == {MAPPING: 0.5, COMPILED: 0.05, CLIENT: 0.1, DELIVERY: 0.1, NET: 0.05, KERNEL: 0.15, OTHER: 0.05}
+
+
+def test_waiting_for_something_to_do_is_no_work() -> None:
+    assert sum(stack.samples for stack in parse(RAW)) == 100
+
+
+def test_a_library_is_counted_as_its_caller() -> None:
+    assert largest(parse(RAW), 2) == [
+        ("feed (wire/cutter.py)", MAPPING, 0.3),
+        ("encode (pulsar/mapping/fast/encode.py)", MAPPING, 0.2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("frame", "group"),
+    [
+        ("Batch.let_go (mqbridge/message.py:80)", MAPPING),
+        ("route (mqbridge/gateway/route.py:80)", DELIVERY),
+        ("get_running_loop (_asynciomodule.c:2)", NET),
+        ("run (mqbridge/cli/run.py:80)", None),
+        ("memcpy (libc.so.6)", None),
+        ("page (mqbridge/secret.py:3)", OTHER),
+    ],
+)
+def test_the_group_of_a_frame(frame: str, group: str | None) -> None:
+    assert group_of(frame) == group
+
+
+def test_the_picture_has_wide_frames_and_leaves_out_narrow_ones() -> None:
+    wide, narrow = Stack(("root (a.py:1)", "wide <b> (b.py:2)"), 999), Stack(("root (a.py:1)", "narrow (b.py:3)"), 1)
+    picture = flame.svg([wide, narrow], "a title")
+    assert "<title>wide &lt;b&gt; (b.py) 99.9%</title>" in picture
+    assert "narrow" not in picture
+    assert picture.startswith("<svg ")
+
+
+def test_counts_of_perf_have_the_calls_that_are_not_named_as_others() -> None:
+    text = "# started\n70,,raw_syscalls:sys_enter,1,100.00,,\n20,,syscalls:sys_enter_read,1,100.00,,\n"
+    text += "30,,syscalls:sys_enter_writev,1,100.00,,\n0,,syscalls:sys_enter_brk,1,100.00,,\n"
+    text += "<not counted>,,syscalls:sys_enter_mmap,0\n"
+    assert read_perf(text) == {"writev": 30, "read": 20, "others": 20}
+
+
+def test_counts_of_strace() -> None:
+    text = """% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 60.00    0.000300           1       198         2 read
+ 40.00    0.000200           2       113           writev
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.000500           1       311         2 total
+"""
+    assert read_strace(text) == {"read": 198, "writev": 113}

@@ -1,0 +1,223 @@
+"""RocketMQ, compiled: pulls become the same messages, or end in the same error, as with the plain code."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.message import Message
+from mqbridge.native import compiled
+from mqbridge.rocketmq.client import pulled as pulled_module
+from mqbridge.rocketmq.client.pulled import Pulled
+from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
+from mqbridge.rocketmq.wire.batch import encode_element
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.compression import LZ4, OLD, ZLIB, ZSTD, compress, decompress
+from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
+from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES, Record, Sys, encode_record
+from tests.rocketmq.wire import vectors
+from tests.strategies import Changes, changes, property_string, rocketmq_natives
+
+pytestmark = pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
+
+QUEUE = Queue("T", "b", 0)
+MOST = (1 << 63) - 1
+JAVA_RECORDS = [vectors.RECORD, *(value for name, value in vars(vectors).items() if name.startswith("JAVA_RECORD"))]
+
+
+def outcome(decode: Callable[[Sequence[Pulled]], Sequence[Message]], pulls: Sequence[Pulled]) -> object:
+    """Every field of every message, or the error."""
+    try:
+        return [message.as_dict() for message in decode(pulls)]
+    except (RemoteProtocolError, ValueError) as error:
+        return type(error), str(error)
+
+
+def pull(body: bytes, first: int = -MOST, next_: int = MOST, tags: frozenset[str] = frozenset()) -> Pulled:
+    """A pull whose sizes nobody has looked at yet."""
+    made = Pulled(QUEUE, b"", first, next_, tags)
+    made.body = body
+    return made
+
+
+def natively(pulls: Sequence[Pulled]) -> Sequence[Message]:
+    assert compiled is not None
+    found: Sequence[Message] | None = compiled.rocketmq_decode([each.fields for each in pulls], partial(decompress, limit=1 << 16))
+    assert found is not None
+    return found
+
+
+def must_agree(*pulls: Pulled) -> object:
+    plain = outcome(decode_plain, pulls)
+    assert outcome(decode_pulls, pulls) == plain
+    return plain
+
+
+CODECS = [OLD, LZ4, ZSTD, ZLIB]
+HOSTS = st.sampled_from([bytes(8), bytes(20), bytes(range(8))])
+
+
+@st.composite
+def stored(draw: st.DrawFn) -> bytes:
+    """A record as some broker may store it: any layout, compressed, an inner batch, damaged."""
+    record = draw(rocketmq_natives())
+    record.topic = draw(st.sampled_from(["T", "", "größe", "t" * 200]))
+    record.born_host, record.store_host = draw(HOSTS), draw(HOSTS)
+    record.sys_flag = draw(st.sampled_from([0, 0, Sys.COMMIT, Sys.INNER_BATCH, Sys.NEED_UNWRAP, Sys.COMPRESSED]))
+    if draw(st.integers(0, 3)) == 0:
+        inner = draw(st.lists(rocketmq_natives(), max_size=3))
+        record.body = b"".join(encode_element(one.body, one.properties, one.flag) for one in inner)
+        record.sys_flag |= Sys.INNER_BATCH | Sys.NEED_UNWRAP
+    if draw(st.integers(0, 3)) == 0:
+        codec = draw(st.sampled_from(CODECS))
+        record.body, record.sys_flag = compress(codec, record.body), record.sys_flag | Sys.COMPRESSED | codec
+    if draw(st.integers(0, 7)) == 0:
+        record.properties += b"a\x01\xff\x02"
+    data = bytearray(encode_record(record))
+    checksum = draw(st.sampled_from([None, None, bytes(4), b"\x80\0\0\1"]))
+    if checksum is not None:
+        data[8:12] = checksum
+    return bytes(data)
+
+
+tags = st.sampled_from([frozenset[str](), frozenset({"1"}), frozenset({"a b", "%", "größe"})])
+
+
+@settings(max_examples=600)
+@given(st.lists(rocketmq_natives(), max_size=4))
+def test_ordinary_records(records: list[Record]) -> None:
+    must_agree(pull(b"".join(map(encode_record, records))))
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(st.lists(stored(), max_size=4), max_size=2), st.integers(-1, 9), st.integers(0, 12), tags)
+def test_records_of_all_kinds(answers: list[list[bytes]], first: int, next_: int, wanted: frozenset[str]) -> None:
+    must_agree(*(pull(b"".join(answer), first, next_, wanted) for answer in answers))
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(stored() | st.sampled_from(JAVA_RECORDS), min_size=1, max_size=3), changes(bytes(range(256))), st.floats(0, 1))
+def test_damaged_records(records: list[bytes], change: Changes, kept: float) -> None:
+    body = change(b"".join(records))
+    body = body[: int(len(body) * kept)] if kept < 0.5 else body
+    with pytest.MonkeyPatch.context() as patch:  # a damaged body is tried up to the limit, and to clear so much takes ms
+        for module in ("mqbridge.rocketmq.wire.record", "mqbridge.rocketmq.mapping.stored"):
+            patch.setattr(f"{module}.decompress", partial(decompress, limit=1 << 16))
+        must_agree(pull(body))
+
+
+@settings(max_examples=600)
+@given(rocketmq_natives(), changes(b"\x01\x02ab1,.%mU"))
+def test_changed_property_strings(record: Record, change: Changes) -> None:
+    record.properties = change(record.properties)
+    must_agree(pull(encode_record(record)))
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEM_NAMES | {"__RMQ.TRANSIENT.x", "__RMQ.TRANSIENT.*", "__RMQ", "TAG", "WAITS"}))
+@pytest.mark.parametrize("value", ["v", "1", "0,1", "007", "9" * 18])
+def test_every_name_of_the_system(name: str, value: str) -> None:
+    for pairs in ([(name, value)], [("a", "1"), (name, "x"), ("b", "2"), (name, value), ("mqbridge.v", "1"), ("c", "3")]):
+        must_agree(pull(encode_record(Record("T", b"x", property_string(pairs)))))
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("mqbridge.v", "1"), ("UNIQ_KEY", "broker's"), ("UNIQ_KEY", "again")],
+        [("UNIQ_KEY", "mine"), ("mqbridge.v", "1")],
+        [("b", "1"), ("UNIQ_KEY", "broker's"), ("a", "2"), ("mqbridge.order", "1,0")],
+        [("b", "1"), ("a", "2"), ("mqbridge.order", "1,+0")],
+        [("b", "1"), ("a", "2"), ("mqbridge.order", "1,\u0660")],
+        [("b", "1"), ("mqbridge.x.0.mqbridge.order", "%2D")],
+        [("mqbridge.x.0.mqbridge.order", "0%2C1"), ("UNIQ_KEY", "u")],
+        [("mqbridge.x.\u0661.a", "%"), ("mqbridge.x.1.", "a"), ("mqbridge.x.12.%", "%C3%BC%FF")],
+        [("mqbridge.hops", "1"), ("a", "1"), ("mqbridge.hops", "3")],
+        [("mqbridge.hops", "3"), ("mqbridge.origin", "o|t|p|1")],
+        [("mqbridge.empty", "1"), ("mqbridge.null", "1")],
+        [("mqbridge.without", "key,msg_type"), ("KEYS", "a  b"), ("TAGS", "t")],
+        [("KEYS", " "), ("__SHARDINGKEY", "k")],
+        [("KEYS", "k"), ("__SHARDINGKEY", "k"), ("mqbridge.rocketmq.sharded", "mine")],
+        [("mqbridge.keys", "a,%20"), ("KEYS", "b"), ("__SHARDINGKEY", "a")],
+        [("WAIT", "true"), ("a", "1"), ("WAIT", "true"), ("a", "2"), ("WAIT", "false")],
+    ],
+)
+@pytest.mark.parametrize("body", [b"\0", b"x"])
+def test_corners(pairs: list[tuple[str, str]], body: bytes) -> None:
+    must_agree(pull(encode_record(Record("T", body, property_string(pairs), flag=7))))
+
+
+@pytest.mark.parametrize("value", ["9" * 30, "1" * 5000, "0" * 5000])
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "mqbridge.event_time", "mqbridge.hops"])
+def test_numbers_beyond_64_bits_are_left_to_the_plain_code(name: str, value: str) -> None:
+    must_agree(pull(encode_record(Record("T", b"x", property_string([(name, value)])))))
+
+
+def test_repeated_names_of_java_batches_are_decoded_here() -> None:
+    """Java's producer writes WAIT into the properties of each message of a batch, and the broker those of the whole behind."""
+    string = property_string([("WAIT", "true"), ("UNIQ_KEY", "A"), ("KEYS", "k"), ("a", "1"), ("WAIT", "true"), ("CLUSTER", "c")])
+    [message] = natively([pull(encode_record(Record("T", b"x", string)))])
+    assert message.properties == (("UNIQ_KEY", "A"), ("a", "1"))
+
+
+def test_the_limit_of_what_an_answer_unpacks_to() -> None:
+    plain = bytes(31 << 20)
+    bomb = encode_record(Record("t", compress(ZSTD, plain), sys_flag=Sys.COMPRESSED | ZSTD))
+    few = MAX_UNPACKED_BYTES // (len(plain) + 512)
+    assert len(natively_whole([pull(bomb * few)])) == few
+    with pytest.raises(RemoteProtocolError, match="unpack to more"):
+        natively_whole([pull(bomb * (few + 1))])
+
+
+def natively_whole(pulls: Sequence[Pulled]) -> Sequence[Message]:
+    assert compiled is not None
+    found: Sequence[Message] = compiled.rocketmq_decode([each.fields for each in pulls], decompress)
+    return found
+
+
+def test_other_errors_of_decompression_are_raised() -> None:
+    def fail(codec: int, data: bytes) -> bytes:
+        raise MemoryError("no more")
+
+    assert compiled is not None
+    record = encode_record(Record("t", b"x", sys_flag=Sys.COMPRESSED))
+    with pytest.raises(MemoryError, match="no more"):
+        compiled.rocketmq_decode([pull(record).fields], fail)
+    with pytest.raises(TypeError):
+        compiled.rocketmq_decode([pull(record).fields], lambda codec, data: "text")
+
+
+# --- counting -----------------------------------------------------------------------------------------------------------
+
+
+def answer_of(work: Callable[[], Any]) -> object:
+    try:
+        return work()
+    except RemoteProtocolError as error:
+        return str(error)
+
+
+@settings(max_examples=300)
+@given(st.lists(stored() | st.sampled_from(JAVA_RECORDS), max_size=3), changes(b"\0\1\xff"), st.booleans())
+def test_records_are_counted_alike(records: list[bytes], change: Changes, torn: bool) -> None:
+    assert compiled is not None
+    body = change(b"".join(records))
+    body = body[:-3] if torn else body
+    native = compiled.rocketmq_count_stored
+    assert answer_of(lambda: native(body)) == answer_of(lambda: pulled_module._count(body))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(stored(), max_size=4), st.integers(-1, 9), st.integers(0, 12), tags.filter(bool))
+def test_wanted_messages_are_counted_alike(
+    records: list[bytes], first: int, next_: int, wanted: frozenset[str]
+) -> None:
+    here, plain = pull(b"".join(records), first, next_, wanted), pull(b"".join(records), first, next_, wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pulled_module, "compiled", None)
+        expected = answer_of(lambda: (plain.count, plain.first_record))
+    assert answer_of(lambda: (here.count, here.first_record)) == expected
+    assert here.held_bytes == here.size
