@@ -46,7 +46,9 @@ def pull(body: bytes, first: int = -MOST, next_: int = MOST, tags: frozenset[str
 
 def natively(pulls: Sequence[Pulled]) -> Sequence[Message]:
     assert compiled is not None
-    found: Sequence[Message] | None = compiled.rocketmq_decode([each.fields for each in pulls], partial(decompress, limit=1 << 16))
+    found: Sequence[Message] | None = compiled.rocketmq_decode(
+        [each.fields for each in pulls], partial(decompress, limit=1 << 16)
+    )
     assert found is not None
     return found
 
@@ -212,9 +214,7 @@ def test_records_are_counted_alike(records: list[bytes], change: Changes, torn: 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(stored(), max_size=4), st.integers(-1, 9), st.integers(0, 12), tags.filter(bool))
-def test_wanted_messages_are_counted_alike(
-    records: list[bytes], first: int, next_: int, wanted: frozenset[str]
-) -> None:
+def test_wanted_messages_are_counted_alike(records: list[bytes], first: int, next_: int, wanted: frozenset[str]) -> None:
     here, plain = pull(b"".join(records), first, next_, wanted), pull(b"".join(records), first, next_, wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pulled_module, "compiled", None)
