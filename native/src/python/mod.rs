@@ -1,5 +1,6 @@
 //! The Python module `mqbridge_native`: classes for decoded messages, one file of functions per system.
 
+mod columns;
 mod extract;
 mod messages;
 mod pulsar;
@@ -46,6 +47,7 @@ fn mqbridge_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Messages>()?;
     module.add_class::<MessageView>()?;
+    columns::register(module)?;
     pulsar::register(module)?;
     rocketmq::register(module)?;
     tubemq::register(module)?;
