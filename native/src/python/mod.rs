@@ -2,6 +2,7 @@
 
 mod columns;
 mod extract;
+mod from_columns;
 mod messages;
 mod pulsar;
 mod rocketmq;
@@ -48,6 +49,7 @@ fn mqbridge_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Messages>()?;
     module.add_class::<MessageView>()?;
     columns::register(module)?;
+    from_columns::register(module)?;
     pulsar::register(module)?;
     rocketmq::register(module)?;
     tubemq::register(module)?;
