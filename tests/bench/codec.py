@@ -21,8 +21,10 @@ from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from mqbridge.tubemq.client.answers import parse_answer
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
+from mqbridge.tubemq.mapping.share import encode_share
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
@@ -50,26 +52,26 @@ def tubemq_pack(messages: list[Message]) -> bytes:
     """The frame of a Broker's answer to a get."""
     answer = GetMessageResponseB2C(success=True, errCode=200, currOffset=2800)
     for number, each in enumerate(messages):
-        encoded = tubemq_request.encode(each, None)
-        item = TransferedMessage(messageId=number, checkSum=checksum(encoded.data), payLoadData=encoded.data, flag=encoded.flag)
+        data, flag, _, _ = tubemq_request.encode(each, None)
+        item = TransferedMessage(messageId=number, checkSum=checksum(data), payLoadData=data, flag=flag)
         answer.messages.append(item)
     return tube_frame.encode_frame(1, rpc.encode_response(rpc.GET, answer.SerializeToString()))
 
 
-def decode_tubemq(frame: bytes) -> list[Message]:
+def decode_tubemq(frame: bytes) -> Sequence[Message]:
     """From the frame to messages."""
     _, payload = tube_frame.split_frame(frame)
     _, data = rpc.decode_response(payload)
-    return tubemq_stored.decode(GetMessageResponseB2C.FromString(data).messages, 2800)
+    return tubemq_stored.decode(parse_answer(data)[1], 2800)
 
 
-def encode_tubemq(messages: list[Message]) -> list[bytes]:
+def encode_tubemq(messages: Sequence[Message]) -> list[bytes]:
     """From messages to the frames of their send requests."""
     encoder = SendRequestEncoder("c", "orders", 0, -1, 1)
     frames = []
-    for number, each in enumerate(messages):
-        encoded = tubemq_request.encode(each, ORIGIN + "2800:1")
-        request = encoder.encode(encoded.data, encoded.flag, encoded.msg_type, None)
+    requests = encode_share(messages, ORIGIN)
+    for number in range(len(messages)):
+        request = encoder.encode(*requests[number])
         body = rpc.encode_request(rpc.WRITE, rpc.SEND, 10_000, request)
         frames.append(tube_frame.encode_frame(number, body))
     return frames
