@@ -3,7 +3,6 @@
 use mqbridge_native::message::{Slice, Source, Store};
 use mqbridge_native::tubemq::decode::{Decoder, Minutes, Transfered};
 use mqbridge_native::tubemq::encode::{Encoder, MinuteTexts};
-use mqbridge_native::tubemq::frame::{SendBody, SendHead, frame_size, write_frame};
 use mqbridge_native::tubemq::pack::split_answer;
 use mqbridge_native::{Error, Result};
 
@@ -53,20 +52,10 @@ pub fn encode(store: &Store) {
         let mut encoder = Encoder::new(prefix, &mut zone);
         for message in store.messages().filter(|message| message.defect().is_none()) {
             let Ok(request) = encoder.add(&message) else { continue };
-            let part = |range: Option<(usize, usize)>| range.map(|(start, end)| &encoder.bytes[start..end]);
-            let said = SendBody {
-                block: part(request.block),
-                body: message.payload().unwrap_or_default(),
-                msg_type: message.msg_type(),
-                msg_time: part(request.time),
-            };
-            let head =
-                SendHead { start: b"\x02\x08\x01", inner: b"\x08\x01", before: b"\x0a\x01t", after: b"\x30\x01", auth: b"" };
-            let mut frame = vec![0; frame_size(&head, &said)];
-            assert!(write_frame(7, &head, &said, &mut frame).is_empty());
-            let mut data = vec![0; said.data_size()];
-            said.write_data(&mut data);
-            read_back(data, i32::from(said.flag()));
+            let body = message.payload().unwrap_or_default();
+            let mut data = vec![0; request.block_size() + body.len()];
+            request.write_data(&encoder.bytes, body, &mut data);
+            read_back(data, i32::from(request.block.is_some()));
         }
     }
 }
