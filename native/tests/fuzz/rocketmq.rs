@@ -3,7 +3,7 @@
 use mqbridge_native::Result;
 use mqbridge_native::message::{Source, Store};
 use mqbridge_native::rocketmq::decode;
-use mqbridge_native::rocketmq::encode::{IDS, Limits, Request, encode as encode_requests};
+use mqbridge_native::rocketmq::encode::{IDS, Limits, Request, Reserve, encode as encode_requests};
 use mqbridge_native::rocketmq::open_batch::write_batch;
 use mqbridge_native::rocketmq::pulled::{self, Pull};
 
@@ -56,12 +56,7 @@ pub fn encode(store: &Store) {
     let _ = encode_all(store, Some(b"c|t|0|"), &limits, Some(&mut reserve));
 }
 
-fn encode_all(
-    store: &Store,
-    origin: Option<&[u8]>,
-    limits: &Limits,
-    reserve: Option<&mut dyn FnMut() -> Result<(Vec<u8>, u32)>>,
-) -> Result<()> {
+fn encode_all(store: &Store, origin: Option<&[u8]>, limits: &Limits, reserve: Option<&mut Reserve>) -> Result<()> {
     let made = encode_requests(store.messages(), origin, limits, 1_700_000_000_000, reserve.map(|reserve| reserve as _))?;
     for request in &made.requests {
         match request {
