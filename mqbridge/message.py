@@ -29,7 +29,9 @@ MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
 
 def format_position(position: Position) -> str:
     """`(12, 3)` as `12:3`."""
-    if len(position) == 2:  # once per message: a third of the general way's time
+    if len(position) == 3:  # once per message: a third of the general way's time
+        return f"{position[0]}:{position[1]}:{position[2]}"
+    if len(position) == 2:
         return f"{position[0]}:{position[1]}"
     if len(position) == 1:
         return str(position[0])
@@ -144,6 +146,10 @@ class Message:
     def property(self, key: str) -> str | None:
         """The first value under this key."""
         return next((value for name, value in self.properties if name == key), None)
+
+    def property_values(self, key: str) -> list[str]:
+        """All values under this key."""
+        return [value for name, value in self.properties if name == key]
 
     def __repr__(self) -> str:
         said = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items() if value not in (None, (), 0))

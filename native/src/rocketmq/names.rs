@@ -66,15 +66,9 @@ fn is_ignored(name: &[u8]) -> bool {
         5 => name == DELAY,
         6 => matches!(name, b"PGROUP" | b"POP_CK"),
         7 => name == b"CLUSTER",
-        8 => matches!(
-            name,
-            b"TRACE_ON" | b"DUP_INFO" | b"MQ2_FLAG" | b"REAL_QID" | b"REDIRECT" | b"TRAN_MSG" | b"__CRC32#"
-        ),
+        8 => matches!(name, b"TRACE_ON" | b"DUP_INFO" | b"MQ2_FLAG" | b"REAL_QID" | b"REDIRECT" | b"TRAN_MSG" | b"__CRC32#"),
         9 => name == b"INNER_NUM",
-        10 => matches!(
-            name,
-            b"MSG_REGION" | b"MIN_OFFSET" | b"MAX_OFFSET" | b"REAL_TOPIC" | b"INNER_BASE" | b"__BORNHOST"
-        ),
+        10 => matches!(name, b"MSG_REGION" | b"MIN_OFFSET" | b"MAX_OFFSET" | b"REAL_TOPIC" | b"INNER_BASE" | b"__BORNHOST"),
         11 => matches!(name, b"ARRIVE_TIME" | b"INSTANCE_ID" | b"RETRY_TOPIC"),
         12 => matches!(name, b"1ST_POP_TIME" | b"TIMER_OUT_MS"),
         13 => matches!(name, b"POP_CK_OFFSET" | b"TRACE_CONTEXT" | b"TRANSFER_FLAG"),

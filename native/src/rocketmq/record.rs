@@ -89,8 +89,7 @@ fn not_utf8(store: &mut Store) -> Slice {
 
 fn cut(body: &[u8], source: u32, at: usize, topic: &mut (usize, usize)) -> Result<Cut> {
     let left = body.len() - at;
-    let torn =
-        |problem: String| Error::Protocol(format!("the record at byte {at} of {} cannot be read: {problem}", body.len()));
+    let torn = |problem: String| Error::Protocol(format!("the record at byte {at} of {} cannot be read: {problem}", body.len()));
     if left < MIN_RECORD_BYTES {
         return Err(torn(format!("{left} bytes are left, and a record has {MIN_RECORD_BYTES} at least")));
     }

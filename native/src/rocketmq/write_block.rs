@@ -153,14 +153,7 @@ impl<'a> BlockWriter<'a> {
     }
 
     /// Writes what only gateways write: the fields that no property of the system says, or not exactly, and the origin.
-    fn write_ours(
-        &mut self,
-        message: &Message,
-        prefix: Option<&[u8]>,
-        delay: Option<Delay>,
-        escapes: i64,
-        out: &mut Vec<u8>,
-    ) {
+    fn write_ours(&mut self, message: &Message, prefix: Option<&[u8]>, delay: Option<Delay>, escapes: i64, out: &mut Vec<u8>) {
         let start = out.len();
         let scratch = &mut self.scratch;
         let mut sink = OurPairs { escapes, out };
