@@ -310,7 +310,7 @@ async def test_a_certificate_that_only_openssl_can_read_does_no_harm(
     def unreadable(_: bytes) -> None:
         raise ValueError("error parsing asn1 value")
 
-    monkeypatch.setattr("mqbridge.net.tls.tls.x509.load_der_x509_certificate", unreadable)
+    monkeypatch.setattr("cryptography.x509.load_der_x509_certificate", unreadable)
     ours = tls(authorities=authority.certificate)
     async with echo(server_side(authority.issue("server"))) as port:
         await connected(port, ours)
