@@ -147,6 +147,10 @@ class Message:
         """The first value under this key."""
         return next((value for name, value in self.properties if name == key), None)
 
+    def property_values(self, key: str) -> list[str]:
+        """All values under this key."""
+        return [value for name, value in self.properties if name == key]
+
     def __repr__(self) -> str:
         said = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items() if value not in (None, (), 0))
         return f"Message({said if len(said) <= 300 else said[:300] + '…'})"

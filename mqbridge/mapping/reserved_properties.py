@@ -54,12 +54,12 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
     pairs: list[Pair] = []
     for field in fields:
         value = getattr(message, field)
-        if field == "payload":
-            if value is None:
+        if value is None:
+            if field == "payload":
                 pairs.append(NULL_PAYLOAD)
         elif value.__class__ is str:
             pairs.append((_PREFIXED[field], value))
-        elif value is not None and value != ():
+        elif value != () and field != "payload":
             pairs.append(_pair(field, value))
     return pairs
 

@@ -12,6 +12,7 @@ from typing import Any
 from mqbridge.config.options.edit import Clearable, EditRules
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
 from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition, Share
+from mqbridge.native import is_native
 from mqbridge.routing.templates import Template
 
 EMPTY: Mapping[Clearable, Any] = {
@@ -44,10 +45,12 @@ class Edit:
         messages, source = share.messages, share.batch.partition
         edited: list[Message] | None = None
         for index, message in enumerate(messages):
-            if message.defect is None and (changes := self._changes(message, source)):
+            # Edits read most fields, which a native message makes anew each time.
+            whole = message.replace() if is_native(messages) and self._on_properties else message
+            if message.defect is None and (changes := self._changes(whole, source)):
                 if edited is None:
                     edited = list(messages)
-                edited[index] = message.replace(**changes)
+                edited[index] = whole.replace(**changes)
         return share if edited is None else Share(share.batch, share.indexes, edited)
 
     def _changes(self, message: Message, source: Partition) -> dict[str, Any]:

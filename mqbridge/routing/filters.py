@@ -59,7 +59,7 @@ def _of_property(name: str, condition: Condition) -> Holds:
     return _of(
         condition,
         lambda message: message.property(name) is not None,
-        lambda message: [value for key, value in message.properties if key == name],
+        lambda message: message.property_values(name),
     )
 
 

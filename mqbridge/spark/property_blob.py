@@ -14,40 +14,26 @@ Lone surrogates are encoded as if they were characters, as in the embedded log.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.mapping.bounded_cache import BoundedCache
-from mqbridge.mapping.lazy_properties import NO_NAMES, LazyMessage, PropertyNames, names_cache, property_names
+from mqbridge.mapping.bounded_cache import BoundedCache, total_length
 from mqbridge.message import Message, Pair
 from mqbridge.wire.varint import decode_varint, encode_varint
 
 NARROW, WIDE = 1, 2
-_MAX_NAMES_BYTES = 4096
+_MAX_SETS, _MAX_NAMES_BYTES = 4096, 4096
+"""How many sets of names are cached at once, and how long the names of one may be in all."""
 _EMPTY = b""
-NO_HEAD = b"\x00"
-"""What no blob begins with."""
-_LONGEST_REPEATED = 40
-"""Longer values are seldom as long as others."""
 _NO_BLOB = "this is no value of a column of binary properties"
 
-SplitProperties = tuple[PropertyNames, tuple[bytes, ...]]
-"""Names and values of a lazy message."""
 
+class _Names(NamedTuple):
+    """The names of a blob, and how many."""
 
-class _Names:
-    """The names of a blob: as text, and as a `PropertyNames` unless one holds a lone surrogate."""
-
-    __slots__ = ("count", "head", "shared", "texts")
-
-    def __init__(self, names: tuple[bytes, ...]) -> None:
-        self.count = len(names)
-        self.head = _encode_names(names)
-        self.texts = tuple([name.decode("utf-8", "surrogatepass") for name in names])
-        try:
-            self.shared: PropertyNames | None = property_names(names)
-        except UnicodeDecodeError:
-            self.shared = None
+    texts: tuple[str, ...]
+    size: int
 
 
 def _encode_names(names: tuple[bytes, ...]) -> bytes:
@@ -60,11 +46,12 @@ def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-_head_of_texts: BoundedCache[tuple[str, ...], bytes] = names_cache(lambda names: _encode_names(tuple(map(_encode_text, names))))
-
-
-def _head_of_names(names: PropertyNames) -> bytes:
-    return _encode_names(names.names)
+_head_of_texts: BoundedCache[tuple[str, ...], bytes] = BoundedCache(
+    lambda names: _encode_names(tuple(map(_encode_text, names))),
+    entries=_MAX_SETS,
+    longest=_MAX_NAMES_BYTES,
+    length=total_length,
+)
 
 
 def encode_pairs(pairs: Sequence[Pair]) -> bytes:
@@ -80,17 +67,8 @@ def encode_pairs(pairs: Sequence[Pair]) -> bytes:
 
 
 def encode_properties(messages: Sequence[Message]) -> list[bytes]:
-    """The blobs of some messages' properties; text that is not decoded yet stays so."""
-    known, head = None, b""
-    blobs = []
-    for message in messages:
-        if not isinstance(message, LazyMessage):
-            blobs.append(encode_pairs(message.properties))
-            continue
-        if (names := message.property_names) is not known:
-            known, head = names, names.target_cache("blob", _head_of_names)
-        blobs.append(_join(head, message.values) if message.values else _EMPTY)
-    return blobs
+    """The blobs of some messages' properties."""
+    return [encode_pairs(message.properties) for message in messages]
 
 
 def _join(head: bytes, values: Sequence[bytes]) -> bytes:
@@ -108,43 +86,6 @@ def decode_pairs(blob: bytes | None) -> tuple[Pair, ...]:
     return tuple(zip(names.texts, [value.decode("utf-8", "surrogatepass") for value in values], strict=True))
 
 
-def split_blobs(blobs: Sequence[bytes | None]) -> list[SplitProperties] | None:
-    """Names and values for lazy messages; None when a name is not UTF-8. The caller looks after the values.
-
-    Blobs with the same names and the same lengths are cut by the same `struct`, which takes a third of the time of slicing.
-
-    Raises ValueError for bytes that are no blob.
-    """
-    found: list[SplitProperties] = []
-    head, end, shared = NO_HEAD, 0, NO_NAMES  # of the narrow blob before: kind and names, and where its values begin
-    for blob in blobs:
-        if not blob:
-            found.append((NO_NAMES, ()))
-            continue
-        if blob.startswith(head) and (cut := _cuts.get(blob[:end])) is not None:
-            try:
-                found.append((shared, cut(blob)))
-            except struct.error as error:
-                raise ValueError(f"{_NO_BLOB}: it has {len(blob)} bytes") from error
-            continue
-        names, values = _split(blob)
-        if names.shared is None:
-            return None
-        shared = names.shared
-        found.append((shared, values))
-        head, end = NO_HEAD, 0
-        if blob[0] == NARROW:
-            head = names.head
-            end = len(head) + names.count
-            if max(blob[len(head) : end], default=0) <= _LONGEST_REPEATED:
-                _learn(blob, end, values)
-    return found
-
-
-def _learn(blob: bytes, end: int, values: Sequence[bytes]) -> None:
-    _cuts.keep(blob[:end], struct.Struct("".join([f"{end}x", *(f"{len(value)}s" for value in values)])).unpack)
-
-
 def _split(blob: bytes) -> tuple[_Names, tuple[bytes, ...]]:
     try:
         size, at = blob[1], 2
@@ -153,7 +94,7 @@ def _split(blob: bytes) -> tuple[_Names, tuple[bytes, ...]]:
         part = blob[at : at + size]
         names = _names_of.get(part) or _names_of[part]
         at += size
-        lengths, at = _read_lengths(blob, at, names.count)
+        lengths, at = _read_lengths(blob, at, names.size)
         values = _slice(blob, at, lengths)
     except (ValueError, IndexError, struct.error, RemoteProtocolError) as error:
         raise ValueError(f"{_NO_BLOB}: {error}") from error
@@ -184,9 +125,8 @@ def _decode_names(part: bytes) -> _Names:
     for _ in range(count):
         length, at = decode_varint(part, at)
         lengths.append(length)
-    return _Names(_slice(part, at, lengths))
+    names = _slice(part, at, lengths)
+    return _Names(tuple([name.decode("utf-8", "surrogatepass") for name in names]), count)
 
 
-_names_of: BoundedCache[bytes, _Names] = BoundedCache(_decode_names, longest=_MAX_NAMES_BYTES)
-_cuts: BoundedCache[bytes, Callable[[bytes], tuple[bytes, ...]]] = BoundedCache()
-"""By kind, names and lengths."""
+_names_of: BoundedCache[bytes, _Names] = BoundedCache(_decode_names, entries=_MAX_SETS, longest=_MAX_NAMES_BYTES)

@@ -14,13 +14,17 @@ from mqbridge.pulsar.mapping import stored as pulsar_stored
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.mapping import request as rocketmq_request
 from mqbridge.rocketmq.mapping import stored as rocketmq_stored
 from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.wire import properties
-from mqbridge.rocketmq.wire.record import Record, decode_records, encode_record
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.record import Record, encode_record
+from mqbridge.tubemq.client.answers import parse_answer
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
+from mqbridge.tubemq.mapping.share import encode_share
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
@@ -48,26 +52,26 @@ def tubemq_pack(messages: list[Message]) -> bytes:
     """The frame of a Broker's answer to a get."""
     answer = GetMessageResponseB2C(success=True, errCode=200, currOffset=2800)
     for number, each in enumerate(messages):
-        encoded = tubemq_request.encode(each, None)
-        item = TransferedMessage(messageId=number, checkSum=checksum(encoded.data), payLoadData=encoded.data, flag=encoded.flag)
+        data, flag, _, _ = tubemq_request.encode(each, None)
+        item = TransferedMessage(messageId=number, checkSum=checksum(data), payLoadData=data, flag=flag)
         answer.messages.append(item)
     return tube_frame.encode_frame(1, rpc.encode_response(rpc.GET, answer.SerializeToString()))
 
 
-def decode_tubemq(frame: bytes) -> list[Message]:
+def decode_tubemq(frame: bytes) -> Sequence[Message]:
     """From the frame to messages."""
     _, payload = tube_frame.split_frame(frame)
     _, data = rpc.decode_response(payload)
-    return tubemq_stored.decode(GetMessageResponseB2C.FromString(data).messages, 2800)
+    return tubemq_stored.decode(parse_answer(data)[1], 2800)
 
 
-def encode_tubemq(messages: list[Message]) -> list[bytes]:
+def encode_tubemq(messages: Sequence[Message]) -> list[bytes]:
     """From messages to the frames of their send requests."""
     encoder = SendRequestEncoder("c", "orders", 0, -1, 1)
     frames = []
-    for number, each in enumerate(messages):
-        encoded = tubemq_request.encode(each, ORIGIN + "2800:1")
-        request = encoder.encode(encoded.data, encoded.flag, encoded.msg_type, None)
+    requests = encode_share(messages, ORIGIN)
+    for number in range(len(messages)):
+        request = encoder.encode(*requests[number])
         body = rpc.encode_request(rpc.WRITE, rpc.SEND, 10_000, request)
         frames.append(tube_frame.encode_frame(number, body))
     return frames
@@ -130,14 +134,30 @@ def rocketmq_answer(size: int) -> bytes:
     return b"".join(map(encode_record, records))
 
 
-def decode_rocketmq(answer: bytes) -> list[Message]:
+def rocketmq_pull(answer: bytes) -> list[Pulled]:
+    """An answer as a lane gets it."""
+    return [Pulled(Queue("orders", "broker", 0), answer, 0, COUNT)]
+
+
+def decode_rocketmq(answer: bytes) -> Sequence[Message]:
     """From an answer to messages."""
-    return rocketmq_stored.decode(decode_records(answer))
+    return rocketmq_stored.decode_pulls(rocketmq_pull(answer))
 
 
-def encode_rocketmq(messages: list[Message], limits: RocketMQLimits) -> list[bytes]:
+def encode_rocketmq(messages: Sequence[Message], limits: RocketMQLimits) -> list[bytes]:
     """From messages to the bodies of send requests."""
     sends, _ = rocketmq_request.encode(messages, ORIGIN, limits, BORN)
+    return [out.body for out in sends]
+
+
+def decode_rocketmq_plain(answer: bytes) -> Sequence[Message]:
+    """The same by plain code."""
+    return rocketmq_stored.decode_plain(rocketmq_pull(answer))
+
+
+def encode_rocketmq_plain(messages: Sequence[Message], limits: RocketMQLimits) -> list[bytes]:
+    """The same by plain code."""
+    sends, _ = rocketmq_request.encode_plain(messages, ORIGIN, limits, BORN)
     return [out.body for out in sends]
 
 
@@ -156,7 +176,10 @@ def measure(size: int) -> dict[str, float]:
         "Pulsar encode": best(lambda: encode_pulsar(arrived, encoder, limits)),
         "Pulsar decode": best(lambda: decode_pulsar(entry)),
         "RocketMQ encode": best(lambda: encode_rocketmq(arrived, RocketMQLimits())),
+        "RocketMQ encode, plain": best(lambda: encode_rocketmq_plain(messages, RocketMQLimits())),
         "RocketMQ decode": best(lambda: decode_rocketmq(answer)),
+        "RocketMQ decode, plain": best(lambda: decode_rocketmq_plain(answer)),
+        "RocketMQ to RocketMQ": best(lambda: encode_rocketmq(decode_rocketmq(answer), RocketMQLimits())),
         "RocketMQ to Pulsar": best(lambda: encode_pulsar(pulled, encoder, limits)),
         "Pulsar to Pulsar": best(lambda: decode_and_encode_pulsar(batches, limits)),
         "Pulsar to Pulsar, plain": best(lambda: plain_pulsar(batches, limits)),

@@ -1,6 +1,5 @@
 """From record batches back to messages: nothing is lost, columns may be missing, wrong ones are named."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,14 +10,12 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from mqbridge.errors import ConfigError
 from mqbridge.message import NOWHERE, Batch, Message, Partition
-from mqbridge.pulsar.mapping import request as pulsar
-from mqbridge.rocketmq.mapping import request as rocketmq
-from mqbridge.rocketmq.mapping.limits import Limits
+from mqbridge.native import compiled, is_native
+from mqbridge.spark.arrow import native_columns
 from mqbridge.spark.arrow.columns import check_columns
-from mqbridge.spark.arrow.messages import MessageReader, RowMessage, batches_of
+from mqbridge.spark.arrow.messages import MessageReader, batches_of
 from mqbridge.spark.arrow.rows import RowBuilder
-from mqbridge.spark.property_blob import encode_pairs
-from mqbridge.tubemq.mapping import request as tubemq
+from mqbridge.spark.property_blob import decode_pairs, encode_pairs
 from tests import strategies
 
 SOURCE = Partition("c|1", "orders", "broker-a:3", 7)
@@ -51,21 +48,6 @@ rows_of_messages = st.lists(
     min_size=1,
     max_size=5,
 )
-ordinary_messages = st.lists(
-    st.builds(
-        Message,
-        st.binary(max_size=20),
-        strategies.properties,
-        st.one_of(st.none(), strategies.text),
-        keys=st.lists(strategies.text, max_size=3).map(tuple),
-        msg_type=st.one_of(st.none(), strategies.text),
-        attributes=st.one_of(st.none(), st.just(b"a=1")),
-        event_time=times,
-        position=positions,
-    ),
-    min_size=1,
-    max_size=5,
-)
 
 
 def fields(message: Message) -> dict[str, Any]:
@@ -90,47 +72,59 @@ def test_any_message_comes_back_exactly(messages: list[Message], binary: bool) -
     assert batch.next > messages[-1].position
 
 
-@given(ordinary_messages, st.booleans())
-def test_ordinary_messages_come_back_lazy_and_are_encoded_as_the_plain_ones(messages: list[Message], binary: bool) -> None:
-    found = one(built(messages, binary_properties=binary)).messages
-    assert all(type(message) is RowMessage for message in found)
-    assert list(map(fields, found)) == list(map(fields, messages))
-    assert encoded(found) == encoded(messages)
+@pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
+@given(rows_of_messages, st.booleans(), st.booleans())
+def test_native_messages_say_what_plain_ones_say(messages: list[Message], binary: bool, text_key: bool) -> None:
+    rows = built(messages, binary_properties=binary)
+    if text_key:
+        rows = rows.drop_columns(["key_is_text"])
+    found = one(rows).messages
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_columns, "compiled", None)
+        plain = one(rows).messages
+    assert {type(message) for message in plain} == {Message}
+    assert list(map(fields, found)) == list(map(fields, plain))
 
 
-def encoded(messages: Sequence[Message]) -> list[object]:
-    """The bytes of these messages for every system."""
-    tubemq_data = [tubemq.encode(message, "o|t|p|1") for message in messages]
-    entries, _ = pulsar.encode(messages, "o|t|p|", pulsar.Limits())
-    sends, _ = rocketmq.encode(messages, "o|t|p|", Limits(), 5)
-    return [
-        *((each.data, each.flag, each.msg_type) for each in tubemq_data),
-        *((each.metadata.SerializePartialToString(), bytes(each.payload)) for each in entries),
-        *((send.body, send.indexes, send.properties) for send in sends),
-    ]
-
-
+@pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
 @pytest.mark.parametrize(
-    "message",
+    ("message", "is_native_row"),
     [
-        Message(None, position=(1,)),
-        Message(b"", key=b"k", position=(1,)),
-        Message(b"", ordering_key=b"", position=(1,)),
-        Message(b"", deliver_at=5, position=(1,)),
-        Message(b"", defect="", position=(1,)),
-        Message(b"", attributes=b"\xff", position=(1,)),
-        Message(b"", (("\ud800", ""),), position=(1,)),
-        Message(b"", (("", "\ud800"),), position=(1,)),
-        Message(b"", (("", "x" * 200 + "\ud800"),), position=(1,)),
-        Message(b""),
+        (
+            Message(b"", (("a", "1"), ("a", "ü")), "k", b"o", ("x", ""), "t", b"\xff", 1, 2, 3, 4, (1, 2, 3), "o", 1),
+            True,
+        ),
+        (Message(None, key=b"k", position=(1,)), True),
+        (Message(b"", (("", "x" * 300),)), True),
+        (Message(b"", (("\ud800", ""),), position=(1,)), False),
+        (Message(b"", (("", "\ud800"),), position=(1,)), False),
+        (Message(b"", (("", "x" * 300 + "\ud800"),), position=(1,)), False),
+        (Message(b"", position=(1, 2, 3, 4)), False),
     ],
     ids=repr,
 )
 @pytest.mark.parametrize("binary", [False, True])
-def test_what_lazy_messages_cannot_say_makes_plain_ones(message: Message, binary: bool) -> None:
-    (found,) = one(built([message], binary_properties=binary)).messages
-    assert type(found) is Message
-    assert fields(found) == fields(message)
+def test_rows_become_native_messages_where_they_can(message: Message, is_native_row: bool, binary: bool) -> None:
+    found = one(built([message], binary_properties=binary)).messages
+    assert is_native(found) is is_native_row
+    assert fields(found[0]) == fields(message)
+
+
+@pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
+@given(pairs=st.lists(st.tuples(strategies.text, strategies.text), min_size=1, max_size=3).map(tuple), data=st.data())
+def test_a_damaged_blob_is_refused_alike(pairs: tuple[tuple[str, str], ...], data: st.DataObject) -> None:
+    blob = bytearray(encode_pairs(pairs))
+    for _ in range(data.draw(st.integers(1, 3))):
+        blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(blob[: data.draw(st.integers(0, len(blob)))])
+    rows = pa.RecordBatch.from_pydict({"payload": [b"x", b"y"], "properties": pa.array([b"", damaged], pa.binary())})
+    try:
+        expected = decode_pairs(damaged)
+    except ValueError:
+        with pytest.raises(ConfigError, match="rows cannot be written"):
+            one(rows)
+        return
+    assert one(rows).messages[1].properties == expected
 
 
 def test_one_batch_per_run_of_a_source() -> None:

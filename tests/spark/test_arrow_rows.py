@@ -5,9 +5,12 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from mqbridge.message import Batch, Message, Partition
+from mqbridge.native import compiled
 from mqbridge.rocketmq.mapping import stored
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record
@@ -15,6 +18,7 @@ from mqbridge.spark.arrow import rows
 from mqbridge.spark.arrow.rows import RowBuilder
 from mqbridge.spark.property_blob import encode_pairs
 from mqbridge.spark.schema import message_schema
+from tests.strategies import any_messages
 
 SOURCE = Partition("c|1", "orders", "broker-a:3", 7)
 
@@ -94,6 +98,26 @@ def test_text_that_is_not_decoded_yet_makes_the_same_rows() -> None:
         builder = RowBuilder(binary_properties=binary)
         assert builder.build(batch(lazy)).equals(builder.build(batch(plain)))
         assert builder.build(batch([lazy[0], plain[1], lazy[2]])).equals(builder.build(batch(plain)))
+
+
+@pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
+@given(messages=st.lists(any_messages(), max_size=9), wide=st.booleans(), data=st.data())
+def test_native_messages_make_the_same_rows(messages: list[Message], wide: bool, data: st.DataObject) -> None:
+    for place, message in enumerate(messages):
+        message.position = (place, 1 << 62, -1)[: data.draw(st.integers(0, 3))]
+        message.publish_time, message.delivery_count = data.draw(st.sampled_from([(None, 0), (-1, 1 << 40), (1 << 62, 5)]))
+        message.origin, message.hops = data.draw(st.sampled_from([(None, 0), ("ö|t|0|1", 1), ("o", 1 << 33)]))
+        message.defect = data.draw(st.sampled_from([None, "damaged"]))
+    if wide and messages:
+        messages[0].properties = (*messages[0].properties, ("wide", "x" * 256))
+    assert compiled is not None
+    native = compiled.Messages.of(messages)
+    assert native is not None
+    for binary in (False, True):
+        builder = RowBuilder(binary_properties=binary)
+        made = builder.build(batch(native))
+        made.validate(full=True)
+        assert made.equals(builder.build(batch(messages)))
 
 
 def as_plain(message: Message) -> Message:

@@ -6,18 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.mapping.lazy_properties import LazyMessage, property_names
 from mqbridge.message import Message
-from mqbridge.spark.property_blob import decode_pairs, encode_pairs, encode_properties, split_blobs
+from mqbridge.spark.property_blob import decode_pairs, encode_pairs, encode_properties
 
 any_text = st.text(max_size=12)
 """Lone surrogates included."""
 any_pairs = st.lists(st.tuples(any_text, st.one_of(any_text, st.text(min_size=60, max_size=300))), max_size=6).map(tuple)
-
-
-class Lazy(LazyMessage):
-    def __init__(self, names: tuple[bytes, ...], values: tuple[bytes, ...]) -> None:
-        self.payload, self.property_names, self.values, self.lengths = b"", property_names(names), values, None
 
 
 @pytest.mark.parametrize(
@@ -42,25 +36,8 @@ def test_pairs_come_back_in_order_with_repeated_names(rows: list[tuple[tuple[str
     assert [decode_pairs(blob) for blob in blobs] == rows
 
 
-@given(
-    st.lists(st.lists(st.tuples(st.sampled_from(["a", "b", "ü"]), st.sampled_from(["", "1", "23", "ü"])), max_size=3).map(tuple))
-)
-def test_lazy_and_plain_messages_have_the_same_blob(rows: list[tuple[tuple[str, str], ...]]) -> None:
-    lazy = [Lazy(tuple(name.encode() for name, _ in row), tuple(value.encode() for _, value in row)) for row in rows]
-    blobs = encode_properties(lazy)
-    assert blobs == [encode_pairs(row) for row in rows]
-    split = split_blobs(blobs)
-    assert split is not None
-    assert [(names.names, values) for names, values in split] == [(each.property_names.names, each.values) for each in lazy]
-
-
 def test_null_is_no_property() -> None:
     assert decode_pairs(None) == ()
-    assert split_blobs([None, b""]) == split_blobs([b"", b""])
-
-
-def test_names_that_are_not_utf8_are_left_to_plain_messages() -> None:
-    assert split_blobs([encode_pairs((("a", "b"),)), encode_pairs((("\ud800", "b"),))]) is None
 
 
 @given(any_pairs.filter(bool), st.data())
@@ -69,18 +46,11 @@ def test_damage_is_a_value_error_or_other_pairs(pairs: tuple[tuple[str, str], ..
     for _ in range(data.draw(st.integers(1, 3))):
         blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(blob[: data.draw(st.integers(1, len(blob)))])
-    for read in (decode_pairs, lambda blob: split_blobs([encode_pairs(pairs), blob])):
-        with contextlib.suppress(ValueError):
-            read(damaged)
+    with contextlib.suppress(ValueError):
+        decode_pairs(damaged)
 
 
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_blob_are_a_value_error(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         decode_pairs(data)
-
-
-def test_a_blob_that_is_cut_like_another_is_as_long_as_it() -> None:
-    blob = encode_pairs((("a", "1234"),))
-    with pytest.raises(ValueError, match="binary properties"):
-        split_blobs([blob, blob, blob[:-1]])

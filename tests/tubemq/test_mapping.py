@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,12 +13,19 @@ from hypothesis import strategies as st
 from mqbridge.message import Message
 from mqbridge.native import compiled
 from mqbridge.tubemq.mapping import share, stored
-from mqbridge.tubemq.mapping.request import EncodedRequest
 from mqbridge.tubemq.mapping.share import encode_share
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.mapping.times import minutes_of
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.strategies import messages, said, transferred
+
+
+class EncodedRequest(NamedTuple):
+    data: bytes
+    flag: int
+    msg_type: str | None
+    msg_time: str | None
+
 
 PREFIX, POSITION = "c|t|1:0|", (28, 3)
 STAMP = "c|t|1:0|28:3"

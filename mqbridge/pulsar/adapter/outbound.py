@@ -65,6 +65,7 @@ class PulsarOutbound:
         self._producers: dict[int, Producer] = {}
         self._hash = _java_hash if options.key_hash == "java" else murmur3_32
         self._origin_of = spec.origin_of
+        self._loop = asyncio.get_running_loop()
         self._closed = False
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
@@ -80,7 +81,7 @@ class PulsarOutbound:
         except ClusterError as error:
             return _failed(share, error)
         producer = self._producers.get(partition) or self._open(partition)
-        receipt = ReceiptAggregator(share.count, failures)
+        receipt = ReceiptAggregator(share.count, failures, self._loop)
         for out, (first, last) in zip(entries, numbers, strict=False):
             sent = producer.send(out.metadata, out.payload, out.count, first, highest_sequence_id=last, owner=receipt.future)
             receipt.wait_for(sent, out.indexes, partial(_positions, out))

@@ -6,11 +6,9 @@ characters, and numbers too large for their type, which become the largest that 
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
-from typing import Any
 
 import pyarrow as pa
 
-from mqbridge.mapping.lazy_properties import LazyMessage
 from mqbridge.message import Message
 
 TEXT, BINARY, INT32 = pa.string(), pa.binary(), pa.int32()
@@ -63,12 +61,7 @@ def text_lists_array(lists: Sequence[Sequence[str]], kind: pa.DataType) -> pa.Ar
 
 
 def map_array(messages: Sequence[Message]) -> pa.Array:
-    """The properties of messages as maps, which keep order and repeated names; text that is not decoded yet stays so."""
-    if all(issubclass(kind, LazyMessage) for kind in set(map(type, messages))):
-        names: Any = [message.property_names.names for message in messages]  # type: ignore[attr-defined]
-        values: Any = [message.values for message in messages]  # type: ignore[attr-defined]
-        keys, items = text_array(list(chain.from_iterable(names))), text_array(list(chain.from_iterable(values)))
-        return pa.MapArray.from_arrays(_offsets(map(len, values)), keys, items)
+    """The properties of messages as maps, which keep order and repeated names."""
     properties = [message.properties for message in messages]
     try:
         return pa.array(properties, MAP)

@@ -5,10 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from mqbridge.mapping.lazy_properties import is_utf8, property_names
 from mqbridge.message import Pair
 from mqbridge.spark.arrow.arrays import BINARY, TEXT
-from mqbridge.spark.property_blob import SplitProperties, decode_pairs, split_blobs
+from mqbridge.spark.property_blob import decode_pairs
 
 _MS = pa.timestamp("ms", "UTC")
 
@@ -63,53 +62,6 @@ def properties_of(array: pa.Array) -> list[tuple[Pair, ...]]:
         tuple([pair for pair in zip(names[begin:end], values[begin:end], strict=True) if pair[1] is not None])
         for begin, end in pairwise(array.offsets.to_pylist())
     ]
-
-
-def split_properties_of(array: pa.Array) -> list[SplitProperties] | None:
-    """Maps or blobs as names and values for lazy messages; None where a text is not UTF-8, or null.
-
-    Raises ValueError for bytes that are no blob.
-    """
-    return _split_maps(array) if pa.types.is_map(array.type) else _split_blobs(array)
-
-
-def _split_maps(array: pa.Array) -> list[SplitProperties] | None:
-    names, values = array.keys, array.items
-    if values.null_count or not (_is_utf8(names) and _is_utf8(values)):
-        return None
-    name_list, value_list = names.cast(BINARY).to_pylist(), values.cast(BINARY).to_pylist()
-    return [
-        (property_names(tuple(name_list[begin:end])), tuple(value_list[begin:end]))
-        for begin, end in pairwise(array.offsets.to_pylist())
-    ]
-
-
-def _split_blobs(array: pa.Array) -> list[SplitProperties] | None:
-    splits = split_blobs(array.to_pylist())
-    if splits is None:
-        return None
-    # Mostly even kinds and lengths are ASCII: one look at all rows, instead of one at each.
-    if not is_all_utf8(array) and not all(is_utf8(b"".join(split[1])) for split in splits):
-        return None
-    return splits
-
-
-def is_all_utf8(array: pa.Array) -> bool:
-    """Whether all of binary values are UTF-8."""
-    try:
-        array.cast(TEXT)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _is_utf8(array: pa.Array) -> bool:
-    """Whether strings are UTF-8, which nobody has checked when they come from the JVM."""
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _to_text(value: bytes | None) -> str | None:

@@ -1,7 +1,7 @@
 """From record batches back to messages.
 
-Columns may be missing, but for the payload; what is not there is as a message has it by default. Ordinary rows become lazy
-messages: their properties stay UTF-8, which the encoders of all systems take as it is.
+Columns may be missing, but for the payload; what is not there is as a message has it by default. With the compiled module
+ordinary rows become native messages, which the encoders of all systems take as they are.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,50 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqbridge.errors import ConfigError
-from mqbridge.mapping.lazy_properties import NO_NAMES, LazyMessage
-from mqbridge.message import NOWHERE, Batch, Message, Position
+from mqbridge.message import NOWHERE, Batch, Message
 from mqbridge.spark.arrow import lists
 from mqbridge.spark.arrow.columns import Columns
-from mqbridge.spark.property_blob import SplitProperties
+from mqbridge.spark.arrow.native_columns import native_messages
 from mqbridge.spark.schema import parse_source
 
 Arrays = dict[str, pa.Array]
-
-
-class RowMessage(LazyMessage):
-    """A message of a row with a payload, a position, and a text key or none; without ordering key, delivery time and defect."""
-
-    __slots__ = ("attributes", "hops", "origin")
-    origin: str | None  # type: ignore[assignment]  # not the constant that other lazy messages have
-
-    def __init__(
-        self,
-        payload: bytes,
-        properties: SplitProperties,
-        key: str | None,
-        keys: tuple[str, ...],
-        msg_type: str | None,
-        attributes: bytes | None,
-        event_time: int | None,
-        publish_time: int | None,
-        delivery_count: int,
-        position: Position,
-        origin: str | None,
-        hops: int,
-    ) -> None:
-        self.payload = payload
-        self.property_names, self.values = properties
-        self.lengths = None
-        self.key = key
-        self.keys = keys
-        self.msg_type = msg_type
-        self.attributes = attributes
-        self.event_time = event_time
-        self.publish_time = publish_time
-        self.delivery_count = delivery_count
-        self.position = position
-        self.origin = origin
-        self.hops = hops
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,55 +76,38 @@ _READERS: dict[str, tuple[Callable[[pa.Array], Sequence[Any]], Any]] = {
 }
 """How each field is read, and what it is by default; in the order of the constructor of messages."""
 
-_NEVER_LAZY = ("ordering_key", "deliver_at", "defect")
-"""What only plain messages have."""
 
-
-def _read_messages(arrays: Arrays, count: int, *, text_key: bool) -> list[Message]:
-    """The messages of `count` rows, all lazy or all plain. Raises ValueError for values that cannot be read."""
+def _read_messages(arrays: Arrays, count: int, *, text_key: bool) -> Sequence[Message]:
+    """The messages of `count` rows. Raises ValueError for values that cannot be read."""
     arrays = {name: array for name, array in arrays.items() if array.null_count < count}
-    fields: dict[str, Iterable[Any]] = {}
-    for name, (read, default) in _READERS.items():
-        if name not in ("key", "properties"):
-            fields[name] = read(arrays[name]) if name in arrays else repeat(default, count)
-    fields["key"], only_texts = _read_keys(arrays, count, text_key=text_key)
-    splits = _split_properties(arrays, count) if only_texts and _may_be_lazy(arrays) else None
-    if splits is not None:
-        fields["properties"] = splits
-        return list(map(RowMessage, *(fields[name] for name in _READERS if name not in _NEVER_LAZY)))
-    fields["properties"] = lists.properties_of(arrays["properties"]) if "properties" in arrays else repeat((), count)
+    native = native_messages(
+        {name: arrays[name] for name in (*_READERS, "key_is_text") if name in arrays}, count, text_key=text_key
+    )
+    if native is not None:
+        return native
+    fields: dict[str, Iterable[Any]] = {
+        name: read(arrays[name]) if name in arrays else repeat(default, count)
+        for name, (read, default) in _READERS.items()
+        if name != "key"
+    }
+    fields["key"] = _read_keys(arrays, count, text_key=text_key)
     return list(map(Message, *(fields[name] for name in _READERS)))
 
 
-def _may_be_lazy(arrays: Arrays) -> bool:
-    """Whether all rows are ordinary, as far as keys and properties do not matter."""
-    if arrays.keys() & _NEVER_LAZY or not arrays.keys() >= {"payload", "position"}:
-        return False
-    if arrays["payload"].null_count or not pc.min(pc.list_value_length(arrays["position"])).as_py():
-        return False
-    return "attributes" not in arrays or lists.is_all_utf8(arrays["attributes"])
-
-
-def _split_properties(arrays: Arrays, count: int) -> Iterable[SplitProperties] | None:
-    return lists.split_properties_of(arrays["properties"]) if "properties" in arrays else repeat((NO_NAMES, ()), count)
-
-
-def _read_keys(arrays: Arrays, count: int, *, text_key: bool) -> tuple[Iterable[str | bytes | None], bool]:
-    """The keys, and whether all are texts; `text_key` says what they are where no column does."""
+def _read_keys(arrays: Arrays, count: int, *, text_key: bool) -> Iterable[str | bytes | None]:
+    """The keys; `text_key` says what they are where no column does."""
     if (keys := arrays.get("key")) is None:
-        return repeat(None, count), True
-    flags = pc.fill_null(arrays["key_is_text"], text_key) if "key_is_text" in arrays else None
-    if text_key if flags is None else pc.all(pc.or_(flags, keys.is_null())).as_py():
-        return lists.texts_of(keys), True
-    if flags is None:
-        return lists.values_of(keys), False
+        return repeat(None, count)
+    if "key_is_text" not in arrays:
+        return lists.texts_of(keys) if text_key else lists.values_of(keys)
+    flags = pc.fill_null(arrays["key_is_text"], text_key)
     return [
         key.decode("utf-8", "surrogatepass") if is_text and key is not None else key
         for key, is_text in zip(keys.to_pylist(), flags.to_pylist(), strict=True)
-    ], False
+    ]
 
 
-def _cut(messages: list[Message], arrays: Arrays) -> list[SourceRun]:
+def _cut(messages: Sequence[Message], arrays: Arrays) -> list[SourceRun]:
     """The messages as runs. Raises ValueError for a text that is no source."""
     sizes = pc.binary_length(arrays["payload"])
     runs, begin = [], 0

@@ -1,7 +1,7 @@
 """From batches of messages to record batches.
 
-Column by column, each by one call of Arrow on a list, which takes half the time of buffers put together in Python. What is the
-same for all rows of a source partition is made once and sliced.
+Native messages come as buffers. Others go column by column, each by one call of Arrow on a list, which takes half the time of
+buffers put together in Python. What is the same for all rows of a source partition is made once and sliced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from mqbridge.message import Batch, Message, Partition
+from mqbridge.native import is_native
 from mqbridge.spark.arrow.arrays import bytes_array, int_array, map_array, text_array, text_lists_array, time_array
+from mqbridge.spark.arrow.native_columns import native_columns
 from mqbridge.spark.property_blob import encode_properties
 from mqbridge.spark.schema import COLUMNS, format_source, message_schema
 
@@ -44,9 +46,16 @@ class RowBuilder:
             yield rows.slice(begin, step)
 
     def _build(self, partition: Partition, messages: Sequence[Message]) -> pa.RecordBatch:
+        if is_native(messages):
+            columns = native_columns(messages, self.schema, binary_properties=self._binary_properties)
+        else:
+            columns = self._columns(messages)
+        columns |= self._constants_of(partition, len(messages))
+        return pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], schema=self.schema)
+
+    def _columns(self, messages: Sequence[Message]) -> dict[str, pa.Array]:
         keys = [message.key for message in messages]
-        constants = self._constants_of(partition, len(messages))
-        columns = {
+        return {
             "payload": bytes_array([message.payload for message in messages]),
             "key": bytes_array(keys),
             "key_is_text": pa.array([None if key is None else isinstance(key, str) for key in keys], pa.bool_()),
@@ -63,9 +72,7 @@ class RowBuilder:
             "origin": text_array([message.origin for message in messages]),
             "hops": int_array([message.hops for message in messages]),
             "defect": text_array([message.defect for message in messages]),
-            **constants,
         }
-        return pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], schema=self.schema)
 
     def _properties(self, messages: Sequence[Message]) -> pa.Array:
         return bytes_array(encode_properties(messages)) if self._binary_properties else map_array(messages)

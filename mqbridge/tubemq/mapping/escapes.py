@@ -22,14 +22,15 @@ _PLAIN_KEYS = CARRIED_NAMES | {GATEWAY_MARKER[0], MSG_TYPE, MSG_TIME}
 def escape(pair: Pair) -> str:
     """The item of a pair."""
     key, value = pair
-    return f"{key if key in _PLAIN_KEYS else _escape_text(key)}={value if value.isalnum() else _escape_text(value)}"
+    return f"{key if key in _PLAIN_KEYS else escape_text(key)}={value if value.isalnum() else escape_text(value)}"
 
 
-def _escape_text(text: str) -> str:
+def escape_text(text: str) -> str:
+    """A key or a value as it is written."""
     if "," in text or "=" in text or "%" in text:
-        text = text.translate(_ESCAPES)
+        return text.translate(_ESCAPES)
     # Java readers fail on blank keys and values; a lone percent sign stands for nothing at all.
-    return text if text and not text.isspace() else quote(text) or "%"
+    return quote(text) or "%" if not text or text.isspace() else text
 
 
 def unescape(pair: Pair) -> Pair:

@@ -8,14 +8,16 @@ from mqbridge.tubemq.wire.payload import split_payload
 
 def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
     """The body, the attribute string and its pairs, and the request's own fields. Raises MappingError."""
-    encoded = encode(message, message.origin if origin is None else origin + format_position(message.position))
-    attributes, body = split_payload(encoded.data, encoded.flag)
+    data, flag, msg_type, msg_time = encode(
+        message, message.origin if origin is None else origin + format_position(message.position)
+    )
+    attributes, body = split_payload(data, flag)
     shown: list[tuple[str, str | bytes]] = [("TransferedMessage.payLoadData", body)]
     if attributes is not None:
         shown.append(("attribute string", attributes))
         shown += [(f"attribute {key}", value) for key, value in read_pairs(attributes)]
-    if encoded.msg_type is not None:
-        shown.append(("SendMessageRequestP2B.msgType", encoded.msg_type))
-    if encoded.msg_time is not None:
-        shown.append(("SendMessageRequestP2B.msgTime", encoded.msg_time))
+    if msg_type is not None:
+        shown.append(("SendMessageRequestP2B.msgType", msg_type))
+    if msg_time is not None:
+        shown.append(("SendMessageRequestP2B.msgTime", msg_time))
     return shown

@@ -1,4 +1,4 @@
-"""The attribute string, plain: every string, whoever wrote it, and the string of every message. The reference for `fast`.
+"""The attribute string: every string, whoever wrote it, and the string of every message.
 
 A native string is `key=value` pairs joined by commas; its pairs become properties of the same names, `$msgType$` and `$msgTime$`
 among them, and the string itself is kept byte for byte. A gateway writes one of two kinds:
@@ -14,7 +14,6 @@ from typing import Any
 
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.mapping.reserved_properties import (
-    GATEWAY_MARKER,
     USER_PREFIX,
     WITHOUT,
     carry_fields,
@@ -22,8 +21,8 @@ from mqbridge.mapping.reserved_properties import (
     origin_properties,
     read_carried,
 )
-from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair
-from mqbridge.tubemq.mapping.escapes import MARKER, OURS, escape, is_appended, unescape
+from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Position
+from mqbridge.tubemq.mapping.escapes import MARKER, MARKER_TEXT, OURS, escape, escape_text, is_appended, unescape
 from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.mapping.times import Minutes
 from mqbridge.tubemq.wire.attributes import PAIR_END, read_pair
@@ -31,17 +30,29 @@ from mqbridge.tubemq.wire.attributes import PAIR_END, read_pair
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "payload")
 """The fields that no native pair says, a missing payload among them; `origin_properties` writes the other two."""
 
+BUILT_CARRIED = (*ALWAYS_CARRIED, "event_time", "attributes")
+"""The fields that a built string says in pairs of ours."""
+
 # --- block -> message -------------------------------------------------------------------------------------------------
 
 
-def read_block(attributes: bytes, minutes: Minutes, *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
-    """Properties and fields of an attribute string; `payload` is among the fields of a tombstone. `blank`: the body is empty."""
+class AttributesMessage(Message):
+    """A message of a native producer: its attribute string says all but the body, so that it is written as it is."""
+
+    __slots__ = ()
+
+
+def read_message(attributes: bytes, body: bytes, position: Position, minutes: Minutes) -> Message:
+    """The message of an attribute string and a body."""
     if OURS not in attributes:
-        return _read_native(attributes, minutes)
-    items = attributes.split(PAIR_END)
-    if MARKER in items:
-        return _read_built(items, minutes, blank=blank)
-    return _read_appended(items, minutes, blank=blank)
+        properties = read_pairs(attributes)
+        msg_type, event_time = system_fields(properties, minutes)
+        # By position: names take 300 ns more.
+        return AttributesMessage(body, properties, None, None, (), msg_type, attributes, event_time, None, None, 0, position)
+    items, blank = attributes.split(PAIR_END), not body
+    read = _read_built if MARKER in items else _read_appended
+    properties, fields = read(items, minutes, blank=blank)
+    return Message(fields.pop("payload", body), properties, position=position, **fields)
 
 
 def read_pairs(attributes: bytes) -> tuple[Pair, ...]:
@@ -111,14 +122,18 @@ def write_block(message: Message, stamp: str | None, time: str | None, minutes: 
 
     A stamp that is the message's own origin counts no further hop. Raises UnicodeEncodeError for lone surrogates.
     """
-    if message.attributes is not None and _is_unchanged(message, message.attributes, minutes):
-        return append(message.attributes, _unsaid(message, minutes) + origin_properties(message, stamp))
-    text, ours = _build(message, time)
+    attributes = message.attributes
+    if attributes is not None:
+        if message.__class__ is AttributesMessage:
+            return append(attributes, origin_properties(message, stamp))
+        if _is_unchanged(message, attributes, minutes):
+            return append(attributes, _unsaid(message, minutes) + origin_properties(message, stamp))
+    own, ours = _build(message, time)
     ours += origin_properties(message, stamp)
     # The broker refuses a message of no bytes at all; the marker alone makes an empty body one with bytes.
-    if not (text or ours) and message.payload:
+    if not (own or ours) and message.payload:
         return None
-    return append(text, [GATEWAY_MARKER, *ours])
+    return ",".join([*own, MARKER_TEXT, *map(escape, ours)]).encode()
 
 
 def append(text: bytes, pairs: list[Pair]) -> bytes:
@@ -146,9 +161,9 @@ def _unsaid(message: Message, minutes: Minutes) -> list[Pair]:
     return carry_fields(message, ALWAYS_CARRIED if message.event_time in {None, minute} else (*ALWAYS_CARRIED, "event_time"))
 
 
-def _build(message: Message, time: str | None) -> tuple[bytes, list[Pair]]:
-    """The user's pairs as text, and the pairs that follow the marker."""
-    properties = message.properties
+def _build(message: Message, time: str | None) -> tuple[list[str], list[Pair]]:
+    """The items of the user's pairs, and the pairs that follow the marker."""
+    properties, known = message.properties, _user_names.get
     names = dict(properties)
     system: list[Pair] = []
     if message.msg_type is None:
@@ -158,5 +173,9 @@ def _build(message: Message, time: str | None) -> tuple[bytes, list[Pair]]:
         system.append((MSG_TYPE, message.msg_type))
     if time is not None and MSG_TIME not in names:
         system.append((MSG_TIME, time))
-    text = ",".join([escape(escape_user_property(pair)) for pair in properties])
-    return text.encode(), system + carry_fields(message, (*ALWAYS_CARRIED, "event_time", "attributes"))
+    own = [f"{known(name) or _user_names[name]}={value if value.isalnum() else escape_text(value)}" for name, value in properties]
+    return own, system + carry_fields(message, BUILT_CARRIED)
+
+
+_user_names: BoundedCache[str, str] = BoundedCache(lambda name: escape_text(escape_user_property((name, ""))[0]))
+"""Names of a user's properties as they are written."""

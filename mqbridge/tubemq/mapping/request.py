@@ -1,7 +1,6 @@
 """`Message` -> a TubeMQ send request: body and attribute string in one block, message type and minute beside it."""
 
 from datetime import UTC, tzinfo
-from typing import NamedTuple
 
 from mqbridge.errors import MappingError
 from mqbridge.message import Message
@@ -9,17 +8,11 @@ from mqbridge.tubemq.mapping.properties import write_block
 from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
 from mqbridge.tubemq.wire.payload import join_payload
 
-
-class EncodedRequest(NamedTuple):
-    """The fields of a send request that come from the message."""
-
-    data: bytes
-    flag: int
-    msg_type: str | None
-    msg_time: str | None
+Request = tuple[bytes, int, str | None, str | None]
+"""The fields of a send request that come from a message: data, flag, type and time."""
 
 
-def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> EncodedRequest:
+def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> Request:
     """The request for a message; `stamp` is its origin, and adds no hop when it is the message's own.
 
     Raises MappingError for a message that was never readable, or whose texts are no Unicode.
@@ -32,4 +25,4 @@ def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> EncodedRe
     except UnicodeEncodeError as error:
         raise MappingError(f"the message at {message.position} has texts that are no Unicode: {error}") from error
     data, flag = join_payload(block, message.payload or b"")
-    return EncodedRequest(data, flag, message.msg_type, time)
+    return data, flag, message.msg_type, time

@@ -7,11 +7,8 @@ from typing import Protocol
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, format_position
 from mqbridge.native import compiled
-from mqbridge.tubemq.mapping.request import EncodedRequest, encode
+from mqbridge.tubemq.mapping.request import Request, encode
 from mqbridge.tubemq.mapping.times import minute_texts_of, minutes_of
-
-Fields = tuple[bytes, int, str | None, str | None]
-"""Data, flag, type and time of a request: an `EncodedRequest`."""
 
 
 class Requests(Protocol):
@@ -21,7 +18,7 @@ class Requests(Protocol):
     def failures(self) -> Sequence[tuple[int, str]]:
         """In order."""
 
-    def __getitem__(self, index: int, /) -> Fields:
+    def __getitem__(self, index: int, /) -> Request:
         """Raises IndexError for a message that failed."""
 
 
@@ -29,7 +26,7 @@ class PlainRequests:
     """Requests of the plain code."""
 
     def __init__(self, messages: Sequence[Message], prefix: str | None, zone: tzinfo) -> None:
-        self._requests: dict[int, EncodedRequest] = {}
+        self._requests: dict[int, Request] = {}
         self.failures: list[tuple[int, str]] = []
         for index, message in enumerate(messages):
             stamp = message.origin if prefix is None else prefix + format_position(message.position)
@@ -38,7 +35,7 @@ class PlainRequests:
             except MappingError as error:
                 self.failures.append((index, str(error)))
 
-    def __getitem__(self, index: int, /) -> EncodedRequest:
+    def __getitem__(self, index: int, /) -> Request:
         if index not in self._requests:
             raise IndexError("there is no request of this index")
         return self._requests[index]

@@ -5,7 +5,7 @@ from datetime import UTC, tzinfo
 
 from mqbridge.message import Message, Position
 from mqbridge.native import compiled
-from mqbridge.tubemq.mapping.properties import read_block
+from mqbridge.tubemq.mapping.properties import read_message
 from mqbridge.tubemq.mapping.times import Minutes, minutes_of
 from mqbridge.tubemq.wire.pack import Transfered
 from mqbridge.tubemq.wire.payload import DAMAGED, checksum, split_payload
@@ -30,7 +30,4 @@ def read(item: Transfered, position: Position, minutes: Minutes) -> Message:
     if checksum(data) != item.checkSum:
         return Message(data, position=position, defect=DAMAGED)
     attributes, body = split_payload(data, item.flag)
-    if attributes is None:
-        return Message(body, position=position)
-    properties, fields = read_block(attributes, minutes, blank=not body)
-    return Message(fields.pop("payload", body), properties, position=position, **fields)
+    return Message(body, position=position) if attributes is None else read_message(attributes, body, position, minutes)

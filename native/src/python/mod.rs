@@ -1,6 +1,8 @@
 //! The Python module `mqbridge_native`: classes for decoded messages, one file of functions per system.
 
+mod columns;
 mod extract;
+mod from_columns;
 mod messages;
 mod pulsar;
 mod rocketmq;
@@ -46,6 +48,8 @@ fn mqbridge_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Messages>()?;
     module.add_class::<MessageView>()?;
+    columns::register(module)?;
+    from_columns::register(module)?;
     pulsar::register(module)?;
     rocketmq::register(module)?;
     tubemq::register(module)?;

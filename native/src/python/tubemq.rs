@@ -1,6 +1,6 @@
 //! Functions for `mqbridge/tubemq`: packs, and the send requests of a share.
 
-use pyo3::exceptions::{PyIndexError, PyOverflowError};
+use pyo3::exceptions::PyIndexError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -10,7 +10,6 @@ use crate::message::{Message, Slice, Source, Store};
 use crate::python::{Messages, extract, or_none};
 use crate::tubemq::decode::{DIGITS, Decoder, Minutes, Transfered};
 use crate::tubemq::encode::{Encoder, MinuteTexts, Request};
-use crate::tubemq::frame::{MAX_PAYLOAD_BYTES, SendBody, SendHead, frame_size, payload_size, write_frame};
 use crate::tubemq::pack::split_answer;
 use crate::{Error, Result};
 
@@ -204,7 +203,7 @@ fn read_item(store: &mut Store, item: &Bound<'_, PyAny>) -> PyResult<Transfered>
 
 // --- send requests ----------------------------------------------------------------------------------------------------
 
-/// The send requests of a share. Attribute strings and times are written; bodies stay where they arrived until a frame is written.
+/// The send requests of a share. Attribute strings and times are written; a body stays where it arrived until its request is asked for.
 #[pyclass(frozen, sequence, module = "mqbridge_native")]
 struct Requests {
     messages: Py<Messages>,
@@ -216,75 +215,29 @@ struct Requests {
     failures: Vec<(usize, String)>,
 }
 
-impl Requests {
-    fn said<'a>(&'a self, index: usize) -> PyResult<SendBody<'a>> {
-        let missing = || PyIndexError::new_err("there is no request of this index");
-        let request = self.requests.get(index).copied().flatten().ok_or_else(missing)?;
-        let message = self.messages.get().get(index);
-        let part = |range: Option<(usize, usize)>| range.map(|(start, end)| &self.bytes[start..end]);
-        Ok(SendBody {
-            block: part(request.block),
-            body: message.payload().unwrap_or_default(),
-            msg_type: message.msg_type(),
-            msg_time: part(request.time),
-        })
-    }
-}
-
 #[pymethods]
 impl Requests {
     fn __len__(&self) -> usize {
         self.requests.len()
     }
 
-    /// Bytes of the field `data` of each request; 0 for a message that failed.
-    #[getter]
-    fn sizes(&self) -> Vec<usize> {
-        (0..self.requests.len()).map(|index| self.said(index).map_or(0, |said| said.data_size())).collect()
-    }
-
-    /// Data, flag, type and time of a request.
+    /// Data, flag, type and time of a request. Raises IndexError for a message that failed.
     fn __getitem__<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyTuple>> {
-        let said = self.said(index)?;
-        let data = PyBytes::new_with(py, said.data_size(), |out| {
-            said.write_data(out);
+        let missing = || PyIndexError::new_err("there is no request of this index");
+        let request = self.requests.get(index).copied().flatten().ok_or_else(missing)?;
+        let message = self.messages.get().get(index);
+        let body = message.payload().unwrap_or_default();
+        let data = PyBytes::new_with(py, request.block_size() + body.len(), |out| {
+            request.write_data(&self.bytes, body, out);
             Ok(())
         })?;
         let text = |text: Option<&[u8]>| text.map(|text| PyString::from_bytes(py, text)).transpose();
-        (data, said.flag(), text(said.msg_type)?, text(said.msg_time)?).into_pyobject(py)
-    }
-
-    /// The frames of some requests, with serial numbers from `serial` on. `head` is a `SendHead` of `mqbridge/tubemq/wire/send.py`.
-    ///
-    /// Raises OverflowError for a request that is too large for a frame.
-    fn frames<'py>(
-        &self,
-        py: Python<'py>,
-        indexes: Vec<usize>,
-        serial: u32,
-        head: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let part =
-            |name| Ok::<_, PyErr>(PyBackedBytes::from(head.getattr::<&Bound<'_, PyString>>(name)?.cast_into::<PyBytes>()?));
-        let (start, inner) = (part(intern!(py, "start"))?, part(intern!(py, "inner"))?);
-        let (before, after, auth) = (part(intern!(py, "before"))?, part(intern!(py, "after"))?, part(intern!(py, "auth"))?);
-        let head = SendHead { start: &start, inner: &inner, before: &before, after: &after, auth: &auth };
-        let said = indexes.iter().map(|index| self.said(*index)).collect::<PyResult<Vec<_>>>()?;
-        let too_large = |said: &&SendBody| payload_size(&head, said) > MAX_PAYLOAD_BYTES;
-        if let Some(said) = said.iter().find(too_large) {
-            let size = payload_size(&head, said);
-            return Err(PyOverflowError::new_err(format!("a frame carries 1 to {MAX_PAYLOAD_BYTES} bytes, not {size}")));
-        }
-        PyBytes::new_with(py, said.iter().map(|said| frame_size(&head, said)).sum(), |mut out| {
-            for (place, said) in said.iter().enumerate() {
-                out = write_frame(serial.wrapping_add(place as u32), &head, said, out);
-            }
-            Ok(())
-        })
+        let time = request.time.map(|(start, end)| &self.bytes[start..end]);
+        (data, u8::from(request.block.is_some()), text(message.msg_type())?, text(time)?).into_pyobject(py)
     }
 }
 
-/// The send requests of messages, see `requests.encode_share`. None for what only the plain code can write.
+/// The send requests of messages, see `share.encode_share`. None for what only the plain code can write.
 #[pyfunction]
 fn tubemq_encode<'py>(
     py: Python<'py>,

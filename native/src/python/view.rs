@@ -122,6 +122,12 @@ impl MessageView {
         self.message().property(key.as_bytes()).map(|value| text(py, value)).transpose()
     }
 
+    /// All values under this key.
+    fn property_values<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Vec<Bound<'py, PyString>>> {
+        let found = self.message().properties().filter(|(name, _)| *name == key.as_bytes());
+        found.map(|(_, value)| text(py, value)).collect()
+    }
+
     /// Every field by name.
     fn as_dict<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         message_class(slf.py())?.call_method1("as_dict", (slf,))

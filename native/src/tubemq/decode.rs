@@ -10,7 +10,8 @@ use crate::tubemq::escapes::{MARKER, unescape};
 
 const HAS_ATTRIBUTES: i32 = 1;
 const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
-const LENGTH_BYTES: usize = 4;
+/// What stands before an attribute string: its length.
+pub const LENGTH_BYTES: usize = 4;
 /// Of a `$msgTime$`; a value of another length is no time.
 pub const DIGITS: usize = 12;
 const DAMAGED: &[u8] = b"its checksum does not match its content";

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::message::{MSG_TIME, MSG_TYPE, Message, RESERVED_PREFIX, Store};
 use crate::reserved::{Field, USER_PREFIX, WITHOUT, carry_field, needs_user_prefix, origin_properties};
 use crate::text::is_utf8;
-use crate::tubemq::decode::{Minutes, is_appended, items};
+use crate::tubemq::decode::{LENGTH_BYTES, Minutes, is_appended, items};
 use crate::tubemq::escapes::{MARKER, escape, escape_text};
 
 /// The fields that no native pair says, a missing payload among them; `origin_properties` writes the other two.
@@ -29,7 +29,17 @@ pub struct Request {
 impl Request {
     /// How many bytes of `data` stand before the body.
     pub fn block_size(&self) -> usize {
-        self.block.map_or(0, |(start, end)| 4 + end - start)
+        self.block.map_or(0, |(start, end)| LENGTH_BYTES + end - start)
+    }
+
+    /// Writes `data`, which is as long as block and body; `bytes` are the encoder's.
+    pub fn write_data(&self, bytes: &[u8], body: &[u8], out: &mut [u8]) {
+        let (front, rest) = out.split_at_mut(self.block_size());
+        rest.copy_from_slice(body);
+        if let Some((start, end)) = self.block {
+            front[..LENGTH_BYTES].copy_from_slice(&((end - start) as u32).to_be_bytes());
+            front[LENGTH_BYTES..].copy_from_slice(&bytes[start..end]);
+        }
     }
 }
 

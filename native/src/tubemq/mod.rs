@@ -3,6 +3,5 @@
 pub mod decode;
 pub mod encode;
 pub mod escapes;
-pub mod frame;
 pub mod pack;
 pub mod protobuf;

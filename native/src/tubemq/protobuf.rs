@@ -1,21 +1,4 @@
-//! Protobuf's encoding, as far as packs and send requests need it.
-
-/// How many bytes `write_varint` writes.
-pub fn varint_size(value: u64) -> usize {
-    (70 - (value | 1).leading_zeros() as usize) / 7
-}
-
-/// Writes a varint to the front of `out`; gives its size.
-pub fn write_varint(mut value: u64, out: &mut [u8; 10]) -> usize {
-    let mut size = 0;
-    while value > 0x7F {
-        out[size] = value as u8 | 0x80;
-        value >>= 7;
-        size += 1;
-    }
-    out[size] = value as u8;
-    size + 1
-}
+//! Protobuf's encoding, as far as packs need it.
 
 /// A field of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
