@@ -1,9 +1,24 @@
-# Two stages: wheels are built where a compiler may be, the image that runs holds neither compiler nor pip cache.
+# Three stages: the compiled module is built where Rust is, on the Debian that it will run on; packages are installed where pip may leave
+# what it likes; the image that runs holds neither compiler nor pip cache.
+FROM rust:1-slim AS rust
+
+FROM python:3.11-slim AS native
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+COPY --from=rust /usr/local/rustup /usr/local/rustup
+COPY --from=rust /usr/local/cargo /usr/local/cargo
+ENV RUSTUP_HOME=/usr/local/rustup CARGO_HOME=/usr/local/cargo PATH=/usr/local/cargo/bin:$PATH
+WORKDIR /src
+COPY LICENSE requirements.lock ./
+COPY native native
+RUN PIP_CONSTRAINT=requirements.lock pip wheel --no-cache-dir --no-deps --wheel-dir /wheels ./native
+
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE requirements.lock ./
 COPY mqbridge mqbridge
-RUN python -m venv /opt/mqbridge && /opt/mqbridge/bin/pip install --no-cache-dir -c requirements.lock .
+COPY --from=native /wheels /wheels
+RUN python -m venv /opt/mqbridge && /opt/mqbridge/bin/pip install --no-cache-dir -c requirements.lock . /wheels/*.whl \
+  && /opt/mqbridge/bin/python -c "from mqbridge import native; assert native.compiled, native.remark"
 
 FROM python:3.11-slim
 COPY --from=build /opt/mqbridge /opt/mqbridge

@@ -128,11 +128,12 @@ chaos: $(VENV)/.dev ## faults drawn from a seed against two instances on real se
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(if $(DIRECTION),--direction $(DIRECTION)) $(CHAOS_ARGS)
 
-bench: $(VENV)/.dev ## the figures of docs/benchmarks.md, beside the official Java clients and Spark's Kafka connector
+bench: $(VENV)/.dev ## the figures of docs/benchmarks.md and docs/profile.md, beside the official Java clients and Spark's Kafka connector
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[bench]' \
-	  || echo "==> pulsar-client cannot be installed here: its figures are left out"
+	  || echo "==> pulsar-client and py-spy cannot be installed here: its figures and the profile are left out"
 	@$(BIN)/python -m tests.bench --write
+	@! test -x $(BIN)/py-spy || $(BIN)/python -m tests.bench profile rocketmq-pulsar ordinary --write
 
 wheels: $(VENV)/.packages ## wheels of the compiled module in dist/ for Linux and macOS, as far as Rust has them; tries the one for this machine
 	@why=$$(sh native/cargo.sh); [ -z "$$why" ] || { echo "==> no wheels: $$why"; exit 2; }

@@ -29,7 +29,9 @@ MSG_TYPE, MSG_TIME = "$msgType$", "$msgTime$"
 
 def format_position(position: Position) -> str:
     """`(12, 3)` as `12:3`."""
-    if len(position) == 2:  # once per message: a third of the general way's time
+    if len(position) == 3:  # once per message: a third of the general way's time
+        return f"{position[0]}:{position[1]}:{position[2]}"
+    if len(position) == 2:
         return f"{position[0]}:{position[1]}"
     if len(position) == 1:
         return str(position[0])

@@ -18,8 +18,10 @@ class ReceiptAggregator:
 
     __slots__ = ("_count", "_failures", "_fatal", "_open", "_stored", "future")
 
-    def __init__(self, count: int, failures: Sequence[MessageFailure] = ()) -> None:
-        self.future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+    def __init__(
+        self, count: int, failures: Sequence[MessageFailure] = (), loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self.future: asyncio.Future[Receipt] = (loop or asyncio.get_running_loop()).create_future()
         self._count = count
         self._failures = list(failures)
         self._open = 1

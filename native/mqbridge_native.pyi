@@ -1,5 +1,6 @@
 # What `native/src/python` offers to `mqbridge/native.py`; a test holds it to the module.
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, final, overload
 
 from mqbridge.message import Message
@@ -53,9 +54,38 @@ class Messages(Sequence[MessageView]):
     @overload
     def __getitem__(self, index: slice, /) -> Messages: ...
     def part(self, indexes: Sequence[int]) -> Messages: ...
+    def first_descent(self) -> int | None: ...
     def outside_of_loops(self, homes: Sequence[str], max_hops: int) -> list[int] | None: ...
     def partition_keys(self, name: str) -> list[bytes | None]: ...
 
+# RocketMQ
+# A pull: body, first and next offset, tags. A request: body, index of the first message, how many, born, whether it is a batch,
+# properties, flag, whether it is delayed. The limits: of a batch (bytes, messages), of a message (bytes, delay), and delays with
+# their levels.
+def rocketmq_decode(
+    pulls: Sequence[tuple[bytes, int, int, AbstractSet[str]]], decompress: Callable[[int, bytes], bytes]
+) -> Messages | None: ...
+def rocketmq_count(
+    pull: tuple[bytes, int, int, AbstractSet[str]], decompress: Callable[[int, bytes], bytes]
+) -> tuple[int, int | None] | None: ...
+def rocketmq_count_stored(body: bytes) -> tuple[int, bool] | None: ...
+def rocketmq_encode(
+    messages: Messages,
+    origin: str | None,
+    limits: tuple[int, int, int, int, Sequence[tuple[int, int]]],
+    now: int,
+    reserve_ids: Callable[[int], tuple[str, int]] | None,
+) -> tuple[list[tuple[bytes, int, int, int, bool, bytes, int, bool]], list[tuple[int, str]]] | None: ...
+
+# Pulsar
+def pulsar_decode(
+    entries: list[tuple[bytes, bytes | None, int, Sequence[int], int, int, int, int, int | None, str | None]],
+) -> tuple[Messages, list[tuple[int, str]]] | None: ...
+def pulsar_encode(
+    messages: Messages, origin: str | None, max_messages: int, max_bytes: int
+) -> tuple[list[tuple[bytes, bytes, int, int]], list[tuple[int, str]]]: ...
+
+# TubeMQ
 @final
 class PackedMessage:
     @property

@@ -18,17 +18,16 @@ from mqbridge.pulsar.mapping import stored as pulsar_stored
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.rocketmq.mapping import request as rocketmq_request
-from mqbridge.rocketmq.mapping import stored as rocketmq_stored
 from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.mapping.table import WRITTEN_NAMES
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
-from mqbridge.rocketmq.wire.record import Record, decode_records
-from mqbridge.rocketmq.wire.record import encode_record as encode_rocketmq_record
+from mqbridge.rocketmq.wire.record import Record
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
 from tests import strategies
+from tests.rocketmq.records import decode as decode_rocketmq
 from tests.strategies import any_messages, said, transferred
 
 NOW = 1 << 61
@@ -88,8 +87,7 @@ def through_rocketmq(messages: Sequence[Message], prefix: str | None) -> list[Me
     sends, failures = rocketmq_request.encode(messages, prefix, LIMITS, NOW)
     assert failures == []
     assert [index for outgoing in sends for index in outgoing.indexes] == list(range(len(messages)))
-    data = b"".join(encode_rocketmq_record(record) for outgoing in sends for record in stored(outgoing))
-    return rocketmq_stored.decode(decode_records(data))
+    return list(decode_rocketmq([record for outgoing in sends for record in stored(outgoing)]))
 
 
 def through_log(messages: Sequence[Message], prefix: str | None) -> list[Message]:
@@ -98,7 +96,7 @@ def through_log(messages: Sequence[Message], prefix: str | None) -> list[Message
 
 
 def through_wire(record: Record) -> list[Message]:
-    return rocketmq_stored.decode(decode_records(encode_rocketmq_record(record)))
+    return list(decode_rocketmq([record]))
 
 
 SYSTEMS = {

@@ -46,6 +46,8 @@ class LaneDelivery:
         self.lane = lane
         self._targets = targets
         self._settings = settings
+        self._loop: asyncio.AbstractEventLoop
+        """That of `run`."""
         self._tickets = Tickets(self._acknowledge, self._passed, self._ended, in_order=not individual_ack)
         self._pump: asyncio.Task[None] | None = None
         self._deadline: float | None = None
@@ -80,6 +82,7 @@ class LaneDelivery:
     async def run(self) -> None:
         """Deliver until `stop`, revocation or an error; then drain and release. Raises what ended the lane, if not asked to."""
         partition = self.lane.partition
+        self._loop = asyncio.get_running_loop()
         self._pump = spawn(self._receive(), f"deliver {partition}", quiet=True)
         watch = spawn(self._end_when_revoked(self._pump), f"revocation of {partition}")
         if self._stopping:
@@ -120,11 +123,14 @@ class LaneDelivery:
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
-        settings = self._settings
-        loop = asyncio.get_running_loop()
+        settings, loop = self._settings, self._loop
         while True:
             try:
-                batch = await self._next()
+                try:
+                    batch = await self.lane.receive()
+                except GapError as gap:
+                    await self._skip(gap)
+                    continue
             except LaneRevoked as revoked:
                 self.error = self.error or revoked
                 return
@@ -132,22 +138,16 @@ class LaneDelivery:
             try:
                 for unit, rate in settings.rates:
                     await rate.take(getattr(batch, unit))
-                await settings.budget.take(self._cost(batch))
+                if not settings.budget.try_take(cost := self._cost(batch)):
+                    await settings.budget.take(cost)
             finally:
                 self._waiting = 0
             if self.lane.revoked.is_set():  # in the turn in which its bytes came free: whoever reads it next delivers it
-                settings.budget.give(self._cost(batch))
+                settings.budget.give(cost)
                 return
-            settings.counters.last_batch_at = loop.time()
-            self._dispatch(self._tickets.open(batch, loop.time()))
+            settings.counters.last_batch_at = now = loop.time()
+            self._dispatch(self._tickets.open(batch, now))
             del batch  # in the budget from here on, and not held while the next one is waited for
-
-    async def _next(self) -> Batch:
-        while True:
-            try:
-                return await self.lane.receive()
-            except GapError as gap:
-                await self._skip(gap)
 
     async def _skip(self, gap: GapError) -> None:
         """Go on behind a gap when all before it is acknowledged: a seek forgets what is in flight. Or raise it."""
@@ -216,7 +216,7 @@ class LaneDelivery:
 
     def _passed(self, batch: Batch) -> None:
         self.position = batch.next
-        self._settings.counters.passed(batch, asyncio.get_running_loop().time())
+        self._settings.counters.passed(batch, self._loop.time())
         if self._settings.on_progress is not None:
             self._settings.on_progress(batch, not self.lane.revoked.is_set())
 

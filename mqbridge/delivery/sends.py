@@ -33,15 +33,19 @@ class Sends:
         """Send, and tell `ended` of the receipt. What the outbound raises is raised, and nothing is sent then."""
         future = outbound.send(partition, share)
         share.let_go()
-        sent = self._open.setdefault((outbound, partition), deque())
+        sent = self._open.get((outbound, partition))
+        if sent is None:
+            sent = self._open[outbound, partition] = deque()
         sent.append(future)
+        if not self._count:
+            self.all_ended.clear()
         self._count += 1
-        self.all_ended.clear()
         future.add_done_callback(partial(self._ended, sent, ended))
 
     def would_overtake(self, outbound: Outbound, partition: int) -> bool:
         """Whether something failed there already, of which the lane hears only in the next turn of the loop."""
-        return any(map(_has_failed, takewhile(asyncio.Future.done, self._open.get((outbound, partition), ()))))
+        sent = self._open.get((outbound, partition))
+        return bool(sent) and any(map(_has_failed, takewhile(asyncio.Future.done, sent)))
 
     def withdraw(self) -> None:
         """Take back what is not on its way."""

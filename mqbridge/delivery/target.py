@@ -18,9 +18,10 @@ from mqbridge.routing.partitions import Partitioner
 class TargetProgress:
     """What was sent and has no receipt, and since when nothing has moved."""
 
-    __slots__ = ("_moved_at", "sends")
+    __slots__ = ("_loop", "_moved_at", "sends")
 
     def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.sends = 0
         """Shares of batches that were sent and have no receipt."""
         self._moved_at = 0.0
@@ -28,13 +29,18 @@ class TargetProgress:
     def sent(self) -> None:
         """One more."""
         if not self.sends:
-            self._moved_at = asyncio.get_running_loop().time()
+            self._move()
         self.sends += 1
 
     def answered(self) -> None:
         """A receipt, good or bad."""
         self.sends -= 1
-        self._moved_at = asyncio.get_running_loop().time()
+        self._move()
+
+    def _move(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._moved_at = self._loop.time()
 
     def waiting_s(self, now: float) -> float:
         """For how long receipts have been due and none has come; 0 when none is due."""

@@ -45,6 +45,8 @@ class Endpoint(asyncio.Protocol):
         self._on_frames = on_frames
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop
+        """Kept from the first moment of the connection: asking for the running one is a system call, `getpid`."""
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._flush_due = False
@@ -75,26 +77,30 @@ class Endpoint(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the peer and set the write limits."""
         self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
         self.alive = self._error is None
         self._gathers = (type(transport).__module__, type(transport).__name__) == GATHERING
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{host}:{port}"
-        self.received_at = asyncio.get_running_loop().time()
+        self.received_at = self._loop.time()
 
     def data_received(self, data: bytes) -> None:
         """Cut frames and hand them on; what the protocol does not allow ends the connection."""
-        self.received_at = asyncio.get_running_loop().time()
+        self.received_at = self._loop.time()
         if not self.heard:
             self.heard = True
             if self.link is not None:
                 self.link.heard()
         try:
-            frames = self._cutter.feed(data)
-            if frames:
-                self._on_frames(frames)
+            self._take(data)
         except ProtocolError as error:
             self.abort(error)
+
+    def _take(self, data: bytes) -> None:
+        """What is done with bytes that came."""
+        if frames := self._cutter.feed(data):
+            self._on_frames(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once, with the first reason."""
@@ -163,7 +169,7 @@ class Endpoint(asyncio.Protocol):
             self._flush()
         elif not self._flush_due:
             self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def _is_over(self) -> ConnectionLost:
         """What sending fails with; a server may have refused our certificate before anything was sent."""

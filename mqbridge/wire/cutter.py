@@ -14,6 +14,10 @@ before waiting for a body beyond its limit.
 """
 
 
+Place = tuple[bytes, int, int]
+"""Where a frame is: in these bytes, from and to."""
+
+
 class FrameCutter:
     """Bytes in, whole frames out. `measure` is the only thing that a protocol brings."""
 
@@ -32,20 +36,23 @@ class FrameCutter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Every frame that is complete now, headers included."""
+        return [data[at:end] for data, at, end in self.places(chunk)]
+
+    def places(self, chunk: bytes) -> list[Place]:
+        """The same without copying them."""
         self._chunks.append(chunk)
         self._have += len(chunk)
         if self._have < self._need:
             return []
         data = chunk if len(self._chunks) == 1 else b"".join(self._chunks)
-        frames: list[bytes] = []
+        frames: list[Place] = []
         measure, end, at = self._measure, len(data), 0
         need = 1
         while at < end:
             need = measure(data, at)
             if need > end - at:
                 break
-            frames.append(data[at : at + need])
-            at += need
+            frames.append((data, at, at := at + need))
             need = 1
         self._need = need
         tail = data[at:] if at else data

@@ -30,7 +30,7 @@ pub enum Number {
 }
 
 /// Python reads no longer numbers.
-pub const MAX_DIGITS: usize = 4300;
+const MAX_DIGITS: usize = 4300;
 
 pub fn read_number(text: &[u8]) -> Number {
     let digits = text.strip_prefix(b"-").unwrap_or(text);

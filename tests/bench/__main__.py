@@ -16,16 +16,14 @@ python -m tests.bench --write    also renews what was measured in docs/benchmark
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 from tests.bench import bridge, bridge_page, clients, codec, latency, profile, spark, tls
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
+from tests.bench.pages import chapters, machine, renew
 from tests.kit.maven import say
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
@@ -37,17 +35,6 @@ INTRO = """# Benchmarks
 
 Written by `make bench`. Machines differ and shared ones drift: read the ratios, and measure on yours.
 """
-
-
-def machine() -> str:
-    """What was measured on."""
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"
-    )
-    packages = ", ".join(f"{name} {version(name)}" for name in ("uvloop", "protobuf", "crc32c"))
-    return (
-        f"{os.cpu_count()} x {model}, Linux, Python {platform.python_version()}, {packages}; servers and bridge share the cores."
-    )
 
 
 def codec_table() -> str:
@@ -83,7 +70,11 @@ def bridge_chapter(arguments: argparse.Namespace) -> str:
 CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "codec": lambda _: codec_table(),
     "bridge": bridge_chapter,
-    "latency": lambda given: latency.chapter(given.direction or bridge_page.DIRECTIONS, gateway_only=given.gateway_only),
+    "latency": lambda given: latency.chapter(
+        given.direction or bridge_page.DIRECTIONS,
+        CORPORA[(given.corpus or ORDINARY)[0]],
+        gateway_only=given.gateway_only,
+    ),
     "clients": lambda given: clients.table(given.rounds),
     "tls": lambda given: tls.table(given.rounds, total=given.messages or tls.MESSAGES, only=given.direction),
     "spark": lambda given: spark.table(given.rounds, chosen=given.jobs, rows=given.rows),
@@ -134,15 +125,7 @@ def main(argv: list[str]) -> None:
             measured |= chapters(measure(arguments))
     print("\n".join(measured.values()))
     if arguments.write:
-        found = chapters(PAGE.read_text()) | measured
-        PAGE.write_text("\n".join([INTRO, machine() + "\n", *found.values()]))
-        say(f"wrote {PAGE.name}")
-
-
-def chapters(page: str) -> dict[str, str]:
-    """The chapters of a page by their titles."""
-    texts = [f"## {text.strip()}\n" for text in f"\n{page}".split("\n## ")[1:]]
-    return {text.splitlines()[0]: text for text in texts}
+        renew(PAGE, f"{INTRO}\n{machine()}\n", measured)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def reading(gateway: GatewayProcess) -> Reading:
     """How far it is."""
     row = gateway.route()
     done = sum(row.get(name, 0) for name in ("stored", "filtered", "looped", "dead"))
-    return Reading(time.monotonic(), done, row.get("batches", 0), cpu_seconds(gateway.process.pid))
+    return Reading(time.monotonic(), done, row.get("batches", 0), *cpu_seconds(gateway.process.pid))
 
 
 def wait_done(gateway: GatewayProcess, count: int) -> Reading:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import request as pulsar
 from mqbridge.pulsar.mapping import stored as pulsar_stored
-from mqbridge.pulsar.mapping.passthrough import encode_entries
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.mapping import request as rocketmq_request
 from mqbridge.rocketmq.mapping import stored as rocketmq_stored
 from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.wire import properties
-from mqbridge.rocketmq.wire.record import Record, decode_records, encode_record
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.record import Record, encode_record
 from mqbridge.tubemq.client.answers import parse_answer
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
@@ -93,10 +94,10 @@ def pulsar_entry(messages: list[Message]) -> bytes:
     return head[head.index(b"\x0e\x01") :] + pieces[1]
 
 
-def decode_pulsar(data: bytes) -> list[Message]:
+def decode_pulsar(data: bytes) -> Sequence[Message]:
     """From an entry to messages."""
     read = decode_entry(data)
-    return pulsar_stored.decode(Entry(read.metadata, read.payload, ledger=1, entry=2))
+    return pulsar_stored.decode_entries([Entry(read.metadata, read.payload, ledger=1, entry=2)])
 
 
 def pulsar_batches(size: int) -> list[Entry]:
@@ -115,8 +116,13 @@ def pulsar_batches(size: int) -> list[Entry]:
 
 
 def decode_and_encode_pulsar(entries: list[Entry], limits: pulsar.Limits) -> object:
-    """From entries to entries through messages, as routes with rules do."""
-    return pulsar.encode([message for entry in entries for message in pulsar_stored.decode(entry)], ORIGIN, limits)
+    """From entries to entries."""
+    return pulsar.encode(pulsar_stored.decode_entries(entries), ORIGIN, limits)
+
+
+def plain_pulsar(entries: list[Entry], limits: pulsar.Limits) -> object:
+    """The same by plain code."""
+    return pulsar.encode_plain([message for entry in entries for message in pulsar_stored.decode(entry)], ORIGIN, limits)
 
 
 def rocketmq_answer(size: int) -> bytes:
@@ -128,14 +134,30 @@ def rocketmq_answer(size: int) -> bytes:
     return b"".join(map(encode_record, records))
 
 
-def decode_rocketmq(answer: bytes) -> list[Message]:
+def rocketmq_pull(answer: bytes) -> list[Pulled]:
+    """An answer as a lane gets it."""
+    return [Pulled(Queue("orders", "broker", 0), answer, 0, COUNT)]
+
+
+def decode_rocketmq(answer: bytes) -> Sequence[Message]:
     """From an answer to messages."""
-    return rocketmq_stored.decode(decode_records(answer))
+    return rocketmq_stored.decode_pulls(rocketmq_pull(answer))
 
 
-def encode_rocketmq(messages: list[Message], limits: RocketMQLimits) -> list[bytes]:
+def encode_rocketmq(messages: Sequence[Message], limits: RocketMQLimits) -> list[bytes]:
     """From messages to the bodies of send requests."""
     sends, _ = rocketmq_request.encode(messages, ORIGIN, limits, BORN)
+    return [out.body for out in sends]
+
+
+def decode_rocketmq_plain(answer: bytes) -> Sequence[Message]:
+    """The same by plain code."""
+    return rocketmq_stored.decode_plain(rocketmq_pull(answer))
+
+
+def encode_rocketmq_plain(messages: Sequence[Message], limits: RocketMQLimits) -> list[bytes]:
+    """The same by plain code."""
+    sends, _ = rocketmq_request.encode_plain(messages, ORIGIN, limits, BORN)
     return [out.body for out in sends]
 
 
@@ -154,8 +176,11 @@ def measure(size: int) -> dict[str, float]:
         "Pulsar encode": best(lambda: encode_pulsar(arrived, encoder, limits)),
         "Pulsar decode": best(lambda: decode_pulsar(entry)),
         "RocketMQ encode": best(lambda: encode_rocketmq(arrived, RocketMQLimits())),
+        "RocketMQ encode, plain": best(lambda: encode_rocketmq_plain(messages, RocketMQLimits())),
         "RocketMQ decode": best(lambda: decode_rocketmq(answer)),
+        "RocketMQ decode, plain": best(lambda: decode_rocketmq_plain(answer)),
+        "RocketMQ to RocketMQ": best(lambda: encode_rocketmq(decode_rocketmq(answer), RocketMQLimits())),
         "RocketMQ to Pulsar": best(lambda: encode_pulsar(pulled, encoder, limits)),
         "Pulsar to Pulsar": best(lambda: decode_and_encode_pulsar(batches, limits)),
-        "Pulsar copied": best(lambda: encode_entries(batches, ORIGIN, limits)),
+        "Pulsar to Pulsar, plain": best(lambda: plain_pulsar(batches, limits)),
     }

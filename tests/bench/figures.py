@@ -23,6 +23,8 @@ class Figures:
     """Peak resident memory, 10^6 bytes."""
     batch: float = 0
     """Messages per batch that the gateway received; 0: not known."""
+    kernel: float = 0
+    """Those of the CPU-seconds that the kernel spent on its behalf; 0: not known."""
 
     def beside(self, other: Figures) -> Figures:
         """These as ratios of others."""
@@ -42,13 +44,19 @@ class Reading:
     done: int
     """Messages that are stored or left out."""
     batches: int
-    cpu_s: float
+    user_s: float
+    """CPU-seconds of the process; likewise the next, in the kernel."""
+    kernel_s: float
 
     def figures(self, begin: Reading, rss_mb: float) -> Figures:
         """What lies between an earlier reading and this one."""
         messages, batches = self.done - begin.done, self.batches - begin.batches
-        cpu = (self.cpu_s - begin.cpu_s) / messages * 1e6
-        return Figures(messages / (self.at - begin.at), cpu, rss_mb, messages / batches if batches else 0)
+        user, kernel = ((now - before) / messages * 1e6 for now, before in zip(self._cpu, begin._cpu, strict=True))
+        return Figures(messages / (self.at - begin.at), user + kernel, rss_mb, messages / batches if batches else 0, kernel)
+
+    @property
+    def _cpu(self) -> tuple[float, float]:
+        return self.user_s, self.kernel_s
 
 
 def median(runs: Sequence[Figures]) -> Figures:
@@ -56,10 +64,10 @@ def median(runs: Sequence[Figures]) -> Figures:
     return Figures(*(statistics.median(getattr(run, field) for run in runs) for field in Figures.__slots__))
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """Time of a process in its own code and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    return int(fields[11]) / TICKS, int(fields[12]) / TICKS
 
 
 def peak_rss_mb(pid: int) -> float:

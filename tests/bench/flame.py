@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 
-from tests.bench.stacks import ADAPTER, CLIENT, COMPILED, DELIVERY, KERNEL, MAPPING, NET, OTHER, Stack, group_of, plain
+from tests.bench.stacks import ADAPTER, CLIENT, COMPILED, DELIVERY, MAPPING, NET, OTHER, Stack, group_of, plain
 
 WIDTH = 1200
 HEIGHT = 16
@@ -15,7 +15,7 @@ LEAST = 0.002
 CHARACTER = 6.3
 COLOURS = {
     MAPPING: "#e8a33d", COMPILED: "#c9503c", CLIENT: "#6a9fd4", ADAPTER: "#8f86c9", DELIVERY: "#6fb58a", NET: "#b9b14a",
-    KERNEL: "#8a8f98", OTHER: "#d8d2c4",
+    OTHER: "#d8d2c4",
 }  # fmt: skip
 
 

@@ -21,14 +21,15 @@ from functools import partial
 from typing import Any
 
 from tests.bench.bridge import GATEWAY, JAVA, Task, java_bridge, started
-from tests.bench.corpora import CORPORA
+from tests.bench.corpora import Corpus
 from tests.bench.ends import Clusters, java_arguments, java_flags, take_topic
 from tests.e2e.sides import Side
 from tests.kit import java
 from tests.kit.maven import say
 
-CORPUS = "single"
 UNPACED = 60_000
+HELLO = 800
+"""Messages that have come before the others are sent: a group takes seconds until it has its partitions."""
 SECONDS = 12
 """Of sending at the fixed rate, the first third of which the figures leave out."""
 WARMUP = 1 / 3
@@ -82,37 +83,38 @@ class Latency:
     """By bridge."""
 
 
-def measure(clusters: Clusters, direction: str, seconds: int = SECONDS, *, gateway_only: bool = False) -> Latency:
+def measure(clusters: Clusters, direction: str, corpus: Corpus, *, gateway_only: bool = False) -> Latency:
     """One direction, both bridges."""
     here, there = map(partial(clusters.side, raised=False), direction.split("-"))
+    send = partial(probe, corpus)
     with contextlib.ExitStack() as stack:
         names = [GATEWAY] if gateway_only else [GATEWAY, JAVA]
-        ways = {name: stack.enter_context(_bridged(here, there, name)) for name in names}
-        moved = {name: probe(here, there, *way, UNPACED) for name, way in ways.items()}
+        ways = {name: stack.enter_context(_bridged(here, there, name, corpus.partitions)) for name in names}
+        moved = {name: send(here, there, *way, UNPACED) for name, way in ways.items()}
         for name, times in moved.items():
             say(f"{direction}, {name}: {times.rate:,.0f} messages/s from end to end")
         rate = LOAD * min(times.rate for times in moved.values())
-        count = int(rate * seconds)
-        source, target = _without(here, there, count, rate)
-        through = {name: probe(here, there, *way, count, rate, start=UNPACED) for name, way in ways.items()}
+        count = int(rate * SECONDS)
+        source, target = _without(here, there, corpus, count, rate)
+        through = {name: send(here, there, *way, count, rate, start=HELLO + UNPACED) for name, way in ways.items()}
     found = Latency(direction, rate, source, target, through)
     say("\n".join(rows(found)))
     return found
 
 
 @contextlib.contextmanager
-def _bridged(here: Side, there: Side, name: str) -> Iterator[tuple[str, str]]:
+def _bridged(here: Side, there: Side, name: str, partitions: int) -> Iterator[tuple[str, str]]:
     """A bridge at work between two fresh topics."""
-    partitions = CORPORA[CORPUS].partitions
     topic, into = take_topic(here, partitions), take_topic(there, partitions)
     task = Task(here, there, topic, partitions, 0)
-    with started(task, "bridged", into=into) if name == GATEWAY else java_bridge(task, "bridged", into):
+    group = name.split(maxsplit=1)[0].lower()
+    with started(task, group, into=into) if name == GATEWAY else java_bridge(task, group, into):
         yield topic, into
 
 
-def _without(here: Side, there: Side, count: int, rate: float) -> tuple[Times, Times]:
+def _without(here: Side, there: Side, corpus: Corpus, count: int, rate: float) -> tuple[Times, Times]:
     """The path through each cluster alone, both at once."""
-    topics = [take_topic(side, CORPORA[CORPUS].partitions) for side in (here, there)]
+    topics = [take_topic(side, corpus.partitions) for side in (here, there)]
     with ThreadPoolExecutor(2) as pool:
         each = [
             pool.submit(probe, side, side, topic, topic, count, rate) for side, topic in zip((here, there), topics, strict=True)
@@ -121,18 +123,19 @@ def _without(here: Side, there: Side, count: int, rate: float) -> tuple[Times, T
     return source, target
 
 
-def probe(here: Side, there: Side, topic: str, into: str, count: int, rate: float = 0, start: int = 0) -> Times:
-    """Messages from one topic to the other, at a rate or as fast as it goes."""
-    arguments: dict[str, Any] = {**java_arguments(there, here), **CORPORA[CORPUS].arguments(here.system)}
+def probe(corpus: Corpus, here: Side, there: Side, topic: str, into: str, count: int, rate: float = 0, start: int = 0) -> Times:
+    """Messages from one topic to the other, at a rate or as fast as it goes. A group reads one topic, as RocketMQ demands."""
+    arguments: dict[str, Any] = {**java_arguments(there, here), **corpus.arguments(here.system)}
     last = java.run(
         "BenchProbe",
         flags=[*java.BRIDGE_FLAGS, *java_flags(here, there)],
         topic=topic,
         from_topic=into,
-        group="probe",
+        group=f"probe_{into.rpartition('/')[2]}",
         start=start,
-        messages=count,
-        warmup=int(count * WARMUP),
+        hello=HELLO,
+        messages=HELLO + count,
+        warmup=HELLO + int(count * WARMUP),
         rate=int(rate),
         **arguments,
     )[-1]
@@ -152,12 +155,12 @@ def rows(found: Latency) -> list[str]:
     return lines
 
 
-def chapter(directions: Sequence[str], *, gateway_only: bool = False) -> str:
+def chapter(directions: Sequence[str], corpus: Corpus, *, gateway_only: bool = False) -> str:
     """The chapter of docs/benchmarks.md."""
     lines = [
         "## Added latency",
         "",
-        f"{CORPORA[CORPUS].about}, {CORPORA[CORPUS].partitions} partitions, at half of what the slower chain of sender, bridge",
+        f"{corpus.about}, {corpus.partitions} partitions, at half of what the slower chain of sender, bridge",
         f"and receiver moves on this machine, for {SECONDS} s, of which the first third is left out. Milliseconds from handing a",
         "message to the official Java client of the source until that of the target hands it out, all on one clock; `alone` is",
         "the same without a bridge: a message that goes through each of the two clusters, one after the other (the sum of",
@@ -169,5 +172,5 @@ def chapter(directions: Sequence[str], *, gateway_only: bool = False) -> str:
     ]
     with Clusters() as clusters:
         for direction in directions:
-            lines += rows(measure(clusters, direction, gateway_only=gateway_only))
+            lines += rows(measure(clusters, direction, corpus, gateway_only=gateway_only))
     return "\n".join([*lines, ""])

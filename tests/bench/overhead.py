@@ -81,9 +81,9 @@ from tests.tubemq.client.fakes import REF, Context, registered, pack as tubemq_p
 
 MESSAGES = 32
 PARTITIONS = 8
-BATCHES = 4000
+BATCHES = 1600
 """Of one run, all partitions together."""
-RUNS = 5
+RUNS = 20
 PAYLOAD = b"x" * 1000
 
 

@@ -4,7 +4,7 @@ Three runs over the same topic, each from the moment a fifth of the messages is 
 says how much CPU a message and a batch cost; one sampled by py-spy, native frames included, which says how that is shared out;
 one whose system calls are counted.
 
---write renews docs/profile.md and its picture docs/profile.svg.
+--write renews the direction's chapter of docs/profile.md, and the picture docs/profile.svg.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from tests.bench.bridge_page import DIRECTIONS, messages_of
 from tests.bench.corpora import CORPORA
 from tests.bench.ends import SEED, Clusters, fill_topic
 from tests.bench.figures import Figures
-from tests.bench.stacks import KERNEL, MAPPING, Stack, largest, parse, shares
+from tests.bench.pages import chapters, machine, renew
+from tests.bench.stacks import MAPPING, Stack, largest, parse, shares
 from tests.bench.syscalls import counter
 from tests.kit.gateway import GatewayProcess
 from tests.kit.maven import say
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+PY_SPY = Path(sys.executable).with_name("py-spy")
 MESSAGES = 150_000
 RATE = 211
 """Samples per second; prime, so that nothing which runs every so many ms is met too often."""
@@ -86,14 +88,14 @@ def _sampled(task: Task, checkout: Path | None) -> list[Stack]:
 
 
 def _sampler(gateway: GatewayProcess, file: str) -> subprocess.Popen[bytes]:
-    py_spy = Path(sys.executable).with_name("py-spy")
-    argv = [str(py_spy), "record", "--pid", str(gateway.process.pid), "--native", "--rate", str(RATE), "--duration", "unlimited"]
+    argv = [str(PY_SPY), "record", "--pid", str(gateway.process.pid), "--native", "--rate", str(RATE), "--duration", "unlimited"]
     return subprocess.Popen([*argv, "--format", "raw", "--output", file], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def page(profile: Profile) -> str:
     """A page of Markdown about one profile."""
-    figures, of_groups = profile.figures, shares(profile.stacks)
+    figures = profile.figures
+    of_groups = shares(profile.stacks, profile.figures.kernel / profile.figures.cpu)
     batch = figures.batch
     rest = sum(share for group, share in of_groups.items() if group != MAPPING)
     lines = [
@@ -118,13 +120,13 @@ def page(profile: Profile) -> str:
         "|---|---|---|",
         *_rows(profile),
         "",
-        f"The functions that take most; what a library does for them is theirs, `{KERNEL}` too.",
+        "The functions that take most outside the kernel; what a library does for them is theirs.",
         "",
         "| function | group | share | per message |",
         "|---|---|---|---|",
     ]
     lines += [
-        f"| `{where}` | {group} | {share:.1%} | {share * figures.cpu:.2f} |"
+        f"| `{where}` | {group} | {share:.1%} | {share * (figures.cpu - figures.kernel):.2f} |"
         for where, group, share in largest(profile.stacks, FUNCTIONS)
     ]
     return "\n".join([*lines, ""])
@@ -140,11 +142,10 @@ def _rows(profile: Profile) -> list[str]:
 INTRO = """# Profile
 
 Written by `python -m tests.bench profile DIRECTION CORPUS --write`: where the microseconds of the gateway go. Read shares;
-machines differ. A sample belongs to the innermost package of ours (or the event loop) on its stack; a library that the mapping
-calls is the mapping's. `system calls` are samples in the kernel's entry points, whoever made the call.
+machines differ. The kernel's part is what the kernel says of the process. The rest is shared out by samples of its stacks: a
+sample belongs to the innermost package of ours (or the event loop); a library that the mapping calls is the mapping's.
 
 ![Flame graph](profile.svg)
-
 """
 
 
@@ -161,8 +162,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=SEED, help="what the corpus is drawn from (default %(default)s)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="profile the gateway of another checkout")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the flame graph here")
-    parser.add_argument("--write", action="store_true", help="renew docs/profile.md and docs/profile.svg")
+    parser.add_argument("--write", action="store_true", help="renew a chapter of docs/profile.md, and docs/profile.svg")
     given = parser.parse_args(argv)
+    if not PY_SPY.exists():
+        parser.error("py-spy is not installed here: pip install '.[bench]'")
     source, target = given.direction.split("-")
     corpus = CORPORA[given.corpus]
     with Clusters() as clusters:
@@ -175,5 +178,4 @@ def main(argv: list[str]) -> None:
     for file in [given.svg] * (given.svg is not None) + [DOCS / "profile.svg"] * given.write:
         file.write_text(flame.svg(profile.stacks, f"{source} to {target}, {given.corpus}"))
     if given.write:
-        (DOCS / "profile.md").write_text(INTRO + text)
-        say("wrote docs/profile.md and docs/profile.svg")
+        renew(DOCS / "profile.md", f"{INTRO}\n{machine()}\n", chapters(text))

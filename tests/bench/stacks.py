@@ -13,7 +13,7 @@ CLIENT = "client"
 ADAPTER = "adapter"
 DELIVERY = "delivery, gateway, routing"
 NET = "net, asyncio, uvloop"
-KERNEL = "system calls"
+KERNEL = "kernel"
 OTHER = "everything else"
 GROUPS = (MAPPING, COMPILED, CLIENT, ADAPTER, DELIVERY, NET, KERNEL, OTHER)
 
@@ -21,7 +21,6 @@ _SYSTEM_CALL = re.compile(
     r"(__)?(libc_)?(read|readv|recv|recvfrom|recvmsg|write|writev|send|sendto|sendmsg|sendmmsg|epoll_\w+|eventfd\w*|ioctl|shutdown|"
     r"brk|mmap\w*|munmap|mremap|madvise|futex\w*|clone\w*|fsync|fdatasync|pread\w*|pwrite\w*|syscall)( |$)"
 )
-_WAITING = re.compile(r"epoll_p?wait")
 _LIBC = "(libc.so"
 _LOOP = re.compile(r"uvloop|asyncio|selectors|_uv_|\buv__?\w+")
 _OURS = re.compile(r"mqbridge/(?:(?:tubemq|pulsar|rocketmq|log|memory)/)?(\w+)")
@@ -42,10 +41,7 @@ class Stack:
 
     @property
     def group(self) -> str:
-        """Whose time it is: the innermost package of ours, or of the event loop, unless the kernel was at work."""
-        leaf = self.frames[-1]
-        if _LIBC in leaf and _SYSTEM_CALL.match(leaf):
-            return KERNEL
+        """Whose time it is: the innermost package of ours, or of the event loop."""
         return next((found for frame in reversed(self.frames) if (found := group_of(frame)) is not None), OTHER)
 
     @property
@@ -77,27 +73,29 @@ def plain(frame: str) -> str:
 def parse(text: str) -> list[Stack]:
     """What `py-spy record --format raw` wrote: frames joined by semicolons, a blank, the number of samples.
 
-    Waiting in epoll is left out: some of it counts as work there, though a call takes about a microsecond of CPU.
+    Those that end in a system call are left out: py-spy takes time, not CPU, and a process waits there, for something to do or
+    for the core that the process which it woke took over.
     """
     stacks = []
     for line in text.splitlines():
         frames, _, samples = line.rpartition(" ")
         stack = Stack(tuple(frames.split(";")), int(samples))
-        if not _WAITING.match(stack.frames[-1]):
+        if not (_LIBC in stack.frames[-1] and _SYSTEM_CALL.match(stack.frames[-1])):
             stacks.append(stack)
     return stacks
 
 
-def shares(stacks: Iterable[Stack]) -> dict[str, float]:
-    """Each group's share of all samples, in the order of GROUPS."""
+def shares(stacks: Iterable[Stack], kernel: float) -> dict[str, float]:
+    """Each group's share of all CPU, in the order of GROUPS, when the kernel's is known."""
     counts: Counter[str] = Counter()
     for stack in stacks:
         counts[stack.group] += stack.samples
-    return {group: counts[group] / counts.total() for group in GROUPS if counts[group]}
+    found = {group: counts[group] / counts.total() * (1 - kernel) for group in GROUPS} | {KERNEL: kernel}
+    return {group: share for group, share in found.items() if share}
 
 
 def largest(stacks: Iterable[Stack], count: int) -> list[tuple[str, str, float]]:
-    """The functions that take most, library functions and system calls counted as their caller's: name, group, share."""
+    """The functions that take most outside the kernel, a library's counted as their caller's: name, group, share of that."""
     counts: Counter[tuple[str, str]] = Counter()
     for stack in stacks:
         counts[stack.where, stack.group] += stack.samples

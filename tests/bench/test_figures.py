@@ -8,8 +8,9 @@ from tests.bench.latency import Times, added, quantile, summed
 
 
 def test_figures_are_about_what_lies_between_two_readings() -> None:
-    begin, end = Reading(10.0, 20_000, 100, 3.0), Reading(12.0, 100_000, 2_600, 4.6)
-    assert end.figures(begin, 90.5) == Figures(rate=40_000, cpu=pytest.approx(20.0), rss_mb=90.5, batch=32)
+    begin, end = Reading(10.0, 20_000, 100, 3.0, 1.0), Reading(12.0, 100_000, 2_600, 4.2, 1.4)
+    expected = Figures(rate=40_000, cpu=pytest.approx(20.0), rss_mb=90.5, batch=32, kernel=pytest.approx(5.0))
+    assert end.figures(begin, 90.5) == expected
 
 
 def test_the_median_is_taken_of_each_figure() -> None:
@@ -21,11 +22,11 @@ def test_ratios_are_of_the_first_to_the_second() -> None:
 
 
 def test_the_gateway_is_asked_more_often_towards_the_end() -> None:
-    begin = Reading(0.0, 0, 0, 0.0)
-    assert pause_s(begin, Reading(1.0, 0, 0, 0.0), 1000) == POLL_S
-    assert pause_s(begin, Reading(1.0, 100, 0, 0.0), 1000) == POLL_S
-    assert pause_s(begin, Reading(1.0, 900, 0, 0.0), 1000) == pytest.approx(0.1 / 1.8)
-    assert pause_s(begin, Reading(1.0, 999, 0, 0.0), 1000) == LEAST_POLL_S
+    begin = Reading(0.0, 0, 0, 0.0, 0.0)
+    assert pause_s(begin, Reading(1.0, 0, 0, 0.0, 0.0), 1000) == POLL_S
+    assert pause_s(begin, Reading(1.0, 100, 0, 0.0, 0.0), 1000) == POLL_S
+    assert pause_s(begin, Reading(1.0, 900, 0, 0.0, 0.0), 1000) == pytest.approx(0.1 / 1.8)
+    assert pause_s(begin, Reading(1.0, 999, 0, 0.0, 0.0), 1000) == LEAST_POLL_S
 
 
 def test_quantiles_of_values_in_order() -> None:

@@ -105,7 +105,7 @@ routes: [{name: r, from: {cluster: a, topic: t, group: g}, to: {cluster: b}}]
     assert route.source.options == FakeInbound()
     assert [(target.topic, target.create, target.partitions.by) for target in route.targets] == [("{topic}", True, "modulo")]
     delivery = route.delivery
-    assert (delivery.guarantee, delivery.order, delivery.in_flight_bytes) == ("at_least_once", "partition", 32 << 20)
+    assert (delivery.guarantee, delivery.order, delivery.in_flight_bytes) == ("at_least_once", "partition", 16 << 20)
     assert delivery.stamp_origin
     assert (delivery.loops_prevented, delivery.max_hops, route.source.refresh) == (True, 8, 60)
     assert (route.filter.include, route.filter.exclude, route.targets[0].edit) == ((), (), None)
@@ -212,7 +212,7 @@ def test_the_schema_is_whole() -> None:
 def test_the_schema_says_defaults_in_their_units() -> None:
     schema = json_schema(ADAPTERS)
     assert schema["properties"]["shutdown_timeout"]["default"] == "30s"
-    assert schema["$defs"]["Delivery"]["properties"]["in_flight_bytes"]["default"] == "32MiB"
+    assert schema["$defs"]["Delivery"]["properties"]["in_flight_bytes"]["default"] == "16MiB"
     assert schema["$defs"]["Source"]["properties"]["refresh"]["default"] == "1m"
     assert schema["$defs"]["cluster.fake"]["required"] == ["system", "masters"]
     assert schema["$defs"]["cluster.fake"]["additionalProperties"] is False

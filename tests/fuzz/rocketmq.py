@@ -9,8 +9,11 @@ from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.client.pop_receipts import make_receipts
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.route import read_route
-from mqbridge.rocketmq.mapping.stored import decode as decode_messages
-from mqbridge.rocketmq.mapping.stored import read as read_plain
+from mqbridge.rocketmq.mapping import stored as stored_module
+from mqbridge.rocketmq.mapping.limits import Limits
+from mqbridge.rocketmq.mapping.request import encode as encode_messages
+from mqbridge.rocketmq.mapping.request import encode_plain
+from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
 from mqbridge.rocketmq.wire import batch, ids, lenient, properties, receipts, tags
 from mqbridge.rocketmq.wire import record as record_module
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
@@ -132,7 +135,7 @@ SMALL_TEXTS = [
 ]  # fmt: skip
 
 LOWEST = -(1 << 63)
-BEYOND = 1 << 63
+BEYOND = (1 << 63) - 1
 
 # --- records --------------------------------------------------------------------------------------------------------------
 
@@ -140,11 +143,14 @@ BEYOND = 1 << 63
 @contextmanager
 def small_bodies() -> Iterator[None]:
     """A damaged body is tried up to a limit, and to clear so much memory takes milliseconds; this one is far faster."""
-    kept, record_module.decompress = record_module.decompress, partial(decompress, limit=1 << 20)
+    modules = (record_module, stored_module)
+    for module in modules:
+        module.decompress = partial(decompress, limit=1 << 20)
     try:
         yield
     finally:
-        record_module.decompress = kept
+        for module in modules:
+            module.decompress = decompress
 
 
 @small_bodies()
@@ -170,11 +176,19 @@ def _plain(record: Record) -> Record:
 
 @small_bodies()
 def read_messages(data: bytes) -> None:
-    """Fast and plain, every field."""
-    records = decode_records(data)
-    for record, message in zip(records, decode_messages(records), strict=True):
+    """Compiled, where it is, and plain: every field, and what is written of it."""
+    pulls = [Pulled(Queue("T", "b", 0), data, LOWEST, BEYOND)]
+    messages, plain = decode_pulls(pulls), decode_plain(pulls)
+    must_equal(len(messages), len(plain))
+    for message, same in zip(messages, plain, strict=True):
         check_message(message)
-        must_equal(message.as_dict(), read_plain(record).as_dict())
+        must_equal(message.as_dict(), same.as_dict())
+    requests, failures = encode_messages(messages, "c|t|p|", Limits(), 5)
+    wanted, refused = encode_plain(plain, "c|t|p|", Limits(), 5)
+    must_equal(
+        [(one.body, one.properties, one.indexes) for one in requests], [(one.body, one.properties, one.indexes) for one in wanted]
+    )
+    must_equal([one.reason for one in failures], [one.reason for one in refused])
 
 
 BOMB = Record("T", compress(ZSTD, bytes(1 << 20)), sys_flag=Sys.COMPRESSED | ZSTD, queue_id=3, queue_offset=5)

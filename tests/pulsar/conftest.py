@@ -1,18 +1,32 @@
 """Clients of the real server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from uuid import uuid4
 
+import pytest
 import pytest_asyncio
 
+from mqbridge import native
 from mqbridge.pulsar.client.client import PulsarClient, Timing
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.client.pool import parse_service_url
 from mqbridge.pulsar.client.subscription import Subscription
 from tests.kit.pulsar import KEEPER, Pulsar
 from tests.patience import SERVER_PATIENCE_S
+
+
+@pytest.fixture(scope="module", params=["compiled", "plain"])
+def transcoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The compiled module, and the plain code without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "plain":
+            patch.setattr(native, "compiled", None)
+        elif native.compiled is None:
+            pytest.skip("mqbridge_native is not installed, or switched off")
+        yield
+
 
 Subscribe = Callable[..., Awaitable[Consumer]]
 

@@ -62,19 +62,6 @@ def test_a_batch_is_counted_without_being_decoded():
     assert [message.position for message in batch.messages] == [(1, 3, 2), (1, 3, 3), (1, 3, 4), (1, 4, 0), (1, 4, 1)]
 
 
-def test_properties_are_looked_for_where_they_stand():
-    single = Entry(MessageMetadata(), b"payload")
-    single.metadata.properties.add(key="mqbridge.origin", value="here|t|0|1")
-    metadata = SingleMessageMetadata()
-    metadata.properties.add(key="mqbridge.origin", value="here|t|0|1")
-    batched = Entry(MessageMetadata(num_messages_in_batch=1), join_batch([(metadata, b"payload")]))
-    for entry in (single, batched):
-        batch = make_batch(PARTITION, [entry_of(0, 1), entry])
-        assert batch.mentions(b"here|t|0|")
-        assert not batch.mentions(b"there|")
-        assert not batch.is_decoded
-
-
 @pytest.mark.parametrize("told", [0, -1])
 def test_an_entry_that_tells_no_possible_number_of_messages_is_one(told):
     entry = Entry(MessageMetadata(num_messages_in_batch=told), b"no framing", ledger=1, entry=2)

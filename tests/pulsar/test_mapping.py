@@ -3,25 +3,24 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
 from mqbridge.pulsar.adapter.batches import size_of
-from mqbridge.pulsar.mapping import fast
-from mqbridge.pulsar.mapping.fast.encode import PropertyTemplates
 from mqbridge.pulsar.mapping.properties import write_fields
 from mqbridge.pulsar.mapping.request import Limits, encode
-from mqbridge.pulsar.mapping.stored import decode, decode_batch
+from mqbridge.pulsar.mapping.stored import decode_entries
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.tubemq.mapping import stored as tubemq
 from mqbridge.tubemq.mapping.request import encode as encode_tubemq
-from tests.strategies import Changes, attribute_strings, changes, messages, pulsar_natives, said
+from tests.strategies import attribute_strings, messages, said
 from tests.tubemq.test_mapping import native, read
+
+pytestmark = pytest.mark.usefixtures("transcoder")
 
 ORIGIN = "c|t|1:0|"
 ITEMS = [
@@ -36,6 +35,10 @@ ITEMS = [
     b"a=\xff",
     b"k==v",
 ]
+
+
+def decode(entry: Entry) -> Sequence[Message]:
+    return decode_entries([entry])
 
 
 def through(sent: Sequence[Message], origin: str | None = None, limits: Limits | None = None) -> list[Message]:
@@ -93,50 +96,19 @@ def test_lazy_and_plain_messages_are_written_alike(attributes: bytes, origin: st
     sent=st.lists(messages(attributes=st.none() | attribute_strings, msg_type=st.none() | st.just("t")), min_size=1, max_size=4),
     origin=st.sampled_from([None, ORIGIN]),
 )
-def test_the_fast_encoder_writes_what_the_plain_code_writes(sent: list[Message], origin: str | None) -> None:
+def test_a_message_in_a_batch_has_the_fields_of_one_that_is_alone(sent: list[Message], origin: str | None) -> None:
     for number, message in enumerate(sent):
         message.position, message.deliver_at = (28, number), None
         message.origin, message.hops = (None, 0) if number % 2 else ("earlier", number)
-    entry = batch_entry(len(sent))
-    singles = []
-    for message in sent:
-        single = SingleMessageMetadata()
-        write_fields(single, message, origin)
-        singles.append((single, message.payload or b""))
-    entry.payload = join_batch(singles)
-    plain = decode_batch(entry)
-    entry.payload = b"".join(fast.encode_batch(sent, 0, None if origin is None else origin.encode(), 1 << 20, 10)[0])
-    assert [message.as_dict() for message in decode_batch(entry)] == [message.as_dict() for message in plain]
-
-
-@settings(max_examples=500)
-@given(entry=pulsar_natives(), ack_set=st.sampled_from([(), (5,)]))
-def test_the_fast_decoder_reads_what_the_plain_code_reads(entry: Entry, ack_set: tuple[int, ...]) -> None:
-    if not entry.is_batch:
-        return
-    entry.ack_set = ack_set
-    assert [message.as_dict() for message in decode(entry)] == [message.as_dict() for message in decode_batch(entry)]
-
-
-@settings(max_examples=500)
-@given(entry=pulsar_natives(), changes=changes(b"\x0a\x12\x18\x28\x40\x80\x01\x02a"))
-def test_what_is_as_long_as_one_before_is_read_message_or_alike(entry: Entry, changes: Changes) -> None:
-    """The first message leaves its template, which is tried on the others."""
-    if not entry.is_batch or entry.metadata.HasField("deliver_at_time"):
-        return
-    [(single, payload), *_] = split_batch(entry.payload, entry.count)
-    metadata = single.SerializeToString()
-    entry = batch_entry(4)
-    entry.payload = b"".join(len(metadata).to_bytes(4, "big") + one + payload for one in (metadata, changes(metadata)) * 2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqbridge.pulsar.mapping.fast.decode._templates", ParseTemplates())
-        got = decode(entry)
-    try:
-        plain = decode_batch(entry)
-    except RemoteProtocolError:
-        assert [message.defect is None for message in got] == [False]
-        return
-    assert [message.as_dict() for message in got] == [message.as_dict() for message in plain]
+    [entry], _ = encode(sent, origin, Limits())
+    singles = split_batch(entry.payload, len(sent))
+    for message, (single, payload) in zip(sent, singles, strict=True):
+        alone = MessageMetadata()
+        write_fields(alone, message, origin)
+        assert payload == (message.payload or b"")
+        assert [(pair.key, pair.value) for pair in single.properties] == [(pair.key, pair.value) for pair in alone.properties]
+        for name in ("partition_key", "partition_key_b64_encoded", "ordering_key", "event_time", "null_value"):
+            assert (single.HasField(name), getattr(single, name)) == (alone.HasField(name), getattr(alone, name))  # type: ignore[arg-type]
 
 
 @given(single=st.binary(max_size=40), payload=st.binary(max_size=5))
@@ -259,19 +231,3 @@ def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
     entry = Entry(MessageMetadata(compression=1, uncompressed_size=1000), b"x" * 10)
     assert size_of(entry) == 1000
     assert size_of(batch_entry(3)) == len(batch_entry(3).payload)
-
-
-def test_a_property_template_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The template of messages without properties is empty, and was made again for each of them."""
-    made: list[tuple[int, ...]] = []
-    make = PropertyTemplates.make
-
-    def counted(templates: PropertyTemplates, lengths: tuple[int, ...]) -> bytes:
-        made.append(lengths)
-        return make(templates, lengths)
-
-    monkeypatch.setattr(PropertyTemplates, "make", counted)
-    for properties in ((), (("of this test", "1"),)):
-        made.clear()
-        encode([Message(b"x", properties=properties)] * 10, None, Limits())
-        assert len(made) <= 1

@@ -20,6 +20,8 @@ QUEUE = Queue("T", "broker-a", 0)
 PARTITION = Partition("c", "T", "broker-a:0", 0)
 WANTED = frozenset({"wanted"})
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def pulled(*offsets: int, tag: str = "wanted", tags: frozenset[str] = frozenset()) -> Pulled:
     """Messages at these offsets, pulled from the first one on."""

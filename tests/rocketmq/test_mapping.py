@@ -1,26 +1,23 @@
-"""RocketMQ's mapping: what a record says, what a message becomes, and that the fast ways agree with the plain ones."""
+"""RocketMQ's mapping: what a record says, and what a message becomes."""
 
 import gc
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from mqbridge.errors import Failure
-from mqbridge.mapping.lazy_properties import is_utf8
-from mqbridge.mapping.parse_templates import ParseTemplates
 from mqbridge.message import Message
-from mqbridge.rocketmq.mapping import fast
 from mqbridge.rocketmq.mapping import table as fields
 from mqbridge.rocketmq.mapping.limits import BROKER_BYTES, MAX_PROPERTIES_BYTES, Limits
-from mqbridge.rocketmq.mapping.properties import PLACEHOLDER, write_block
 from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
-from mqbridge.rocketmq.mapping.stored import decode, read
 from mqbridge.rocketmq.wire.batch import decode_batch
-from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name, join
+from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
-from tests.strategies import Changes, any_messages, changes, property_string, rocketmq_natives, said
+from tests.rocketmq.records import decode
+from tests.strategies import any_messages, property_string, said
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 NOW = 1_800_000_000_000
 PREFIX = "c|t|b:0|"
@@ -68,26 +65,6 @@ def test_what_a_native_record_says() -> None:
     assert (message.origin, message.hops, message.attributes, message.deliver_at) == (None, 0, None, None)
 
 
-@settings(max_examples=500)
-@given(native=rocketmq_natives())
-def test_the_fast_way_reads_what_the_plain_way_reads(native: Record) -> None:
-    assert decode([native])[0].as_dict() == read(native).as_dict()
-
-
-@settings(max_examples=500)
-@given(native=rocketmq_natives(), changes=changes(b"\x01\x02ab1"))
-def test_what_is_as_long_as_one_before_is_read_plainly_or_alike(native: Record, changes: Changes) -> None:
-    """The first one leaves its shape, which is tried on the others."""
-    string = changes(native.properties)
-    if not is_utf8(string):
-        return
-    changed = Record("T", b"body", string, queue_offset=3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast._parser, "templates", ParseTemplates())
-        got = decode([native, changed, native, changed])
-    assert [message.as_dict() for message in got] == 2 * [read(native).as_dict(), read(changed).as_dict()]
-
-
 @pytest.mark.parametrize("name", [*sorted(fields.IGNORED_NAMES - {"__RMQ.TRANSIENT.*"}), "__RMQ.TRANSIENT.x"])
 def test_the_systems_own_notes_are_never_copied(name: str) -> None:
     [message] = decode([record(("a", "1"), (name, "3"))])
@@ -105,7 +82,7 @@ def test_what_a_copy_must_not_repeat_is_kept_but_not_in_force(name: str) -> None
 
 
 def test_damage_is_a_defect_of_one_message() -> None:
-    first, second = decode([Record("T", b"x", b"a\x01\xff\x02", defect="its properties are not UTF-8"), record(("a", "1"))])
+    first, second = decode([Record("T", b"x", b"a\x01\xff\x02"), record(("a", "1"))])
     assert (first.defect, first.payload) == ("its properties are not UTF-8", b"x")
     assert second.defect is None
     made, failures = encode([second, first, second], None, Limits(), NOW)
@@ -123,17 +100,6 @@ def test_a_unique_key_that_the_broker_made_is_not_the_messages() -> None:
 
 
 # --- out ----------------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=500)
-@given(message=any_messages(), prefix=st.sampled_from([None, PREFIX]), hops=st.integers(0, 3))
-def test_the_fast_way_writes_what_the_plain_way_writes(message: Message, prefix: str | None, hops: int) -> None:
-    message.origin, message.hops = ("o", hops) if hops else (None, 0)
-    message.position = (1,)
-    message.deliver_at = None if message.deliver_at is None or message.deliver_at > NOW else message.deliver_at
-    pairs, flag = write_block(message, None if prefix is None else prefix + "1", alone=False)
-    [outgoing] = sends(message, origin=prefix)
-    assert decode_batch(outgoing.body) == [(flag, message.payload or PLACEHOLDER, join(pairs))]
 
 
 def test_what_a_rocketmq_consumer_sees() -> None:

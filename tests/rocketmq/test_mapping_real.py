@@ -7,15 +7,15 @@ import pytest
 from mqbridge.message import Message
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
-from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record, decode_records
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.rocketmq import RocketMQ
 from tests.patience import SERVER_PATIENCE_S
+from tests.rocketmq.records import decode
 from tests.strategies import said
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("both_ways")]
 
 SEND_BATCH, SEND, PULL = 320, 310, 11
 LITE_WITH_SUBSCRIPTION = 4 | 16

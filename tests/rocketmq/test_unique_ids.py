@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from mqbridge.message import Message
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits
 from mqbridge.rocketmq.mapping.request import IDS, EncodedRequest, Reserve, encode
-from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.ids import MOST, UniqueIds
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
+from tests.rocketmq.records import decode
 from tests.strategies import any_messages, said
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 NOW = 1_800_000_000_000
 

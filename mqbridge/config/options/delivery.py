@@ -40,7 +40,7 @@ class Delivery(Options):
         default="partition", description="`partition` keeps the order of each source partition; `none` lets targets reorder."
     )
     in_flight_bytes: Size = Field(
-        default=32 << 20,
+        default=16 << 20,
         ge=MIN_IN_FLIGHT_BYTES,
         description="Most bytes of the route that are read and not yet stored; bounds its memory and slows the source. A quarter "
         "of it is for what the source has ready, all partitions together, the rest for what is on its way to the targets.",

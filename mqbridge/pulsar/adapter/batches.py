@@ -3,14 +3,12 @@
 An entry may be delivered in part: the mask of its messages that are to be delivered is `Entry.ack_set`.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any, overload
+from typing import Any
 
-from mqbridge.message import Batch, Message, Partition, Position
+from mqbridge.message import Batch, Partition, Position
 from mqbridge.pulsar.client.credit import ENTRY_BYTES, PROPERTY_BYTES
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_entries
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
 
@@ -28,34 +26,6 @@ def size_of(entry: Entry) -> int:
 def held_bytes(entry: Entry) -> int:
     """What it takes in memory."""
     return len(entry.payload) + ENTRY_BYTES + PROPERTY_BYTES * len(entry.metadata.properties)
-
-
-class EntryPositions(Sequence[Position]):
-    """Of the messages of entries that are to be delivered, by their index in the batch; made without decoding."""
-
-    __slots__ = ("_ends", "_entries")
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._entries = entries
-        self._ends = list(accumulate(map(count_of, entries)))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    @overload
-    def __getitem__(self, index: int) -> Position: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Position]: ...
-
-    def __getitem__(self, index: int | slice) -> Position | Sequence[Position]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
-        number = bisect_right(self._ends, index)
-        entry = self._entries[number]
-        mask = mask_of(entry)
-        before = self._ends[number - 1] if number else 0
-        return (entry.ledger, entry.entry, _bit(mask, index - before).bit_length() - 1)
 
 
 def mask_of(entry: Entry) -> int:
@@ -88,7 +58,7 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
     first, last = entries[0], entries[-1]
     return Batch(
         partition,
-        lambda: _decode_all(entries),
+        lambda: decode_entries(entries),
         count=sum(map(count_of, entries)),
         size=sum(map(size_of, entries)),
         first=position_of(first),
@@ -97,7 +67,6 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
         data=entries,
         handle=handle,
         held_bytes=sum(map(held_bytes, entries)),
-        mentions=lambda text: any(_mentions(entry, text) for entry in entries),
         published_ms=first.metadata.publish_time or None,
     )
 
@@ -126,14 +95,3 @@ def _bit(mask: int, number: int) -> int:
     for _ in range(number):
         mask &= mask - 1
     return mask & -mask
-
-
-def _decode_all(entries: Sequence[Entry]) -> list[Message]:
-    if len(entries) == 1:
-        return decode(entries[0])
-    return [message for entry in entries for message in decode(entry)]
-
-
-def _mentions(entry: Entry, text: bytes) -> bool:
-    """A batch has the properties of its messages in its payload, a single message has them in the metadata."""
-    return text in entry.payload or (not entry.is_batch and text in entry.metadata.SerializePartialToString())

@@ -48,6 +48,7 @@ class PulsarLane:
     def __init__(self, partition: Partition, consumer: Consumer, batch_bytes: int) -> None:
         self.partition = partition
         self.revoked = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._consumer = consumer
         self._batch_bytes = batch_bytes
         self._lent: Batch | None = None
@@ -68,7 +69,7 @@ class PulsarLane:
 
     async def receive(self) -> Batch:
         """The next batch."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         self._give_back()
         while True:
             if self.revoked.is_set() or is_missing(self._consumer.ended):

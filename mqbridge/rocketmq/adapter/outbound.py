@@ -59,6 +59,7 @@ class RocketMQOutbound:
         self._undecided: dict[asyncio.Future[Receipt], tuple[Queue, list[asyncio.Future[SendResult]]]] = {}
         """The queue and the requests of each send that has no receipt yet."""
         self._origin_of = spec.origin_of
+        self._loop = asyncio.get_running_loop()
         self._closed = False
         self._ends: list[Callable[[], None]] = []
 
@@ -92,7 +93,7 @@ class RocketMQOutbound:
         outgoing, failures = encode(
             share.messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
         )
-        receipt = ReceiptAggregator(share.count, failures)
+        receipt = ReceiptAggregator(share.count, failures, self._loop)
         queue = self._queue_of(partition, receipt.future)
         requests = [self._hand_over(queue, out) for out in outgoing]
         for out, request in zip(outgoing, requests, strict=True):

@@ -22,7 +22,7 @@ from mqbridge.rocketmq.client.access import access_refused
 from mqbridge.rocketmq.client.credentials import Credentials, Keys
 from mqbridge.rocketmq.client.signed_requests import SignedRequest, SignedRequests
 from mqbridge.rocketmq.wire.codes import name_of
-from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode, encode, encode_head, measure
+from mqbridge.rocketmq.wire.command import ONEWAY, RESPONSE, Command, decode_at, encode, encode_head, measure
 from mqbridge.rocketmq.wire.refusals import STATUSES, Refusal, read_refusal
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Connection:
 
     def __init__(self, address: str, on_request: OnRequest, on_lost: OnLost, credentials: Credentials | None = None) -> None:
         self.address = address
-        self.endpoint = _Local(measure, self._on_frames, self._ended)
+        self.endpoint = _Local(self._on_command, self._ended)
         self._on_request, self._on_lost = on_request, on_lost
         self._signed = None if credentials is None else SignedRequests(credentials, address, self._send, self._reject)
         self._closing = False
@@ -111,15 +111,13 @@ class Connection:
 
     # --- what arrives -----------------------------------------------------------------------------------------------
 
-    def _on_frames(self, frames: list[bytes]) -> None:
-        for frame in frames:
-            command = decode(frame)
-            if not command.is_response:
-                self._on_request(self, command)
-            elif command.code in STATUSES and (refusal := read_refusal(command.code, command.remark)) is not None:
-                self._refused(command, refusal)
-            else:
-                self._pending.resolve(command.opaque, command)
+    def _on_command(self, command: Command) -> None:
+        if not command.is_response:
+            self._on_request(self, command)
+        elif command.code in STATUSES and (refusal := read_refusal(command.code, command.remark)) is not None:
+            self._refused(command, refusal)
+        else:
+            self._pending.resolve(command.opaque, command)
 
     def _ended(self, error: Exception) -> None:
         lost = error if isinstance(error, ClusterError) else ConnectionLost(f"the connection to {self.address}: {error}")
@@ -164,13 +162,25 @@ class Connection:
 
 
 class _Local(Endpoint):
-    """Also knows our own end's address, of which client ids are made."""
+    """Also knows our own end's address, of which client ids are made, and reads frames where they are."""
 
     local_host = ""
+
+    def __init__(self, on_command: Callable[[Command], None], on_lost: Callable[[Exception], None]) -> None:
+        super().__init__(measure, _never, on_lost)
+        self._on_command = on_command
+
+    def _take(self, data: bytes) -> None:
+        for place in self._cutter.places(data):
+            self._on_command(decode_at(*place))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.local_host = (transport.get_extra_info("sockname") or ("",))[0]
+
+
+def _never(_: list[bytes]) -> None:
+    raise AssertionError("frames are read where they are")
 
 
 def _frame(

@@ -34,7 +34,10 @@ class Pulled:
     def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
         self.queue, self.body, self.first, self.next, self.tags = queue, body, first, next_, tags
         self.size = len(body)
-        self.stored, self.batches = (_count if compiled is None else compiled.rocketmq_count_stored)(body)
+        count = _count if compiled is None else compiled.rocketmq_count_stored
+        self.stored: int
+        self.batches: bool
+        self.stored, self.batches = count(body)
         """How many messages `body` has, before `tags` are looked at; an inner batch counts by its offsets."""
         if self.batches:
             self.stored = next_ - first

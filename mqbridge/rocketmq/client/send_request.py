@@ -1,6 +1,7 @@
 """One send: the bytes that go out, the same each time they go, and what the broker's answer means."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from mqbridge.errors import Failure, RemoteProtocolError
@@ -13,6 +14,10 @@ from mqbridge.rocketmq.wire.headers.sending import SendResult as SendResultHeade
 
 OVERSIZED = "message body size exceeded"
 """In the remark of a SYSTEM_ERROR: how a 5.3 broker refuses a batch above its maxMessageSize; a message gets MESSAGE_ILLEGAL."""
+
+
+DIGITS = 18
+"""A number of so many decimal digits fits 64 bits."""
 
 
 class SendResult(NamedTuple):
@@ -62,6 +67,8 @@ def read_result(queue: Queue, answer: Command, address: str) -> SendResult:
         if answer.code == Status.SYSTEM_ERROR and OVERSIZED in (answer.remark or ""):
             error.failure = Failure.REFUSED
         raise error
+    if (found := _quick(answer.ext)) is not None and found[0] == queue.id:
+        return SendResult(queue, found[1], found[2], answer.code, answer.ext.get("transactionId"), address)
     try:
         header = SendResultHeader.decode(answer.ext)
     except RemoteProtocolError as error:
@@ -69,6 +76,15 @@ def read_result(queue: Queue, answer: Command, address: str) -> SendResult:
     if header.queue_id != queue.id or header.queue_offset < 0:
         raise _senseless(queue, address, f"it names queue {header.queue_id} and offset {header.queue_offset}")
     return SendResult(queue, header.queue_offset, header.msg_id, answer.code, header.transaction_id, address)
+
+
+def _quick(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
+    """Queue, offset and message ids, when they are said as servers say them."""
+    try:
+        number, offset, ids = ext["queueId"], ext["queueOffset"], ext["msgId"]
+    except KeyError:
+        return None
+    return (int(number), int(offset), ids) if len(number) <= DIGITS >= len(offset) and (number + offset).isdecimal() else None
 
 
 def _senseless(queue: Queue, address: str, why: str) -> RemoteProtocolError:

@@ -7,6 +7,7 @@ repeats apart. Of pairs with one name the last is the plain one, as it is what n
 from collections.abc import Sequence
 from urllib.parse import unquote
 
+from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Pair
 from mqbridge.rocketmq.mapping.table import ESCAPE_PREFIX, is_plain
 from mqbridge.rocketmq.wire.properties import fault
@@ -16,9 +17,24 @@ _NOTHING = "%"
 """Stands for an empty text; what is escaped otherwise never is a lone percent sign."""
 
 
+def _is_plain(name: str) -> bool:
+    return is_plain(name) and fault(name, "value") is None
+
+
+_plain_names = BoundedCache(_is_plain)
+"""Whether a property of this name can be written as it is, where its value can."""
+
+
 def escape(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs as the property string can hold them, each under a name of its own."""
-    last = {name: index for index, (name, value) in enumerate(pairs) if is_plain(name) and fault(name, value) is None}
+    is_plain_name = _plain_names.get
+    last = {
+        name: index
+        for index, (name, value) in enumerate(pairs)
+        if value and "\x01" not in value and "\x02" not in value and (is_plain_name(name) or _plain_names[name])
+    }
+    if len(last) == len(pairs):  # as usual
+        return list(pairs)
     escaped: list[Pair] = []
     count = 0
     for index, (name, value) in enumerate(pairs):

@@ -10,8 +10,10 @@ none, because brokers append.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
+from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.mapping.reserved_properties import (
     GATEWAY_MARKER,
     WITHOUT,
@@ -22,11 +24,11 @@ from mqbridge.mapping.reserved_properties import (
     read_carried,
     read_number,
 )
-from mqbridge.message import Message, Pair
+from mqbridge.message import RESERVED_PREFIX, Message, Pair
 from mqbridge.rocketmq.mapping.broker_order import read_order, restore_order, write_order
 from mqbridge.rocketmq.mapping.escapes import escape, unescape
 from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, IGNORED_NAMES, ORDER, SHARDED, TABLE
-from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, decode, fault
+from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, decode
 
 ALWAYS_CARRIED = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
 """The fields that no property of the system says; `origin_properties` writes the other two."""
@@ -34,6 +36,9 @@ PLACEHOLDER = b"\x00"
 """The body of a message without one: brokers refuse an empty body."""
 _FIELD_NAMES = frozenset({Name.TAGS, Name.KEYS, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS})
 _INT32 = range(-(1 << 31), 1 << 31)
+_MAX_TIME = (1 << 63) - 1
+_MAX_DIGITS = len(str(_MAX_TIME))
+"""What is longer is no time, and Python takes no more than 4300 digits for a number."""
 
 # --- block -> message -------------------------------------------------------------------------------------------------
 
@@ -52,31 +57,39 @@ class ReadBlock(NamedTuple):
 def read_block(block: bytes, *, flag: int, blank: bool) -> ReadBlock:
     """Read a property string. `flag` is the record's; `blank`: its body is PLACEHOLDER. Raises RemoteProtocolError."""
     parts = _Parts(block, blank=blank)
-    own, carried = read_carried(parts.users + parts.ours, blank=blank)
-    fields = _system_fields(parts.system) | carried
-    fields.setdefault("key", first_key(fields.get("keys", ())))
+    own, carried = tuple(parts.users), dict[str, Any]()
+    if parts.has_reserved:
+        own, carried = read_carried(parts.users + parts.ours, blank=blank)
+    fields = _system_fields(parts.system)
+    fields.update(carried)
+    if "key" not in fields:
+        fields["key"] = first_key(fields.get("keys", ()))
     if EMPTY in parts.markers:
         fields.setdefault("payload", b"")
-    return ReadBlock(own + _synthetic(flag, parts.system, fields, own), fields, bool(parts.ours or parts.markers))
+    if flag or Name.SHARDING_KEY in parts.system:
+        own += _synthetic(flag, parts.system, fields, own)
+    return ReadBlock(own, fields, bool(parts.ours or parts.markers))
 
 
 def _system_fields(system: dict[str, str]) -> dict[str, Any]:
     """The message fields that the system's own properties say."""
     fields: dict[str, Any] = {}
-    if (tag := system.get(Name.TAGS)) is not None:
-        fields["msg_type"] = tag
-    if (keys := system.get(Name.KEYS)) is not None:
-        fields["keys"] = tuple(keys.split(" "))
-    if (key := system.get(Name.SHARDING_KEY)) is not None:
-        fields["key"] = key
-    time = system.get(Name.TIMER_DELIVER_MS, "")
-    if time.isascii() and time.isdigit():
-        fields["deliver_at"] = int(time)
+    for name, value in system.items():
+        if name == Name.TAGS:
+            fields["msg_type"] = value
+        elif name == Name.KEYS:
+            fields["keys"] = tuple(value.split(" "))
+        elif name == Name.SHARDING_KEY:
+            fields["key"] = value
+        elif value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and (time := int(value)) <= _MAX_TIME:
+            fields["deliver_at"] = time
     return fields
 
 
 def first_key(keys: tuple[str, ...]) -> str | None:
     """The key of a message without __SHARDINGKEY: its first index key. KEYS with blanks side by side has empty ones."""
+    if keys and keys[0]:  # as usual
+        return keys[0]
     return next(filter(None, keys), None)
 
 
@@ -92,6 +105,28 @@ def _synthetic(flag: int, system: dict[str, str], fields: dict[str, Any], own: t
     return tuple(pair for pair in found if pair[0] not in names)
 
 
+class _Kind(Enum):
+    """What a stored property is by its name."""
+
+    USER, UNIQUE, FIELD, IGNORED, RESERVED = range(5)
+
+
+_USER, _UNIQUE, _FIELD, _IGNORED, _RESERVED = _Kind
+
+
+def _kind_of(name: str) -> _Kind:
+    if name.startswith(RESERVED_PREFIX):
+        return _RESERVED
+    if name in _FIELD_NAMES:
+        return _FIELD
+    if name in IGNORED_NAMES or name.startswith(TRANSIENT_PREFIX):
+        return _IGNORED
+    return _UNIQUE if name == Name.UNIQ_KEY else _USER
+
+
+_kinds = BoundedCache(_kind_of)
+
+
 class _Parts:
     """A property string taken apart.
 
@@ -99,39 +134,50 @@ class _Parts:
     ours      the pairs that carry message fields
     markers   what a gateway says about the record itself: GATEWAY_MARKER, EMPTY, ORDER
     system    the values of the system's own properties that are message fields
+    has_reserved   a name begins with `mqbridge.`
     """
 
-    __slots__ = ("markers", "ours", "system", "users")
+    __slots__ = ("_names", "has_reserved", "markers", "ours", "system", "users")
 
     def __init__(self, block: bytes, *, blank: bool) -> None:
         self.users: list[Pair] = []
         self.ours: list[Pair] = []
         self.markers: dict[str, str] = {}
         self.system: dict[str, str] = {}
-        names: list[str] = []
-        made_by_broker = False  # the UNIQ_KEY, if a gateway wrote the rest
-        for name, value in decode(block):
-            if name in _FIELD_NAMES:
+        self.has_reserved = False
+        self._names: list[str] = []
+        """Of the user's pairs as stored."""
+        unique_at, made_by_broker = -1, False  # the UNIQ_KEY, and whether it is a broker's if a gateway wrote the rest
+        add, add_name, kind_of = self.users.append, self._names.append, _kinds.get
+        for pair in decode(block):
+            name, value = pair
+            kind = kind_of(name) or _kinds[name]
+            if kind is _USER:
+                add(pair)
+                add_name(name)
+            elif kind is _FIELD:
                 self.system[name] = value
-            elif name in IGNORED_NAMES or name.startswith(TRANSIENT_PREFIX):
-                continue
-            elif _is_marker(pair := unescape((name, value)), blank=blank):
-                self.markers[pair[0]] = value
-            elif is_carried(pair, blank=blank):
-                self.ours.append(pair)
-            elif name != Name.UNIQ_KEY:
-                self._add(pair, name, names)
-            elif Name.UNIQ_KEY not in names:
-                made_by_broker = bool(self.ours or self.markers)
-                self._add(pair, name, names)
+            elif kind is _RESERVED:
+                self._read_reserved(name, value, blank=blank)
+            elif kind is _UNIQUE and unique_at < 0:
+                unique_at, made_by_broker = len(self.users), bool(self.ours or self.markers)
+                add(pair)
+                add_name(name)
         if ORDER in self.markers:
-            self.users = restore_order(self.markers[ORDER], names, self.users)
+            self.users = restore_order(self.markers[ORDER], self._names, self.users)
         elif made_by_broker:
-            del self.users[names.index(Name.UNIQ_KEY)]
+            del self.users[unique_at]
 
-    def _add(self, pair: Pair, name: str, names: list[str]) -> None:
-        self.users.append(pair)
-        names.append(name)
+    def _read_reserved(self, name: str, value: str, *, blank: bool) -> None:
+        self.has_reserved = True
+        pair = unescape((name, value))
+        if _is_marker(pair, blank=blank):
+            self.markers[pair[0]] = value
+        elif is_carried(pair, blank=blank):
+            self.ours.append(pair)
+        else:
+            self.users.append(pair)
+            self._names.append(name)
 
 
 def _is_marker(pair: Pair, *, blank: bool) -> bool:
@@ -150,7 +196,7 @@ def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair
     `alone`: it is sent by itself, so its broker reorders the properties; `delay`: the pair that makes the broker hold it.
     """
     properties, flag, sharded = _take_synthetic(message)
-    users = [escape_user_property(pair) for pair in properties]
+    users = list(map(escape_user_property, properties))
     timed = delay is not None and delay[0] == Name.TIMER_DELIVER_MS
     ours = [*_carried(message, timed=timed), *origin_properties(message, stamp)] or [GATEWAY_MARKER]
     escaped = escape([*users, *ours])
@@ -173,7 +219,7 @@ def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
 
 def _ends_with(properties: Sequence[Pair], name: str) -> bool:
     """Whether the last property and no other has this name."""
-    return bool(properties) and [number for number, pair in enumerate(properties, 1) if pair[0] == name] == [len(properties)]
+    return bool(properties) and properties[-1][0] == name and all(pair[0] != name for pair in properties[:-1])
 
 
 def _flag(text: str) -> int:
@@ -190,7 +236,8 @@ def _is_derived(message: Message) -> bool:
 
 
 def _is_writable(text: str | bytes | None) -> bool:
-    return isinstance(text, str) and fault("value", text) is None
+    """Whether it is a text that can stand in the property string as a value."""
+    return bool(text) and isinstance(text, str) and "\x01" not in text and "\x02" not in text
 
 
 def _native(message: Message, delay: Pair | None, *, sharded: bool) -> list[Pair]:
@@ -198,7 +245,7 @@ def _native(message: Message, delay: Pair | None, *, sharded: bool) -> list[Pair
     pairs = [] if delay is None else [delay]
     values = (
         (Name.TAGS, message.msg_type),
-        (Name.KEYS, " ".join(message.keys) or None),
+        (Name.KEYS, " ".join(message.keys)),
         (Name.SHARDING_KEY, None if _is_derived(message) and not sharded else message.key),
     )
     return pairs + [(name, value) for name, value in values if isinstance(value, str) and _is_writable(value)]

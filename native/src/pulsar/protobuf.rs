@@ -121,13 +121,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Up to the end of a group with this number.
+    /// Up to the end of a group with this number. Inside of it even fields with the number 0 are taken.
     fn skip_group(&mut self, number: u32, depth: u32) -> Result<(), Corrupt> {
         let depth = depth.checked_sub(1).ok_or(Corrupt)?;
         loop {
             let tag = self.number32()?;
             match (tag >> 3, tag & 7) {
-                (0, _) => return Err(Corrupt),
                 (end, 4) => return if end == number { Ok(()) } else { Err(Corrupt) },
                 (inner, kind) => self.skip(kind, inner, depth)?,
             }

@@ -84,6 +84,11 @@ impl Messages {
         self.picked(indexes.into_iter())
     }
 
+    /// The index of the first message whose position is not behind that of the message before it.
+    fn first_descent(&self) -> Option<usize> {
+        (1..self.len()).find(|index| self.get(*index).position().numbers() <= self.get(*index - 1).position().numbers())
+    }
+
     /// The indexes of the messages that do not go round, None if that is all of them: see `LoopGuard`.
     fn outside_of_loops(&self, homes: Vec<String>, max_hops: i64) -> Option<Vec<usize>> {
         let goes_round = |message: &Message| {

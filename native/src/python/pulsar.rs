@@ -16,7 +16,7 @@ type EntryFields = (PyBackedBytes, Option<PyBackedBytes>, i64, Vec<i64>, i64, i6
 
 /// The messages of entries, and index and defect of each batch that is none; None where only the plain code can tell.
 #[pyfunction]
-fn decode_pulsar_entries(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Vec<(usize, String)>)>> {
+fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Defects)>> {
     let mut decoder = Decoder::default();
     let mut damaged = Vec::new();
     for (index, fields) in entries.iter().enumerate() {
@@ -45,18 +45,20 @@ fn decode_pulsar_entries(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResul
     Ok(Some((Messages::all(decoder.store), damaged)))
 }
 
+/// Index of an entry or a message, and why it cannot be read.
+type Defects = Vec<(usize, String)>;
 /// Payload, metadata, first index and the one behind the last.
 type EncodedEntry<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize, usize);
 
 /// Entries that hold all readable messages in order, and index and defect of the others.
 #[pyfunction]
-fn encode_pulsar_entries<'py>(
+fn pulsar_encode<'py>(
     py: Python<'py>,
     messages: &Messages,
     origin: Option<&str>,
     max_messages: usize,
     max_bytes: usize,
-) -> PyResult<(Vec<EncodedEntry<'py>>, Vec<(usize, String)>)> {
+) -> PyResult<(Vec<EncodedEntry<'py>>, Defects)> {
     let encoded = encode(messages.iter(), origin.map(str::as_bytes), &Limits { max_messages, max_bytes });
     let mut entries = Vec::with_capacity(encoded.entries.len());
     for entry in &encoded.entries {
@@ -71,6 +73,6 @@ fn encode_pulsar_entries<'py>(
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(decode_pulsar_entries, module)?)?;
-    module.add_function(wrap_pyfunction!(encode_pulsar_entries, module)?)
+    module.add_function(wrap_pyfunction!(pulsar_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(pulsar_encode, module)?)
 }

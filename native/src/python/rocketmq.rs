@@ -20,8 +20,11 @@ type PullFields<'py> = (Bound<'py, PyBytes>, i64, i64, HashSet<String>);
 /// Body, index of the first message, how many, born, whether it is a batch, properties, flag, whether it is delayed.
 type RequestFields<'py> = (Bound<'py, PyBytes>, usize, usize, i64, bool, Bound<'py, PyBytes>, i32, bool);
 
+/// Requests, and index and reason of each failure.
+type EncodedFields<'py> = (Vec<RequestFields<'py>>, Vec<(usize, String)>);
+
 /// Max bytes, messages, bytes of a message, delay; delays and their levels.
-type LimitFields = (i64, i64, i64, i64, Vec<(i64, i64)>);
+type LimitFields = (i64, i64, i64, i128, Vec<(i64, i64)>);
 
 fn pull_of((body, first, next, tags): PullFields) -> Pull {
     Pull { body: Source::Python(PyBackedBytes::from(body)), first, next, tags: tags.into_iter().collect() }
@@ -93,7 +96,6 @@ fn rocketmq_count_stored(py: Python<'_>, body: &[u8]) -> PyResult<Option<(usize,
 
 /// The send requests of messages, and the failures: index and reason. None where only the plain code can tell.
 #[pyfunction]
-#[allow(clippy::type_complexity)]
 fn rocketmq_encode<'py>(
     py: Python<'py>,
     messages: &Bound<'py, Messages>,
@@ -101,7 +103,7 @@ fn rocketmq_encode<'py>(
     limits: LimitFields,
     now: i64,
     reserve_ids: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Option<(Vec<RequestFields<'py>>, Vec<(usize, String)>)>> {
+) -> PyResult<Option<EncodedFields<'py>>> {
     let Ok(origin) = origin.map(|origin| origin.to_str()).transpose() else { return Ok(None) };
     let (max_bytes, max_messages, max_message_bytes, max_delay_ms, levels) = limits;
     let limits = Limits { max_bytes, max_messages, max_message_bytes, max_delay_ms, levels };

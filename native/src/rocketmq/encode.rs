@@ -25,7 +25,7 @@ pub struct Limits {
     pub max_bytes: i64,
     pub max_messages: i64,
     pub max_message_bytes: i64,
-    pub max_delay_ms: i64,
+    pub max_delay_ms: i128,
     pub levels: Vec<(i64, i64)>,
 }
 
@@ -196,7 +196,7 @@ impl Limits {
     /// The property that has the broker hold a message until then, or somewhat longer; or why it does not.
     fn delay(&self, deliver_at: i64, now: i64) -> std::result::Result<Delay, String> {
         let (wait, most) = (i128::from(deliver_at) - i128::from(now), self.max_delay_ms);
-        if wait > i128::from(most) {
+        if wait > most {
             let setting = if self.levels.is_empty() { "timerMaxDelaySec" } else { "messageDelayLevel" };
             return Err(format!("it is due in {wait} ms, the broker holds messages for {most} ms at most ({setting})"));
         }

@@ -2,14 +2,17 @@
 
 use memchr::{memchr, memchr_iter};
 
+use crate::Result;
 use crate::message::{Key, Pair, Row, Slice, Store};
 use crate::reserved::{Carried, HOPS, MARKER, NULL, USER_PREFIX, is_carried_name};
 use crate::rocketmq::broker_order::{read_order, restore_order};
 use crate::rocketmq::escapes::unescape;
 use crate::rocketmq::names::Kind;
 use crate::rocketmq::{EMPTY, FLAG, NAME_END, ORDER, SHARDED, VALUE_END};
-use crate::text::{MAX_DIGITS, write_number};
-use crate::{Error, Result};
+use crate::text::write_number;
+
+/// Of a number of 64 bits.
+const MAX_TIME_DIGITS: usize = 19;
 
 /// An entry of a property string.
 #[derive(Clone, Copy)]
@@ -48,7 +51,7 @@ impl BlockReader {
         let start = store.pairs.len();
         self.divide(store, blank)?;
         self.arrange(store, start);
-        self.fill(store, row)?;
+        self.fill(store, row);
         self.add_synthetic(store, start, flag, row);
         row.pairs = (start as u32, store.pairs.len() as u32);
         Ok(self.from_gateway)
@@ -132,7 +135,7 @@ impl BlockReader {
     }
 
     /// The message fields: what the system's properties say, unless a carried field says otherwise.
-    fn fill(&self, store: &mut Store, row: &mut Row) -> Result<()> {
+    fn fill(&self, store: &mut Store, row: &mut Row) {
         let carried = &self.carried;
         row.msg_type = carried.msg_type.unwrap_or(self.tag);
         row.keys = match (carried.keys, self.keys) {
@@ -145,11 +148,7 @@ impl BlockReader {
             (None, Some(key)) => Key::Text(key),
             (None, None) => first_key(store, row).map_or(Key::None, Key::Text),
         };
-        row.deliver_at = match self.timer {
-            Some(time) => read_time(store.bytes(time))?,
-            None => None,
-        };
-        row.deliver_at = carried.deliver_at.or(row.deliver_at);
+        row.deliver_at = carried.deliver_at.or_else(|| read_time(store.bytes(self.timer?)));
         row.ordering_key = carried.ordering_key;
         row.attributes = carried.attributes;
         row.event_time = carried.event_time;
@@ -160,7 +159,6 @@ impl BlockReader {
         } else if self.is_empty {
             row.payload = Some(Slice::EMPTY);
         }
-        Ok(())
     }
 
     /// Adds properties for what no field says, except where the message has a property of that name.
@@ -216,13 +214,9 @@ fn first_key(store: &Store, row: &Row) -> Option<Slice> {
 }
 
 /// The time of TIMER_DELIVER_MS; other texts say nothing.
-fn read_time(text: &[u8]) -> Result<Option<i64>> {
-    if !text.iter().all(u8::is_ascii_digit) {
-        return Ok(None);
+fn read_time(text: &[u8]) -> Option<i64> {
+    if text.len() > MAX_TIME_DIGITS || !text.iter().all(u8::is_ascii_digit) {
+        return None;
     }
-    if text.len() > MAX_DIGITS {
-        return Err(Error::Unsupported);
-    }
-    let digits = std::str::from_utf8(text).expect("digits are text");
-    digits.parse().map(Some).map_err(|_| Error::Unsupported)
+    std::str::from_utf8(text).ok()?.parse().ok()
 }

@@ -1,10 +1,9 @@
 //! The decoders and encoders that are fuzzed: one line each.
 
 use mqbridge_native::Result;
-use mqbridge_native::message::{Key, Position, Row, Slice, Source, Store};
-use mqbridge_native::reserved::{Field, carry_field, origin_properties, read_carried};
+use mqbridge_native::message::Store;
 
-use crate::fuzz;
+use crate::{fuzz, pulsar, reserved, rocketmq, tubemq};
 
 /// A decoder, with seeds of the same name in `seeds/`.
 pub struct Target {
@@ -12,80 +11,20 @@ pub struct Target {
     pub decode: fn(&[u8]) -> Result<Store>,
     /// Makes checksums right again, behind which nothing would be tried otherwise.
     pub repair: fn(&mut [u8]),
-    /// What compressed bytes may become.
-    pub unpacked: u64,
-}
-
-impl Target {
-    const fn of(name: &'static str, decode: fn(&[u8]) -> Result<Store>) -> Target {
-        Target { name, decode, repair: |_| (), unpacked: 0 }
-    }
 }
 
 macro_rules! targets {
-    ($($name:ident: $target:expr;)*) => { $(#[test] fn $name() { fuzz(&$target); })* };
+    ($($name:ident: $decode:expr, $repair:expr;)*) => {
+        $(#[test] fn $name() { fuzz(&Target { name: stringify!($name), decode: $decode, repair: $repair }); })*
+    };
 }
 
 targets! {
-    reserved: Target::of("reserved", read_reserved);
+    reserved: reserved::decode, |_| ();
+    rocketmq_pulls: rocketmq::decode, rocketmq::repair;
+    pulsar_entries: pulsar::decode, |_| ();
+    tubemq_answers: tubemq::decode, |_| ();
 }
 
 /// What writes the messages that were read.
-pub const ENCODERS: &[fn(&Store)] = &[write_reserved];
-
-// --- reserved properties: `name \x01 value \x02`, back to back -----------------------------------------------------------
-
-fn read_reserved(data: &[u8]) -> Result<Store> {
-    let mut store = Store::new();
-    let source = store.add_source(Source::Owned(data.to_vec()));
-    let mut pairs = Vec::new();
-    let mut begin = 0;
-    for part in data.split(|byte| *byte == 2) {
-        let end = begin + part.len();
-        let middle = begin + part.iter().position(|byte| *byte == 1).unwrap_or(part.len());
-        if std::str::from_utf8(&data[begin..middle]).is_ok() && std::str::from_utf8(&data[middle..end]).is_ok() {
-            pairs.push((Slice::of(source, begin, middle), Slice::of(source, end.min(middle + 1), end)));
-        }
-        begin = end + 1;
-    }
-    let carried = read_carried(&mut store, &mut pairs, true)?;
-    let start = store.pairs.len() as u32;
-    store.pairs.extend(&pairs);
-    store.rows.push(Row {
-        payload: if carried.is_null { None } else { Some(Slice::EMPTY) },
-        pairs: (start, store.pairs.len() as u32),
-        keys: carried.keys.unwrap_or_default(),
-        key: carried.key.unwrap_or(Key::None),
-        ordering_key: carried.ordering_key,
-        msg_type: carried.msg_type.flatten(),
-        attributes: carried.attributes,
-        event_time: carried.event_time,
-        deliver_at: carried.deliver_at,
-        position: Position::new(&[7, 1]),
-        origin: carried.origin,
-        hops: carried.hops.unwrap_or(0),
-        ..Row::default()
-    });
-    Ok(store)
-}
-
-fn write_reserved(store: &Store) {
-    const FIELDS: [Field; 8] = [
-        Field::Key,
-        Field::OrderingKey,
-        Field::Keys,
-        Field::MsgType,
-        Field::Attributes,
-        Field::EventTime,
-        Field::DeliverAt,
-        Field::Payload,
-    ];
-    let (mut scratch, mut out) = (Vec::new(), Vec::new());
-    for message in store.messages() {
-        let mut sink = |name: &[u8], value: &[u8]| out.extend([name, value].concat());
-        for field in FIELDS {
-            carry_field(&message, field, &mut scratch, &mut sink);
-        }
-        origin_properties(&message, Some(b"c|t|0|"), &mut scratch, &mut sink);
-    }
-}
+pub const ENCODERS: &[fn(&Store)] = &[reserved::encode, rocketmq::encode, pulsar::encode, tubemq::encode];

@@ -132,7 +132,7 @@ async def test_refused_and_filtered_messages_leave_holes(senders: Senders) -> No
     assert payloads(senders.stored) == [1, 3, 4, 6]
 
 
-async def test_entries_that_are_not_decoded_carry_theirs(senders: Senders) -> None:
+async def test_what_is_left_of_entries_carries_their_positions(senders: Senders) -> None:
     outbound = await senders.resumed()
     entries = []
     for number in range(2):
@@ -140,7 +140,6 @@ async def test_entries_that_are_not_decoded_carry_theirs(senders: Senders) -> No
         entries.append(Entry(metadata, payload, ledger=7, entry=number, ack_set=(0b110,) if number == 0 else (0b011,)))
     source = make_batch(SOURCE, entries)
     assert not (await outbound.send(0, Share(source))).failures
-    assert not source.is_decoded
     assert senders.sequences == [(sequence_of((7, 0, 1)), sequence_of((7, 1, 1)))]
     assert payloads(senders.stored) == [1, 2, 10, 11]
 

@@ -144,7 +144,7 @@ def test_an_encoded_property_is_what_protobuf_writes(pairs):
     single = SingleMessageMetadata(payload_size=0)
     for key, value in pairs:
         single.properties.add(key=key, value=value)
-    by_hand = b"".join(encode_property(key, value.encode()) for key, value in pairs)
+    by_hand = b"".join(encode_property(key, value) for key, value in pairs)
     assert SingleMessageMetadata.FromString(by_hand + b"\x18\x00") == single
 
 

@@ -1,16 +1,13 @@
-"""Single-message metadata by hand: the bytes that protobuf writes, and the fields that it reads."""
+"""Single-message metadata by hand: the bytes that protobuf writes."""
 
 import base64
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.client.batching import OutgoingMessage
 from mqbridge.pulsar.wire.batch import frame_message
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import SingleMessageMetadata
-from mqbridge.pulsar.wire.single_metadata import PAYLOAD_SIZE, PROPERTY, UnsupportedLayout, is_varint, value_spans
-from mqbridge.wire.varint import decode_varint
 
 TEXT = st.text(max_size=200)
 
@@ -44,37 +41,3 @@ def test_the_prefix_of_a_message_that_has_only_a_payload() -> None:
     for size in (0, 127, 128, 16_383, 16_384, 5 << 20):
         payload = bytes(size)
         assert OutgoingMessage(payload).head() + payload == frame_message(SingleMessageMetadata(), payload)
-
-
-@given(
-    pairs=st.lists(st.tuples(TEXT, TEXT), max_size=4),
-    fields=st.fixed_dictionaries(
-        {"payload_size": st.integers(0, 1 << 20)},
-        optional={
-            "partition_key": TEXT,
-            "event_time": st.integers(0, (1 << 64) - 1),
-            "partition_key_b64_encoded": st.just(False),
-            "sequence_id": st.integers(0, (1 << 64) - 1),
-        },
-    ),
-)
-def test_value_spans_are_where_the_values_lie(pairs: list[tuple[str, str]], fields: dict[str, object]) -> None:
-    single = SingleMessageMetadata(**fields)  # type: ignore[arg-type]
-    for name, value in pairs:
-        single.properties.add(key=name, value=value)
-    data = single.SerializeToString()
-    spans = value_spans(data)
-    values = [(span.name.decode(), data[span.start : span.end].decode()) for span in spans if span.tag == PROPERTY]
-    assert values == pairs
-    [size] = [data[span.start : span.end] for span in spans if span.tag == PAYLOAD_SIZE]
-    assert is_varint(size)
-    assert decode_varint(size, 0)[0] == fields["payload_size"]
-
-
-@given(st.binary(max_size=40))
-def test_damaged_metadata_has_spans_or_is_refused(data: bytes) -> None:
-    try:
-        spans = value_spans(data)
-    except (UnsupportedLayout, IndexError, RemoteProtocolError):
-        return
-    assert all(span.start <= span.end <= len(data) for span in spans)

@@ -16,16 +16,18 @@ import java.util.concurrent.atomic.AtomicReference;
  * </pre>
  */
 public final class BenchFill {
-    private final long messages;
     private final int batch;
     private final int threads;
     private final long rate;
     private final AtomicLong next = new AtomicLong();
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
+    private final long wanted;
+    private long before;
+    private long messages;
     private long started;
 
     BenchFill(Args args) {
-        messages = args.number("messages", 1);
+        wanted = args.number("messages", 1);
         batch = args.count("batch", 1);
         threads = args.count("threads", 8);
         rate = args.number("rate", 0);
@@ -37,15 +39,18 @@ public final class BenchFill {
             BenchFill fill = new BenchFill(args);
             try (BenchSink sink = BenchSink.of(args, new BenchCorpus(args))) {
                 args.end();
-                double seconds = fill.run(sink);
-                Program.print(Program.object("messages", fill.messages, "seconds", seconds, "rate", fill.messages / seconds));
+                double seconds = fill.run(sink, fill.wanted);
+                Program.print(Program.object("messages", fill.wanted, "seconds", seconds, "rate", fill.wanted / seconds));
             }
         });
     }
 
-    /** Sends all messages; the seconds that it took. */
-    double run(BenchSink sink) throws Exception {
+    /** Sends so many messages more; the seconds that it took. */
+    double run(BenchSink sink, long count) throws Exception {
         started = System.nanoTime();
+        before = messages;
+        messages += count;
+        next.set(before);
         List<Thread> sending = new ArrayList<>();
         for (int i = 0; i < threads; i++) {
             Thread thread = new Thread(() -> sendSome(sink), "fill-" + i);
@@ -75,7 +80,7 @@ public final class BenchFill {
 
     private void keepRate(long sent) throws InterruptedException {
         if (rate > 0) {
-            TimeUnit.NANOSECONDS.sleep(Math.max(0, started + sent * 1_000_000_000L / rate - System.nanoTime()));
+            TimeUnit.NANOSECONDS.sleep(Math.max(0, started + (sent - before) * 1_000_000_000L / rate - System.nanoTime()));
         }
     }
 }

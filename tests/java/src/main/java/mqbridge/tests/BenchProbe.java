@@ -17,7 +17,8 @@ import java.util.concurrent.atomic.AtomicLongArray;
  * --source S --from-topic T     --from-master, --from-url when both ends are of one system and of two clusters
  * --group G
  * --start 0                     number of the first message; what has a smaller one is from an earlier run
- * --warmup 0                    messages that the figures leave out
+ * --hello 0                     messages that have to come before the next are sent: who receives them is ready then
+ * --warmup 0                    messages that the figures leave out, those included
  * --wait 60                     seconds for a message to come before it is taken for lost
  * </pre>
  */
@@ -29,7 +30,8 @@ public final class BenchProbe {
     private final long waitNanos;
     private final AtomicLongArray sent;
     private final AtomicLongArray received;
-    private final AtomicInteger missing;
+    private final AtomicInteger count = new AtomicInteger();
+    private final int hello;
     private volatile long lastReceived = System.nanoTime();
 
     private BenchProbe(Args args) {
@@ -39,7 +41,7 @@ public final class BenchProbe {
         waitNanos = TimeUnit.SECONDS.toNanos(args.number("wait", 60));
         sent = new AtomicLongArray(messages);
         received = new AtomicLongArray(messages);
-        missing = new AtomicInteger(messages);
+        hello = args.count("hello", 0);
     }
 
     public static void main(String[] argv) {
@@ -50,8 +52,11 @@ public final class BenchProbe {
             try (BenchSink sink = BenchSink.of(args, new BenchCorpus(args));
                     BenchSource source = BenchSource.of(args, probe::receive)) {
                 args.end();
-                fill.run(probe.stamped(sink));
-                probe.await();
+                BenchSink stamped = probe.stamped(sink);
+                fill.run(stamped, probe.hello);
+                probe.await(probe.hello);
+                fill.run(stamped, probe.sent.length() - probe.hello);
+                probe.await(probe.sent.length());
                 probe.print();
             }
         });
@@ -86,14 +91,14 @@ public final class BenchProbe {
         long number = HexFormat.fromHexDigitsToLong(new String(body, 0, BenchCorpus.NUMBER_DIGITS, StandardCharsets.US_ASCII)) - start;
         if (number >= 0 && number < received.length() && received.compareAndSet((int) number, 0, now)) {
             lastReceived = now;
-            missing.decrementAndGet();
+            count.incrementAndGet();
         }
     }
 
-    private void await() throws Exception {
-        while (missing.get() > 0) {
+    private void await(int wanted) throws Exception {
+        while (count.get() < wanted) {
             if (System.nanoTime() - lastReceived > waitNanos) {
-                throw new TimeoutException(missing.get() + " of " + sent.length() + " messages did not come");
+                throw new TimeoutException("only " + count.get() + " of " + wanted + " messages came");
             }
             Thread.sleep(5);
         }
@@ -101,10 +106,10 @@ public final class BenchProbe {
 
     /** Times in microseconds; the rate is that of receiving. */
     private void print() {
-        int count = sent.length() - warmup;
-        long[] took = new long[count];
-        long[] came = new long[count];
-        for (int i = 0; i < count; i++) {
+        int measured = sent.length() - warmup;
+        long[] took = new long[measured];
+        long[] came = new long[measured];
+        for (int i = 0; i < measured; i++) {
             came[i] = received.get(warmup + i);
             took[i] = came[i] - sent.get(warmup + i);
         }
@@ -112,9 +117,9 @@ public final class BenchProbe {
         Arrays.sort(came);
         long[] quantiles = new long[QUANTILES];
         for (int i = 0; i < QUANTILES; i++) {
-            quantiles[i] = took[(int) ((i + 0.5) / QUANTILES * count)] / 1000;
+            quantiles[i] = took[(int) ((i + 0.5) / QUANTILES * measured)] / 1000;
         }
-        double seconds = (came[count - 1] - came[0]) / 1e9;
-        Program.print(Program.object("messages", count, "rate", count / seconds, "quantiles", quantiles));
+        double seconds = (came[measured - 1] - came[0]) / 1e9;
+        Program.print(Program.object("messages", measured, "rate", measured / seconds, "quantiles", quantiles));
     }
 }

@@ -1,0 +1,52 @@
+//! Pulsar: an entry behind two bytes, the number of messages in its batch (0: it is none) and which of these are due; where it is
+//! no batch, its metadata behind two bytes of length. What is encoded is read back.
+
+use mqbridge_native::Result;
+use mqbridge_native::message::{Source, Store};
+use mqbridge_native::pulsar::decode::{Decoder, Entry, Kind};
+use mqbridge_native::pulsar::encode::{Limits, encode as encode_entries};
+
+pub fn decode(data: &[u8]) -> Result<Store> {
+    let (head, rest) = data.split_at(data.len().min(2));
+    let [count, due] = *head else { return Ok(Store::new()) };
+    let mut decoder = Decoder::default();
+    let mut entry = Entry { ledger: 3, entry: 4, redelivery_count: 1, publish_time: 5, ..Entry::default() };
+    if count == 0 {
+        let (size, rest) = rest.split_at(rest.len().min(2));
+        let size = size.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)).min(rest.len());
+        entry.kind = Kind::Single(decoder.store.add_source(Source::Owned(rest[..size].to_vec())));
+        entry.payload = decoder.store.add_source(Source::Owned(rest[size..].to_vec()));
+        entry.deliver_at = (due & 1 == 1).then_some(1 << 41);
+    } else {
+        let due = if due == 0 { Vec::new() } else { vec![i64::from(due as i8); 1 + usize::from(due & 1)] };
+        entry.kind = Kind::Batch(i64::from(count), due);
+        entry.payload = decoder.store.add_source(Source::Owned(rest.to_vec()));
+    }
+    decoder.add(&entry)?;
+    Ok(decoder.store)
+}
+
+pub fn encode(store: &Store) {
+    for (origin, limits) in [
+        (None, Limits { max_messages: 5000, max_bytes: 512 << 10 }),
+        (Some(&b"c|t|0|"[..]), Limits { max_messages: 3, max_bytes: 500 }),
+    ] {
+        let encoded = encode_entries(store.messages(), origin, &limits);
+        for entry in &encoded.entries {
+            let mut payload = vec![0; entry.size];
+            encoded.write(entry, &mut payload);
+            let count = entry.indexes.len();
+            let is_alone = count == 1 && store.message(entry.indexes.start).deliver_at().is_some();
+            let mut decoder = Decoder::default();
+            let mut read = Entry { payload: decoder.store.add_source(Source::Owned(payload)), ..Entry::default() };
+            read.kind = if is_alone {
+                Kind::Single(decoder.store.add_source(Source::Owned(entry.metadata.clone())))
+            } else {
+                Kind::Batch(count as i64, Vec::new())
+            };
+            if let Ok(defect) = decoder.add(&read) {
+                assert_eq!((defect, decoder.store.len()), (None, count), "what was written cannot be read");
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+"""Inputs to begin with for the fuzzers of the compiled module, of what the plain fuzzers begin with.
+
+python -m tests.fuzz.seeds --check     exits 1 when a file in native/tests/fuzz/seeds is not current
+python -m tests.fuzz.seeds --write
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqbridge.pulsar.wire.entry import decode_entry
+from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.record import Record, encode_record
+from mqbridge.tubemq.wire.payload import checksum, join_payload
+from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
+from tests.fuzz import pulsar, rocketmq, tubemq
+
+FOLDER = Path(__file__).resolve().parents[2] / "native" / "tests" / "fuzz" / "seeds"
+
+RESERVED = [
+    "a\1b\2mqbridge.v\0011\2mqbridge.origin\1c|t|0|1:2\2mqbridge.hops\0012\2mqbridge.keys\1a%20b,c\2mqbridge.key.b64\1/w==\2",
+    "mqbridge.null\0011\2mqbridge.event_time\0011700000000000\2mqbridge.deliver_at\1-5\2mqbridge.attributes\1a=1,b=2\2",
+    "mqbridge.without\1key,msg_type\2mqbridge.u.mqbridge.x\1\u00e9\2mqbridge.ordering_key\1AAA=\2mqbridge.msg_type\1t\2",
+    "mqbridge.key\1k\2mqbridge.origin\1c|t|0|1\2mqbridge.hops\0019223372036854775807\2",  # cannot be counted on
+]
+PROPERTIES = [("WAIT", "true"), ("UNIQ_KEY", "7F0000010000"), ("TAGS", "t"), ("KEYS", "k1 k2"), ("name", "value"), ("WAIT", "x")]
+
+
+def rocketmq_pulls() -> Iterator[bytes]:
+    """Records, and many in a row as Java's producers write them in batches."""
+    yield from (*rocketmq.RECORDS, *rocketmq.STAMPED)
+    records = (Record("T", b"body", properties.encode(PROPERTIES), queue_offset=at, born_timestamp=5) for at in range(8))
+    yield b"".join(encode_record(one) for one in records)
+
+
+def pulsar_entries() -> Iterator[bytes]:
+    """How many messages, which are due, and what is there of them: see `native/tests/fuzz/pulsar.rs`."""
+    for data in pulsar.ENTRIES:
+        entry = decode_entry(data)
+        if entry.defect is not None:
+            continue
+        if entry.metadata.HasField("num_messages_in_batch"):
+            yield bytes([entry.metadata.num_messages_in_batch, 0]) + entry.payload
+        else:
+            metadata = entry.metadata.SerializeToString()
+            yield bytes(2) + len(metadata).to_bytes(2) + metadata + entry.payload
+
+
+def tubemq_answers() -> Iterator[bytes]:
+    """Answers of a Broker with one message, and with all of them."""
+    contents = []
+    for data in tubemq.CONTENTS:
+        size = int.from_bytes(data[1:3])
+        contents.append((data[0], data[3 : 3 + size]))
+    attributes = b"a=1,name=value,b=2,$msgType$=t,$msgTime$=202311142213"
+    contents += [(1, join_payload(attributes, b"body")[0])] * 4
+    for each in (*([one] for one in contents), contents):
+        messages = [
+            TransferedMessage(messageId=2 * at, checkSum=checksum(content), flag=flag, payLoadData=content)
+            for at, (flag, content) in enumerate(each)
+        ]
+        answer = GetMessageResponseB2C(success=True, errCode=200, messages=messages, currOffset=28, maxOffset=99)
+        yield answer.SerializeToString()
+
+
+def files() -> dict[Path, str]:
+    """What each file holds: a line per input."""
+    seeds = {
+        "reserved": [text.encode() for text in RESERVED],
+        "rocketmq_pulls": [*rocketmq_pulls()],
+        "pulsar_entries": [*pulsar_entries()],
+        "tubemq_answers": [*tubemq_answers()],
+    }
+    return {FOLDER / f"{name}.hex": "".join(f"{data.hex()}\n" for data in each) for name, each in seeds.items()}
+
+
+def main() -> int:
+    """1 when something is not current."""
+    if "--write" in sys.argv:
+        for path, text in files().items():
+            path.write_text(text)
+        return 0
+    old = [str(path) for path, text in files().items() if not path.exists() or path.read_text() != text]
+    if old:
+        print(f"not current: {', '.join(old)}. Run python -m tests.fuzz.seeds --write", file=sys.stderr)
+    return int(bool(old))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

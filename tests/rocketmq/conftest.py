@@ -1,0 +1,26 @@
+"""Ways through the mapping: the compiled module, and the plain code."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mqbridge.native import compiled
+from mqbridge.rocketmq.client import pulled
+from mqbridge.rocketmq.mapping import request as request_module
+from mqbridge.rocketmq.mapping import stored
+
+MODULES = (pulled, request_module, stored)
+
+
+@pytest.fixture(scope="module", params=["compiled", "plain"])
+def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is encoded and decoded goes through the compiled module, and then through the plain code."""
+    if request.param == "compiled":
+        if compiled is None:
+            pytest.skip("the compiled module is not installed, or is turned off")
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for module in MODULES:
+            patch.setattr(module, "compiled", None)
+        yield
