@@ -65,7 +65,6 @@ from mqbridge.tubemq.client import session as tubemq_session
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.session import Session
-from mqbridge.tubemq.mapping.request import EncodedRequest as TubeMQRequest
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, GetMessageRequestC2B, SendMessageResponseB2P
@@ -593,13 +592,21 @@ async def tubemq_out(*, window: int) -> float:
         sender = Sender(producer, topic_route, window=window, max_elapsed_s=None, ordered=True)
         await session.connected()
         outbound = TubeMQOutbound(sender, OutboundSpec("demo"), UTC, None)  # type: ignore[arg-type]
-        encoded = TubeMQRequest(PAYLOAD, 1, "type", "202611230738")
-        with mock.patch.object(tubemq_outbound, "encode", lambda *_: encoded):
+        with mock.patch.object(tubemq_outbound, "encode_share", return_value=SameRequests()):
             batches = batches_of(PARTITIONS)
             found = await measured(lambda: sent(outbound, lambda partition: Share(batches[partition])))
         await outbound.close()
         await session.close()
     return found
+
+
+class SameRequests:
+    """The send requests of a share, all alike."""
+
+    failures = ()
+
+    def __getitem__(self, _: int) -> tuple[bytes, int, str, str]:
+        return PAYLOAD, 1, "type", "202611230738"
 
 
 def registered_authorization() -> Any:
