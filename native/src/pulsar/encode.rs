@@ -229,3 +229,58 @@ fn write_property(tag: u8, prefix: &[u8], name: &[u8], value: &[u8], out: &mut V
     write_varint(value.len() as u64, out);
     out.extend_from_slice(value);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Row, Source, Store};
+    use crate::pulsar::decode::{Decoder, Entry as Stored, Kind};
+
+    fn store(payloads: &[&str]) -> Store {
+        let mut store = Store::new();
+        for payload in payloads {
+            let payload = Some(store.copy(payload.as_bytes()));
+            store.rows.push(Row { payload, ..Row::default() });
+        }
+        store
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut store = store(&["a", "", "ccc"]);
+        let pair = (store.copy("straße".as_bytes()), store.copy(b"1"));
+        store.pairs.push(pair);
+        (store.rows[1].pairs, store.rows[1].hops) = ((0, 1), 2);
+        let encoded = encode(store.messages(), Some(b"c|t|0|"), &Limits { max_messages: 9, max_bytes: 1000 });
+        let [entry] = &encoded.entries[..] else { panic!("{} entries", encoded.entries.len()) };
+        let mut payload = vec![0; entry.size];
+        encoded.write(entry, &mut payload);
+        let mut decoder = Decoder::default();
+        let payload = decoder.store.add_source(Source::Owned(payload));
+        assert_eq!(decoder.add(&Stored { payload, kind: Kind::Batch(3, vec![]), ..Stored::default() }), Ok(None));
+        let payloads: Vec<_> = decoder.store.messages().map(|message| message.payload().unwrap()).collect();
+        assert_eq!(payloads, [&b"a"[..], b"", b"ccc"]);
+        let second = decoder.store.message(1);
+        assert_eq!(second.properties().collect::<Vec<_>>(), [("straße".as_bytes(), &b"1"[..])]);
+        assert_eq!((second.origin(), second.hops()), (Some(&b"c|t|0|"[..]), 3));
+    }
+
+    #[test]
+    fn entries_keep_the_limits() {
+        let mut store = store(&["a", "b", "c", "d", "e", "f"]);
+        store.rows[2].deliver_at = Some(5);
+        store.rows[4].defect = Some(store.copy(b"bad"));
+        let counts = |max_messages, max_bytes| {
+            let encoded = encode(store.messages(), None, &Limits { max_messages, max_bytes });
+            assert_eq!(encoded.failures, [(4, &b"bad"[..])]);
+            encoded.entries.iter().map(|entry| (entry.indexes.clone(), entry.is_batch)).collect::<Vec<_>>()
+        };
+        let whole = [(0..2, true), (2..3, false), (3..4, true), (5..6, true)];
+        assert_eq!(counts(9, 1000), whole);
+        assert_eq!(counts(2, 14), whole); // a message takes seven bytes
+        let single = [(0..1, true), (1..2, true), (2..3, false), (3..4, true), (5..6, true)];
+        assert_eq!(counts(1, 1000), single);
+        assert_eq!(counts(9, 13), single);
+        assert_eq!(counts(9, 1), single);
+    }
+}
