@@ -99,6 +99,20 @@ def test_a_unique_key_that_the_broker_made_is_not_the_messages() -> None:
     assert message.properties == (("UNIQ_KEY", "own"),)
 
 
+@pytest.mark.parametrize("time", ["9223372036854775808", "1" * 5000, "-1", "1.5", "\u0661"])
+def test_what_is_no_time_of_delivery(time: str) -> None:
+    [message] = decode([record(("TIMER_DELIVER_MS", time), ("a", "1"))])
+    assert (message.deliver_at, message.properties) == (None, (("a", "1"),))
+    [message] = decode([record(("TIMER_DELIVER_MS", "9223372036854775807"))])
+    assert message.deliver_at == (1 << 63) - 1
+
+
+@pytest.mark.parametrize("pair", [("mqbridge.order", "1,+0"), ("mqbridge.order", "\u0660"), ("mqbridge.x.\u0660.c", "2")])
+def test_numbers_that_no_gateway_writes_make_a_users_property(pair: tuple[str, str]) -> None:
+    [message] = decode([record(("b", "1"), ("a", "2"), pair)])
+    assert message.properties == (("b", "1"), ("a", "2"), pair)
+
+
 # --- out ----------------------------------------------------------------------------------------------------------------
 
 
