@@ -53,7 +53,7 @@ def _copy(single: SingleMessageMetadata, payload: bytes, origin: str | None) -> 
         return None
     single.DiscardUnknownFields()
     for field in ("partition_key", "payload_size", "event_time", "partition_key_b64_encoded", "sequence_id"):
-        single.ClearField(field)  # type: ignore[arg-type]
+        single.ClearField(field)
     properties = single.SerializePartialToString()
     single.ClearField("properties")
     if single.SerializePartialToString():
