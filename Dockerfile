@@ -1,5 +1,5 @@
-# Three stages: the compiled module is built where Rust is, on the Debian that it will run on; packages are installed where pip may leave
-# what it likes; the image that runs holds neither compiler nor pip cache.
+# Three stages: the compiled module is built where Rust is, on the Debian that it will run on; packages are installed where pip may
+# leave what it likes; the image that runs holds neither compiler nor pip cache.
 FROM rust:1-slim AS rust
 
 FROM python:3.11-slim AS native

@@ -78,6 +78,7 @@ check: $(VENV)/.dev ## ruff, mypy strict, import rules, generated code and pages
 	$(BIN)/python -m mqbridge.cli.mapping_page --check
 	$(BIN)/python -m mqbridge.spark.options_page --check
 	$(BIN)/python docs/architecture.py --check
+	$(BIN)/python -m tests.fuzz.seeds --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
 	@echo "==> all checks passed"
@@ -149,6 +150,7 @@ generate: $(VENV)/.dev ## protobuf modules and reference pages
 	@$(BIN)/python -m mqbridge.cli.mapping_page --write
 	@$(BIN)/python -m mqbridge.spark.options_page --write
 	@$(BIN)/python docs/architecture.py --write
+	@$(BIN)/python -m tests.fuzz.seeds --write
 
 lock: $(VENV)/.dev ## renew requirements.lock
 	@$(BIN)/pip-compile --quiet --extra dev --extra spark --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \

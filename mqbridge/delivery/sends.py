@@ -45,7 +45,7 @@ class Sends:
     def would_overtake(self, outbound: Outbound, partition: int) -> bool:
         """Whether something failed there already, of which the lane hears only in the next turn of the loop."""
         sent = self._open.get((outbound, partition))
-        return bool(sent) and any(map(_has_failed, takewhile(asyncio.Future.done, sent)))
+        return sent is not None and any(map(_has_failed, takewhile(asyncio.Future.done, sent)))
 
     def withdraw(self) -> None:
         """Take back what is not on its way."""

@@ -66,7 +66,7 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
 
 def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
     """Origin and hops. A new stamp counts one more hop; without one, or with its own, the message keeps what it has."""
-    passed_on = stamp is None or stamp is message.origin
+    passed_on = stamp is None or stamp == message.origin
     origin = message.origin if passed_on else stamp
     if origin is None:
         return []

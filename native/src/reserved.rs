@@ -149,12 +149,12 @@ pub fn origin_properties(message: &Message, prefix: Option<&[u8]>, scratch: &mut
             out.pair(ORIGIN, origin);
             message.hops()
         }
-        (Some(prefix), _) => {
+        (Some(prefix), own) => {
             scratch.clear();
             scratch.extend_from_slice(prefix);
             message.position().write(scratch);
             out.pair(ORIGIN, scratch);
-            message.hops() + 1
+            message.hops() + i64::from(own != Some(scratch))
         }
     };
     if hops > 1 {

@@ -1,7 +1,8 @@
 """`make bench`: the figures of docs/benchmarks.md, measured on this machine.
 
-python -m tests.bench            codec, bridge, latency, clients, tls and spark
+python -m tests.bench            codec, overhead, bridge, latency, clients, tls and spark
 python -m tests.bench codec      seconds, needs no server
+python -m tests.bench overhead   what a batch costs besides its messages; a minute, needs no server
 python -m tests.bench bridge --direction rocketmq-pulsar --corpus single --messages 100000 --rounds 1 --gateway-only
                                  one direction without the Java bridge: quick work
 python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
@@ -20,7 +21,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import bridge, bridge_page, clients, codec, latency, profile, spark, tls
+from tests.bench import bridge, bridge_page, clients, codec, latency, overhead, profile, spark, tls
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
 from tests.bench.pages import chapters, machine, renew
@@ -69,6 +70,7 @@ def bridge_chapter(arguments: argparse.Namespace) -> str:
 
 CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "codec": lambda _: codec_table(),
+    "overhead": lambda _: overhead.chapter(),
     "bridge": bridge_chapter,
     "latency": lambda given: latency.chapter(
         given.direction or bridge_page.DIRECTIONS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -153,6 +154,6 @@ def measure(task: Task, rounds: int, runners: Mapping[str, Runner] = RUNNERS) ->
         for name, runner in runners.items():
             group = f"g{number}_{name.replace(' ', '_').lower()}_{time.monotonic_ns():x}"
             figures = runner(task, group)
-            say(f"{task.source.system} to {task.target.system}, {name}: {figures}")
+            say(f"{task.source.system} to {task.target.system}, {name}: {figures} (load {os.getloadavg()[0]:.1f})")
             found[name].append(figures)
     return found

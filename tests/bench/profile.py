@@ -10,6 +10,7 @@ one whose system calls are counted.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -57,7 +58,7 @@ class Profile:
 def measure(task: Task, corpus: str, checkout: Path | None) -> Profile:
     """The three runs."""
     figures = run_gateway(task, "plain", checkout)
-    say(f"undisturbed: {figures}")
+    say(f"undisturbed: {figures} (load {os.getloadavg()[0]:.1f})")
     stacks = _sampled(task, checkout)
     say(f"sampled: {sum(stack.samples for stack in stacks):,} samples")
     direction = f"{task.source.system}-{task.target.system}"

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from mqbridge.message import Message
+from mqbridge.pulsar.mapping.request import Limits, encode_plain
 from mqbridge.pulsar.wire.entry import decode_entry
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record, encode_record
@@ -24,6 +26,12 @@ RESERVED = [
     "mqbridge.key\1k\2mqbridge.origin\1c|t|0|1\2mqbridge.hops\0019223372036854775807\2",  # cannot be counted on
 ]
 PROPERTIES = [("WAIT", "true"), ("UNIQ_KEY", "7F0000010000"), ("TAGS", "t"), ("KEYS", "k1 k2"), ("name", "value"), ("WAIT", "x")]
+
+MESSAGES = [
+    Message(b"body", (("a", "1"), ("name", "value")), key="k", keys=("a b", "c,d"), msg_type="t", event_time=5, position=(7, 1)),
+    Message(b"body", (("mqbridge.key", "user's"),), key=b"\xff", ordering_key=b"o", attributes=b"a=1", position=(7, 2)),
+    Message(None, (("$msgType$", "u"), ("\u00e9", "\u00fc")), key="", msg_type="t", origin="c|t|p|1", hops=3, position=(7, 3)),
+]
 
 
 def rocketmq_pulls() -> Iterator[bytes]:
@@ -44,6 +52,8 @@ def pulsar_entries() -> Iterator[bytes]:
         else:
             metadata = entry.metadata.SerializeToString()
             yield bytes(2) + len(metadata).to_bytes(2) + metadata + entry.payload
+    written, _ = encode_plain(MESSAGES, "c|t|0|", Limits())
+    yield from (bytes([entry.count, 0]) + entry.payload for entry in written)
 
 
 def tubemq_answers() -> Iterator[bytes]:
@@ -80,7 +90,10 @@ def main() -> int:
         for path, text in files().items():
             path.write_text(text)
         return 0
-    old = [str(path) for path, text in files().items() if not path.exists() or path.read_text() != text]
+    expected = files()
+    old = [
+        str(path) for path in {*expected, *FOLDER.glob("*.hex")} if not path.exists() or path.read_text() != expected.get(path)
+    ]
     if old:
         print(f"not current: {', '.join(old)}. Run python -m tests.fuzz.seeds --write", file=sys.stderr)
     return int(bool(old))

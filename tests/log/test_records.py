@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import MappingError, RemoteProtocolError
-from mqbridge.log.wire.records import VERSION, decode_row, encode_record, encode_row
+from mqbridge.log.wire.records import VERSION, decode_row, decode_rows, encode_record, encode_row
 from mqbridge.message import Message
 from tests.strategies import messages
 
@@ -105,3 +105,18 @@ def test_the_bytes_stay_what_they_are() -> None:
         " 05 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 01 00 00 00"  # event_time, delivery_count, number of keys
         " 01 00 00 00 ff 62 6f 64 79"  # attributes, payload
     )
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2, 7])
+def test_hops_are_kept_with_their_origin(hops: int) -> None:
+    """A row of Spark may say them; where nothing is stamped, its origin is kept with them."""
+    message = Message(b"x", origin="cluster|topic|0|5", hops=hops)
+    [kept] = decode_row(encode_row([encode_record(message, "".join(message.origin or ""))]), 1, 0)
+    assert (kept.origin, kept.hops) == (message.origin, max(hops, 1))
+    [stamped] = decode_row(encode_row([encode_record(message, "cluster|topic|0|6")]), 1, 0)
+    assert stamped.hops == max(hops + 1, 1)
+
+
+def test_rows_are_cut_at_both_ends() -> None:
+    rows = [(base, 3, row_of([Message(b"%d" % offset) for offset in range(base, base + 3)])) for base in (4, 7)]
+    assert [message.payload for message in decode_rows(rows, 5, 9)] == [b"5", b"6", b"7", b"8"]

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from mqbridge import __version__, native
-from tests.fuzz.seeds import FOLDER, files
 from tests.patience import SERVER_PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,10 +142,6 @@ def test_one_that_cannot_be_loaded_is_a_warning(tmp_path: Path, config: Path, so
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("without the compiled module") == 1
     assert "it cannot be loaded (" in done.stderr
-
-
-def test_seeds_of_the_fuzzers_are_current() -> None:
-    assert files() == {path: path.read_text() for path in FOLDER.glob("*.hex")}
 
 
 # --- building it ------------------------------------------------------------------------------------------------------

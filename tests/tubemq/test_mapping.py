@@ -174,6 +174,12 @@ def test_hops(origin: str | None, hops: int, then: int, attributes: bytes | None
     assert (kept.origin, kept.hops) == (STAMP, then)
 
 
+def test_views_are_written_plainly_with_the_hops_that_they_have() -> None:
+    [message] = decode([native(b"a=1,mqbridge.origin=o,mqbridge.hops=2")], 0)
+    for requests in (encode_share([message], None), share.PlainRequests([message], None, UTC)):
+        assert requests[0][0] == native(b"a=1,mqbridge.origin=o,mqbridge.hops=2").payLoadData
+
+
 def test_lone_surrogates_are_refused() -> None:
     requests = encode_share([Message(b"x", (("a", "\ud800"),), position=(1, 2)), Message(b"fine")], None)
     [(index, problem)] = requests.failures

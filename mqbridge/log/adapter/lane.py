@@ -11,9 +11,9 @@ from typing import Protocol
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
-from mqbridge.log.mapping.fast import decode_rows
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
+from mqbridge.log.wire.records import decode_rows
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.budget import Budget
 from mqbridge.net.handed_out import HandedOut

@@ -10,11 +10,10 @@ from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import Failure, LocalProtocolError, MappingError
-from mqbridge.log.mapping.fast import encode_record
 from mqbridge.log.store.append import Append, Appender
 from mqbridge.log.store.database import Store
 from mqbridge.log.store.topics import PartitionRow
-from mqbridge.log.wire.records import encode_row
+from mqbridge.log.wire.records import encode_record, encode_row
 from mqbridge.message import Message, Partition, Position, Share, format_position
 from mqbridge.ranges import last_stored
 from mqbridge.receipts import closed

@@ -17,7 +17,7 @@ Lone surrogates (attributes of unknown encodings) are carried as they are.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from crc32c import crc32c
 
@@ -107,7 +107,7 @@ def _put_numbers(message: Message, origin: str | None, tail: list[bytes]) -> int
         flags |= _DELIVERY_COUNT
         tail.append(_I64.pack(message.delivery_count))
     if message.hops and origin is not None:
-        hops = message.hops if origin is message.origin else message.hops + 1
+        hops = message.hops if origin == message.origin else message.hops + 1
         if hops > 1:
             flags |= _HOPS
             tail.append(_I64.pack(hops))
@@ -147,6 +147,14 @@ def decode_row(row: bytes, count: int, base: int) -> list[Message]:
         return _decode_row(row, count, base)
     except (struct.error, IndexError, ValueError) as error:
         raise RemoteProtocolError(f"the records at offset {base} cannot be read: {error}") from error
+
+
+def decode_rows(rows: Sequence[tuple[int, int, bytes]], first: int, end: int) -> list[Message]:
+    """The messages of stored rows (base offset, count, records) from offset `first` up to `end`. Raises RemoteProtocolError."""
+    messages: list[Message] = []
+    for base, count, row in rows:
+        messages += decode_row(row, count, base)
+    return messages[first - rows[0][0] : end - rows[0][0]]
 
 
 def _decode_row(row: bytes, count: int, base: int) -> list[Message]:

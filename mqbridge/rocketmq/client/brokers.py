@@ -29,12 +29,19 @@ class Brokers:
 
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
         """Where to pull from, and whether that is the master. Raises ClusterError (REFRESH) for a broker that is gone."""
-        routes = self.client.routes
-        route = routes.fresh(topic) or await routes.usable(topic)
+        if (found := self.known_reader(topic, broker)) is not None:
+            return found
+        route = await self.client.routes.usable(topic)
         address = route.reader(broker) if route is not None else None
         if route is None or address is None:
             raise self.lost(topic, broker)
         return address, address == route.master(broker)
+
+    def known_reader(self, topic: str, broker: str) -> tuple[str, bool] | None:
+        """The same by a route that needs not be asked for; None where there is none, or it does not name the broker."""
+        route = self.client.routes.fresh(topic)
+        address = route.reader(broker) if route is not None else None
+        return None if route is None or address is None else (address, address == route.master(broker))
 
     def lost(self, topic: str, broker: str) -> ClusterError:
         """The error for a broker that the route does not name."""

@@ -194,7 +194,8 @@ def _frame(
     keys: Keys | None = None,
 ) -> tuple[bytes, ...]:
     """The pieces of a frame: its body is not copied."""
-    command = Command(code, dict(ext), body, opaque=opaque, flag=flag, remark=remark)
+    fields = ext if isinstance(ext, dict) and keys is None else dict(ext)
+    command = Command(code, fields, body, opaque=opaque, flag=flag, remark=remark)
     if keys is not None:
         keys.sign(command)
     head = encode_head(command)

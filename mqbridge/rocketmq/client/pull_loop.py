@@ -214,7 +214,9 @@ class PullLoop:
             if answer.kind == pulling.MOVED:
                 await self._moved(answer)
                 return True
-            pulled = await self._cut(answer) if answer.kind == pulling.FOUND else None
+            pulled = self._cut(answer) if answer.kind == pulling.FOUND else None
+            if pulled is not None and self._is_missing_some(pulled) and not await self._context.policies.compacted(self._queue):
+                raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
             if pulled is None and not self._plausible(answer):
                 await asyncio.sleep(self._errors.delay())
                 return True
@@ -233,21 +235,18 @@ class PullLoop:
         self._changed()
         return moved
 
-    async def _cut(self, answer: PullAnswer) -> Pulled:
-        """What the answer brought.
-
-        Raises RemoteProtocolError for an answer that makes no sense, GapError when the broker left something out.
-        """
+    def _cut(self, answer: PullAnswer) -> Pulled:
+        """What the answer brought. Raises RemoteProtocolError for one that makes no sense."""
         position = self._state.position
         if answer.next <= position or not answer.body:
             raise RemoteProtocolError(
                 f"an answer with {len(answer.body)} bytes for offset {position} of {self._name} goes on at {answer.next}"
             )
-        pulled = Pulled(self._queue, answer.body, position, answer.next, self._tags)
-        missing = pulled.first_stored > position and self._unfiltered and not self._state.first_start
-        if missing and not await self._context.policies.compacted(self._queue):
-            raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
-        return pulled
+        return Pulled(self._queue, answer.body, position, answer.next, self._tags)
+
+    def _is_missing_some(self, pulled: Pulled) -> bool:
+        """Whether the broker left out what we would have read, as far as one can tell."""
+        return self._unfiltered and pulled.first_stored > self._state.position and not self._state.first_start
 
     def _plausible(self, answer: PullAnswer) -> bool:
         """Whether an answer without messages may be believed; if not, the same offset is asked for again. Raises GapError."""

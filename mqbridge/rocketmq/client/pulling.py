@@ -88,7 +88,9 @@ class Puller:
 
         Raises ServerRefused, ClusterError, RemoteProtocolError for an answer without its four numbers.
         """
-        address, is_master = await self._brokers.reader(self._queue.topic, self._queue.broker)
+        brokers, queue = self._brokers, self._queue
+        found = brokers.known_reader(queue.topic, queue.broker) or await brokers.reader(queue.topic, queue.broker)
+        address, is_master = found
         flags = self._flags
         if hold:
             flags |= PullFlag.SUSPEND

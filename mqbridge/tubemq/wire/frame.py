@@ -36,9 +36,9 @@ def measure(data: bytes, at: int) -> int:
     """For `FrameCutter`: bytes from `at` that the frame has at least, as far as the lengths of its blocks are known."""
     have = len(data) - at
     if have >= DATA_AT:
-        token, _, blocks, size = _one_block(data, at)
-        if token == TOKEN and blocks == 1 and size <= MAX_PAYLOAD_BYTES:  # nearly all answers
-            return DATA_AT + int(size)
+        token, _, blocks, length = _one_block(data, at)
+        if token == TOKEN and blocks == 1 and length <= MAX_PAYLOAD_BYTES:  # nearly all answers
+            return DATA_AT + int(length)
     if have < HEADER_BYTES:
         return HEADER_BYTES
     token, _, blocks = _header(data, at)

@@ -53,3 +53,80 @@ fn read(store: &mut Store, record: &Record, reader: &mut BlockReader) -> Result<
     }
     Ok(row)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use crate::message::{Key, Source};
+
+    fn record(offset: i64, body: &[u8], properties: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let size = 91 + body.len() + 1 + properties.len();
+        for number in [size as u32, 0xDAA3_20A7, crc32fast::hash(body) & 0x7FFF_FFFF, 0, 0] {
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+        out.extend_from_slice(&offset.to_be_bytes());
+        out.extend_from_slice(&[0; 12]); // physical offset, system flag
+        out.extend_from_slice(&100i64.to_be_bytes());
+        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&200i64.to_be_bytes());
+        out.extend_from_slice(&[0; 20]); // store host, reconsume times, prepared offset
+        out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+        out.extend_from_slice(body);
+        out.extend_from_slice(b"\x01T");
+        out.extend_from_slice(&(properties.len() as u16).to_be_bytes());
+        out.extend_from_slice(properties);
+        out
+    }
+
+    fn decoded(body: Vec<u8>, first: i64, tags: &[&str]) -> Result<Store> {
+        let tags = tags.iter().map(|tag| tag.to_string()).collect();
+        let pull = Pull { body: Source::Owned(body), first, next: 100, tags };
+        decode(vec![pull], &mut |_, _| panic!("nothing is compressed"))
+    }
+
+    #[test]
+    fn an_ordinary_record() {
+        let store =
+            decoded(record(7, b"body", b"a\x011\x02WAIT\x01true\x02TAGS\x01t\x02KEYS\x01k1 k2\x02WAIT\x01true\x02"), 0, &[]);
+        let store = store.unwrap();
+        let message = store.message(0);
+        assert_eq!(message.payload(), Some(&b"body"[..]));
+        assert_eq!(message.properties().collect::<Vec<_>>(), [(&b"a"[..], &b"1"[..])]);
+        assert_eq!((message.msg_type(), message.key()), (Some(&b"t"[..]), Key::Text(&b"k1"[..])));
+        assert_eq!(message.keys().collect::<Vec<_>>(), [b"k1", b"k2"]);
+        assert_eq!((message.event_time(), message.row.publish_time), (Some(100), Some(200)));
+        assert_eq!(message.position(), Position::new(&[7]));
+    }
+
+    #[test]
+    fn what_a_gateway_wrote() {
+        let string =
+            b"b\x011\x02a\x012\x02mqbridge.origin\x01o\x02mqbridge.null\x011\x02UNIQ_KEY\x01U\x02mqbridge.order\x011,0\x02";
+        let store = decoded(record(7, b"\0", string), 0, &[]).unwrap();
+        let message = store.message(0);
+        assert_eq!(message.properties().map(|(name, _)| name).collect::<Vec<_>>(), [b"b", b"a"]);
+        assert_eq!((message.payload(), message.origin(), message.hops()), (None, Some(&b"o"[..]), 1));
+        assert_eq!(message.event_time(), None);
+    }
+
+    #[test]
+    fn what_is_not_wanted_is_left_out() {
+        let body = [record(1, b"x", b"TAGS\x01t\x02"), record(2, b"y", b"TAGS\x01u\x02"), record(3, b"z", b"")].concat();
+        assert_eq!(decoded(body.clone(), 2, &[]).unwrap().len(), 2);
+        assert_eq!(decoded(body, 0, &["u"]).unwrap().messages().next().unwrap().payload(), Some(&b"y"[..]));
+    }
+
+    #[test]
+    fn damage_is_of_one_record_or_of_all() {
+        let mut body = record(1, b"xy", b"");
+        body[88] ^= 1;
+        let store = decoded([body.clone(), record(2, b"y", b"a\x01\xff\x02")].concat(), 0, &[]).unwrap();
+        assert!(store.message(0).defect().unwrap().starts_with(b"the CRC-32 of its body is "));
+        assert_eq!(store.message(1).defect(), Some(&b"its properties are not UTF-8"[..]));
+        let found = decoded(body[..90].to_vec(), 0, &[]).err();
+        let text = "the record at byte 0 of 90 cannot be read: 90 bytes are left, and a record has 91 at least";
+        assert_eq!(found, Some(Error::Protocol(text.to_string())));
+    }
+}

@@ -200,11 +200,11 @@ impl Limits {
             let setting = if self.levels.is_empty() { "timerMaxDelaySec" } else { "messageDelayLevel" };
             return Err(format!("it is due in {wait} ms, the broker holds messages for {most} ms at most ({setting})"));
         }
-        if self.levels.is_empty() {
-            return Ok((TIMER_DELIVER_MS, deliver_at));
-        }
         let at = self.levels.partition_point(|(delay, _)| i128::from(*delay) < wait);
-        Ok((DELAY, self.levels[at].1))
+        Ok(match self.levels.get(at).or(self.levels.last()) {
+            None => (TIMER_DELIVER_MS, deliver_at),
+            Some((_, level)) => (DELAY, *level),
+        })
     }
 }
 
@@ -242,4 +242,92 @@ fn write_hex(number: u32, out: &mut Vec<u8>) {
     }
     let digits = [12, 8, 4, 0].map(|shift| b"0123456789ABCDEF"[(number >> shift & 15) as usize]);
     out.extend_from_slice(&digits);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Row, Slice, Source, Store};
+    use crate::rocketmq::open_batch::write_batch;
+
+    const NOW: i64 = 1_800_000_000_000;
+
+    /// Messages with these payloads and times of delivery, all with the property `a=1`.
+    fn store(messages: &[(&[u8], Option<i64>)]) -> Store {
+        let mut store = Store::new();
+        let source = store.add_source(Source::Owned(b"a1".to_vec()));
+        store.pairs.push((Slice::of(source, 0, 1), Slice::of(source, 1, 2)));
+        for (payload, deliver_at) in messages {
+            let payload = Some(store.copy(payload));
+            store.rows.push(Row { payload, pairs: (0, 1), deliver_at: *deliver_at, event_time: Some(7), ..Row::default() });
+        }
+        store
+    }
+
+    fn limits() -> Limits {
+        Limits { max_bytes: 1000, max_messages: 2, max_message_bytes: 200, max_delay_ms: 50, levels: Vec::new() }
+    }
+
+    fn batch_of(made: &Encoded, index: usize) -> Vec<u8> {
+        let Request::Batch(batch) = &made.requests[index] else { panic!("no batch") };
+        let mut out = vec![0; batch.size];
+        write_batch(&made.elements[batch.elements.clone()], &made.strings, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_batch_byte_for_byte() {
+        let store = store(&[(b"", None)]);
+        let mut reserve = || Ok((b"ID".to_vec(), 0xA));
+        let made = encode(store.messages(), Some(b"c|t|p|"), &limits(), NOW, Some(&mut reserve)).unwrap();
+        let properties: &[u8] =
+            b"a\x011\x02mqbridge.event_time\x017\x02mqbridge.empty\x011\x02mqbridge.origin\x01c|t|p|\x02UNIQ_KEY\x01ID000A\x02";
+        let mut wanted = Vec::new();
+        for number in [23 + properties.len() as u32, 0, 0, 0, 1] {
+            wanted.extend_from_slice(&number.to_be_bytes());
+        }
+        wanted.push(0);
+        wanted.extend_from_slice(&(properties.len() as u16).to_be_bytes());
+        wanted.extend_from_slice(properties);
+        assert_eq!(batch_of(&made, 0), wanted);
+    }
+
+    #[test]
+    fn full_batches_messages_alone_and_refusals() {
+        let large = [0; 190];
+        let store =
+            store(&[(b"1", None), (b"2", None), (b"3", None), (&large, None), (b"5", Some(NOW + 50)), (b"6", Some(NOW + 51))]);
+        let made = encode(store.messages(), None, &limits(), NOW, None).unwrap();
+        let kinds = made.requests.iter().map(|request| match request {
+            Request::Batch(batch) => (batch.begin, batch.elements.len(), false),
+            Request::Alone(alone) => (alone.index, 1, alone.is_delayed),
+        });
+        assert_eq!(kinds.collect::<Vec<_>>(), [(0, 2, false), (2, 1, false), (3, 1, false), (4, 1, true)]);
+        let reason = "it is due in 51 ms, the broker holds messages for 50 ms at most (timerMaxDelaySec)";
+        assert_eq!(made.failures, [(5, reason.to_string())]);
+    }
+
+    #[test]
+    fn the_next_level_that_is_long_enough() {
+        let limits = Limits { max_delay_ms: 100, levels: vec![(10, 1), (50, 3), (100, 2)], ..limits() };
+        let levels = [1, 10, 11, 50, 99, 100].map(|wait| limits.delay(NOW + wait, NOW).unwrap());
+        assert_eq!(levels, [1, 1, 3, 3, 2, 2].map(|level| (DELAY, level)));
+        assert!(limits.delay(NOW + 101, NOW).is_err());
+    }
+
+    #[test]
+    fn ids_of_one_run_and_the_next() {
+        let mut runs = [(b"A".to_vec(), 0xFFFE), (b"B".to_vec(), 0)].into_iter();
+        let mut reserve = || Ok(runs.next().expect("two runs are enough"));
+        let mut ids = Ids { reserve: &mut reserve, start: Vec::new(), next: 0, left: 0 };
+        let mut all = Vec::new();
+        for _ in 0..=IDS {
+            all.clear();
+            ids.write_next(&mut all).unwrap();
+        }
+        assert_eq!(all, b"UNIQ_KEY\x01B0000\x02");
+        let mut digits = Vec::new();
+        write_hex(0x1_0000, &mut digits);
+        assert_eq!(digits, b"10000");
+    }
 }

@@ -11,6 +11,7 @@ import java.util.concurrent.atomic.AtomicReference;
  *
  * <pre>
  * --sink tubemq|pulsar|rocketmq  --topic T      and where it is, as {@link JavaBridge} is told
+ * --sink print                                  prints the messages, without a topic
  * --messages 1  --batch 1  --threads 8          messages per send, where the client has batches; threads that send
  * --compression NONE             --rate 0       messages per second (0: no limit)
  * </pre>

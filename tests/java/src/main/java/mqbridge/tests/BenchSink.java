@@ -12,7 +12,8 @@ interface BenchSink extends AutoCloseable {
         return switch (args.text("sink")) {
             case "tubemq" -> new BenchToTube(args, corpus);
             case "pulsar" -> new BenchToPulsar(args, corpus);
-            default -> new BenchToRocket(args, corpus);
+            case "rocketmq" -> new BenchToRocket(args, corpus);
+            default -> new BenchPrint(corpus);
         };
     }
 }

@@ -18,6 +18,8 @@ final class BridgeMapping {
     static final String EVENT_TIME = "mqbridge.event_time";
     static final String NULL = "mqbridge.null";
     static final String EMPTY = "mqbridge.empty";
+    /** The body of a message that has none, where it must have one: the clients of TubeMQ and RocketMQ refuse it otherwise. */
+    static final byte[] NOTHING = {0};
 
     private String lastTime = "";
     private long lastMillis;

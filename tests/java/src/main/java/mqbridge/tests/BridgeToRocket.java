@@ -20,8 +20,6 @@ final class BridgeToRocket implements BridgeSink {
     private static final int BATCH_BYTES = 1 << 20;
     private static final int FRAMING_BYTES = 150;
     private static final String ESCAPED = "mqbridge.x.";
-    // Brokers refuse a message without a body.
-    private static final byte[] NOTHING = {0};
 
     private final DefaultMQProducer producer;
     private final String target;
@@ -62,7 +60,7 @@ final class BridgeToRocket implements BridgeSink {
         @Override
         public void message(byte[] body) throws InterruptedException {
             if (body == null || body.length == 0) {
-                begin(NOTHING);
+                begin(BridgeMapping.NOTHING);
                 property(body == null ? BridgeMapping.NULL : BridgeMapping.EMPTY, "1");
             } else {
                 begin(body);

@@ -83,8 +83,11 @@ final class BridgeToTube implements BridgeSink {
         @Override
         public void message(byte[] next) throws InterruptedException {
             finish();
-            body = next == null ? new byte[0] : next;
+            body = next == null || next.length == 0 ? BridgeMapping.NOTHING : next;
             attributes.append("mqbridge.v=1");
+            if (body == BridgeMapping.NOTHING) {
+                property(next == null ? BridgeMapping.NULL : BridgeMapping.EMPTY, "1");
+            }
         }
 
         private void finish() throws InterruptedException {
