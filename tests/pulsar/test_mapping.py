@@ -16,8 +16,8 @@ from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.tubemq.mapping import stored as tubemq
-from mqbridge.tubemq.mapping.request import encode as encode_tubemq
 from tests.strategies import attribute_strings, messages, said
+from tests.tubemq.test_mapping import encode as encode_tubemq
 from tests.tubemq.test_mapping import native, read
 
 pytestmark = pytest.mark.usefixtures("transcoder")

@@ -6,6 +6,7 @@ An entry may be delivered in part: the mask of its messages that are to be deliv
 from collections.abc import Sequence
 from typing import Any
 
+from mqbridge import native
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.pulsar.client.credit import ENTRY_BYTES, PROPERTY_BYTES
 from mqbridge.pulsar.mapping.stored import decode_entries
@@ -67,6 +68,7 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
         data=entries,
         handle=handle,
         held_bytes=sum(map(held_bytes, entries)),
+        mentions=None if native.compiled is not None else lambda text: any(_mentions(entry, text) for entry in entries),
         published_ms=first.metadata.publish_time or None,
     )
 
@@ -95,3 +97,8 @@ def _bit(mask: int, number: int) -> int:
     for _ in range(number):
         mask &= mask - 1
     return mask & -mask
+
+
+def _mentions(entry: Entry, text: bytes) -> bool:
+    """A batch has the properties of its messages in its payload, a single message has them in the metadata."""
+    return text in entry.payload or (not entry.is_batch and text in entry.metadata.SerializePartialToString())

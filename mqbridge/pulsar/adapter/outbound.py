@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 
+from mqbridge import native
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.deadlines import CLOSE_S
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.message import Partition, Position, Share
+from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.numbering import Numbering, Positions
 from mqbridge.pulsar.adapter.topics import Topics
@@ -19,6 +21,7 @@ from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.producer import OPEN_TIMEOUT_S, Producer
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import SendReceipt
+from mqbridge.pulsar.mapping.passthrough import encode_entries
 from mqbridge.pulsar.mapping.request import Encoded, EncodedEntry, Limits, encode
 from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import NAMES
@@ -38,7 +41,7 @@ UNNUMBERED: Iterable[Numbers] = itertools.repeat((None, None))
 class PulsarOutbound:
     """A way into one topic of `cluster`, which is asked what the topic holds."""
 
-    formats = ()
+    formats = () if native.compiled is not None else (FORMAT,)
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class PulsarOutbound:
         numbers: Iterable[Numbers] = UNNUMBERED
         try:
             if self._numbering is None:
-                entries, failures = encode(share.messages, self._origin_of(share.batch.partition), self._limits)
+                entries, failures = self._encode(share)
             else:
                 entries, failures, numbers = self._encode_numbered(self._numbering, partition, share)
         except ClusterError as error:
@@ -88,6 +91,13 @@ class PulsarOutbound:
         if self._numbering is not None:
             receipt.future.add_done_callback(partial(self._numbering.ended, partition))
         return receipt.sent()
+
+    def _encode(self, share: Share) -> Encoded:
+        """Its entries. Without the compiled module whole batches of entries are not decoded."""
+        batch, origin = share.batch, self._origin_of(share.batch.partition)
+        if native.compiled is None and batch.format == FORMAT and share.indexes is None and not share.is_edited:
+            return encode_entries(batch.data, origin, self._limits)
+        return encode(share.messages, origin, self._limits)
 
     def _encode_numbered(self, numbering: Numbering, partition: int, share: Share) -> tuple[*Encoded, Sequence[Numbers]]:
         """Entries with sequence ids; what the broker holds is left out. Raises ClusterError before anything counts as sent."""

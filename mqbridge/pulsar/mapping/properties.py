@@ -39,7 +39,7 @@ _NOTHING_CARRIED = _carried_values(Message(None))
 
 def write_fields(metadata: MessageMetadata, message: Message, origin: str | None) -> None:
     """Set everything but the payload. `origin` is the prefix of the origin, None for no stamp."""
-    write_keys(metadata, message)
+    write_keys(metadata, message.key, message.ordering_key)
     for name, value in write_properties(message, origin):
         metadata.properties.add(key=name, value=value)
     if message.event_time:
@@ -71,15 +71,15 @@ def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
     return pairs + origin_properties(message, None if origin is None else origin + format_position(message.position))
 
 
-def write_keys(metadata: MessageMetadata, message: Message) -> None:
+def write_keys(metadata: MessageMetadata, key: str | bytes | None, ordering_key: bytes | None) -> None:
     """Set the key and the ordering key, by which brokers dispatch."""
-    key, is_base64 = write_key(message.key)
+    key, is_base64 = write_key(key)
     if key is not None:
         metadata.partition_key = key
     if is_base64:
         metadata.partition_key_b64_encoded = True
-    if message.ordering_key is not None:
-        metadata.ordering_key = message.ordering_key
+    if ordering_key is not None:
+        metadata.ordering_key = ordering_key
 
 
 def write_key(key: str | bytes | None) -> tuple[str | None, bool]:

@@ -34,6 +34,16 @@ class EncodedEntry:
 Encoded = tuple[list[EncodedEntry], list[MessageFailure]]
 
 
+class CopiedMessage:
+    """A message of a batch whose metadata needs no `Message`: `prefix` stands before the payload."""
+
+    __slots__ = ("key", "payload", "prefix")
+    defect = deliver_at = ordering_key = None
+
+    def __init__(self, payload: bytes, key: str | None, prefix: bytes) -> None:
+        self.payload, self.key, self.prefix = payload, key, prefix
+
+
 def encode(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
     """Entries that hold all readable messages in order, and a failure for each message with a defect.
 
@@ -55,7 +65,7 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits, star
     return encode_plain(messages, origin, limits, start)
 
 
-def encode_plain(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
+def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None, limits: Limits, start: int = 0) -> Encoded:
     """The same by plain code."""
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
@@ -63,7 +73,8 @@ def encode_plain(messages: Sequence[Message], origin: str | None, limits: Limits
     first = size = 0  # its first message and its bytes
     for index, message in enumerate(messages):
         if message.defect is None and message.deliver_at is None:
-            prefix, payload = encode_single(message, origin), message.payload or b""
+            prefix = message.prefix if isinstance(message, CopiedMessage) else encode_single(message, origin)
+            payload = message.payload or b""
             cost = len(prefix) + len(payload)
             if parts and (index - first >= limits.max_messages or size + cost > limits.max_bytes):
                 entries.append(_batch(messages[first], parts, range(start + first, start + index)))
@@ -85,10 +96,10 @@ def encode_plain(messages: Sequence[Message], origin: str | None, limits: Limits
     return entries, failures
 
 
-def _batch(first: Message, parts: list[bytes], indexes: range) -> EncodedEntry:
+def _batch(first: Message | CopiedMessage, parts: list[bytes], indexes: range) -> EncodedEntry:
     """Brokers dispatch a whole entry by the keys of its first message."""
     metadata = MessageMetadata(num_messages_in_batch=len(indexes))
-    write_keys(metadata, first)
+    write_keys(metadata, first.key, first.ordering_key)
     return EncodedEntry(metadata, b"".join(parts), indexes)
 
 

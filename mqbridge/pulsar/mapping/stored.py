@@ -7,7 +7,7 @@ from mqbridge import native
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.properties import MessageReader, deliver_at
-from mqbridge.pulsar.wire.batch import split_batch
+from mqbridge.pulsar.wire.batch import iterate_batch
 from mqbridge.pulsar.wire.entry import Entry
 
 
@@ -52,6 +52,6 @@ def _decode_batch(entry: Entry) -> list[Message]:
     read, is_whole = MessageReader(entry).read, not entry.ack_set
     return [
         read(metadata, payload, index)
-        for index, (metadata, payload) in enumerate(split_batch(entry.payload, entry.count))
+        for index, (metadata, payload) in enumerate(iterate_batch(entry.payload, entry.count))
         if (is_whole or entry.is_due(index)) and not metadata.compacted_out
     ]

@@ -4,7 +4,7 @@ With one protobuf object per message; `single_metadata` writes the metadata by h
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -16,10 +16,15 @@ _SIZE = struct.Struct(">I")
 
 def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
     """The `count` messages of a batch. Raises RemoteProtocolError when the bytes do not hold exactly those."""
+    return list(iterate_batch(payload, count))
+
+
+def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
+    """The same one by one: the error may come behind messages."""
     parse, size_at = SingleMessageMetadata.FromString, _SIZE.unpack_from
-    messages: list[tuple[SingleMessageMetadata, bytes]] = []
-    at, size = 0, len(payload)
-    while len(messages) < count and at + 4 <= size:
+    at = number = 0
+    size = len(payload)
+    while number < count and at + 4 <= size:
         begin = at + 4
         end = begin + size_at(payload, at)[0]
         if end > size:
@@ -28,14 +33,14 @@ def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata,
             single = parse(payload[begin:end])
         except DecodeError as error:
             what = f"its {end - begin} bytes of metadata are no protobuf"
-            raise RemoteProtocolError(f"message {len(messages)} of a batch of {count} cannot be read: {what}") from error
+            raise RemoteProtocolError(f"message {number} of a batch of {count} cannot be read: {what}") from error
         at = end + single.payload_size
         if not end <= at <= size:
             break
-        messages.append((single, payload[end:at]))
-    if len(messages) != count or at != size:
-        raise RemoteProtocolError(f"{size} bytes of a batch of {count} held {len(messages)} messages in {at}")
-    return messages
+        number += 1
+        yield single, payload[end:at]
+    if number != count or at != size:
+        raise RemoteProtocolError(f"{size} bytes of a batch of {count} held {number} messages in {at}")
 
 
 def frame_message(single: SingleMessageMetadata, payload: bytes) -> bytes:

@@ -63,9 +63,13 @@ def encode_prefix(
     is_base64: bool = False,
     ordering_key: bytes | None = None,
     event_time: int = 0,
+    before: bytes = b"",
 ) -> bytes:
-    """The metadata and, before it, its uint32 size. -1 is the payload size of a null value, 0 an event time that is none."""
-    fields = encode_properties(properties)
+    """The metadata and, before it, its uint32 size. -1 is the payload size of a null value, 0 an event time that is none.
+
+    `before` are properties that are encoded already.
+    """
+    fields = [before, *encode_properties(properties)]
     if key is not None:
         data = key.encode()
         fields += (b"\x12", encode_varint(len(data)), data)
