@@ -242,3 +242,76 @@ fn set_carried(row: &mut Row, carried: Carried) {
     row.origin = carried.origin;
     row.hops = carried.hops.unwrap_or(0);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Source;
+    use crate::tubemq::encode::{Encoder, MinuteTexts};
+
+    /// Minutes are the numbers that they look like.
+    struct Numbers;
+
+    impl Minutes for Numbers {
+        fn read(&mut self, value: &[u8]) -> Result<Option<i64>> {
+            Ok(std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()))
+        }
+    }
+
+    impl MinuteTexts for Numbers {
+        fn write(&mut self, second: i64, out: &mut Vec<u8>) -> Result<bool> {
+            out.extend_from_slice(format!("{second:012}").as_bytes());
+            Ok(true)
+        }
+    }
+
+    fn decoded(attributes: &[u8], body: &[u8]) -> Store {
+        let data = [&(attributes.len() as u32).to_be_bytes(), attributes, body].concat();
+        let check_sum = (crc32fast::hash(&data) & CHECKSUM_MASK) as i32;
+        let mut store = Store::new();
+        let length = data.len();
+        let source = store.add_source(Source::Owned(data));
+        let item = Transfered { id: 1, data: Slice::of(source, 0, length), flag: 1, check_sum };
+        Decoder::new(28, &mut Numbers).add(&mut store, item, 3).unwrap();
+        store
+    }
+
+    /// The attribute string that the first message of a store is written with.
+    fn written(store: &Store, prefix: Option<&[u8]>) -> String {
+        let mut zone = Numbers;
+        let mut encoder = Encoder::new(prefix, &mut zone);
+        let (start, end) = encoder.add(&store.message(0)).unwrap().block.unwrap();
+        String::from_utf8(encoder.bytes[start..end].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_native_string_is_kept_and_our_pairs_follow_it() {
+        let store = decoded(b"$msgType$=t,$msgTime$=202611202350,a=1,odd,b==", b"body");
+        let message = store.message(0);
+        assert_eq!((message.msg_type(), message.event_time()), (Some(&b"t"[..]), Some(202_611_202_350)));
+        assert_eq!((message.property(b"b"), message.properties().len()), (Some(&b"="[..]), 4));
+        let kept = "$msgType$=t,$msgTime$=202611202350,a=1,odd,b==";
+        assert_eq!(written(&store, None), kept);
+        assert_eq!(written(&store, Some(b"c|t|0|")), format!("{kept},mqbridge.origin=c|t|0|28:3"));
+    }
+
+    #[test]
+    fn a_built_string_says_it_all_and_is_built_again() {
+        let built = "a%2Cb=%,mqbridge.v=1,$msgType$=t,mqbridge.key=k,mqbridge.null=1";
+        let store = decoded(built.as_bytes(), b"");
+        let message = store.message(0);
+        assert!(message.payload().is_none() && message.attributes().is_none());
+        assert_eq!(message.properties().collect::<Vec<_>>(), [(&b"a,b"[..], &b""[..])]);
+        assert!(matches!(message.key(), Key::Text(b"k")));
+        assert_eq!(written(&store, None), built);
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_is_body() {
+        for data in [&b"\x7f\xff\xff\xffabc"[..], b"\xff\xff\xff\xff", b"ab"] {
+            assert_eq!(attributes_end(data, HAS_ATTRIBUTES), None);
+        }
+        assert_eq!(attributes_end(b"\0\0\0\x01ab", HAS_ATTRIBUTES), Some(5));
+        assert_eq!(attributes_end(b"\0\0\0\x01ab", 0), None);
+    }
+}
