@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::message::{Key, Message};
-use crate::python::Messages;
+use crate::python::{Messages, caught};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message_columns, module)?)
@@ -26,41 +26,43 @@ type Numbers<'py> = (usize, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 /// microseconds and counters int32. Lists are (offsets, items), maps (offsets, names, values).
 #[pyfunction]
 fn message_columns<'py>(py: Python<'py>, messages: &Messages, binary_properties: bool) -> PyResult<Bound<'py, PyDict>> {
-    let all = || messages.iter();
-    let columns = PyDict::new(py);
-    columns.set_item("payload", texts(py, || all().map(|message| message.payload()))?)?;
-    columns.set_item("key", texts(py, || all().map(|message| key_bytes(&message)))?)?;
-    let kinds = all().map(|message| match message.key() {
-        Key::None => None,
-        Key::Text(_) => Some(true),
-        Key::Bytes(_) => Some(false),
-    });
-    columns.set_item("key_is_text", flags(py, kinds))?;
-    columns.set_item("ordering_key", texts(py, || all().map(|message| message.ordering_key()))?)?;
-    let lengths = offsets(py, all().map(|message| message.keys().len()))?;
-    columns.set_item("keys", (lengths, texts(py, || all().flat_map(|message| message.keys().map(Some)))?))?;
-    columns.set_item("msg_type", texts(py, || all().map(|message| message.msg_type()))?)?;
-    columns.set_item("attributes", texts(py, || all().map(|message| message.attributes()))?)?;
-    if binary_properties {
-        columns.set_item("properties", blobs(py, messages)?)?;
-    } else {
-        let lengths = offsets(py, all().map(|message| message.properties().len()))?;
-        let names = texts(py, || all().flat_map(|message| message.properties().map(|(name, _)| Some(name))))?;
-        let values = texts(py, || all().flat_map(|message| message.properties().map(|(_, value)| Some(value))))?;
-        columns.set_item("properties", (lengths, names, values))?;
-    }
-    let time = |ms: Option<i64>| ms.map(|ms| ms.clamp(MIN_MS, MAX_MS) * 1000);
-    columns.set_item("event_time", numbers(py, all().map(|message| time(message.row.event_time))))?;
-    columns.set_item("publish_time", numbers(py, all().map(|message| time(message.row.publish_time))))?;
-    columns.set_item("deliver_at", numbers(py, all().map(|message| time(message.row.deliver_at))))?;
-    columns.set_item("delivery_count", counters(py, all().map(|message| message.row.delivery_count)))?;
-    let lengths = offsets(py, all().map(|message| message.position().numbers().len()))?;
-    let places: Vec<i64> = all().flat_map(|message| message.position().numbers().to_vec()).collect();
-    columns.set_item("position", (lengths, numbers(py, places.into_iter().map(Some))))?;
-    columns.set_item("origin", texts(py, || all().map(|message| message.origin()))?)?;
-    columns.set_item("hops", counters(py, all().map(|message| message.row.hops)))?;
-    columns.set_item("defect", texts(py, || all().map(|message| message.defect()))?)?;
-    Ok(columns)
+    caught(|| {
+        let all = || messages.iter();
+        let columns = PyDict::new(py);
+        columns.set_item("payload", texts(py, || all().map(|message| message.payload()))?)?;
+        columns.set_item("key", texts(py, || all().map(|message| key_bytes(&message)))?)?;
+        let kinds = all().map(|message| match message.key() {
+            Key::None => None,
+            Key::Text(_) => Some(true),
+            Key::Bytes(_) => Some(false),
+        });
+        columns.set_item("key_is_text", flags(py, kinds))?;
+        columns.set_item("ordering_key", texts(py, || all().map(|message| message.ordering_key()))?)?;
+        let lengths = offsets(py, all().map(|message| message.keys().len()))?;
+        columns.set_item("keys", (lengths, texts(py, || all().flat_map(|message| message.keys().map(Some)))?))?;
+        columns.set_item("msg_type", texts(py, || all().map(|message| message.msg_type()))?)?;
+        columns.set_item("attributes", texts(py, || all().map(|message| message.attributes()))?)?;
+        if binary_properties {
+            columns.set_item("properties", blobs(py, messages)?)?;
+        } else {
+            let lengths = offsets(py, all().map(|message| message.properties().len()))?;
+            let names = texts(py, || all().flat_map(|message| message.properties().map(|(name, _)| Some(name))))?;
+            let values = texts(py, || all().flat_map(|message| message.properties().map(|(_, value)| Some(value))))?;
+            columns.set_item("properties", (lengths, names, values))?;
+        }
+        let time = |ms: Option<i64>| ms.map(|ms| ms.clamp(MIN_MS, MAX_MS) * 1000);
+        columns.set_item("event_time", numbers(py, all().map(|message| time(message.row.event_time))))?;
+        columns.set_item("publish_time", numbers(py, all().map(|message| time(message.row.publish_time))))?;
+        columns.set_item("deliver_at", numbers(py, all().map(|message| time(message.row.deliver_at))))?;
+        columns.set_item("delivery_count", counters(py, all().map(|message| message.row.delivery_count)))?;
+        let lengths = offsets(py, all().map(|message| message.position().numbers().len()))?;
+        let places: Vec<i64> = all().flat_map(|message| message.position().numbers().to_vec()).collect();
+        columns.set_item("position", (lengths, numbers(py, places.into_iter().map(Some))))?;
+        columns.set_item("origin", texts(py, || all().map(|message| message.origin()))?)?;
+        columns.set_item("hops", counters(py, all().map(|message| message.row.hops)))?;
+        columns.set_item("defect", texts(py, || all().map(|message| message.defect()))?)?;
+        Ok(columns)
+    })
 }
 
 fn key_bytes<'a>(message: &Message<'a>) -> Option<&'a [u8]> {

@@ -5,7 +5,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
 use crate::message::{Key, Position, Row, Slice, Source, Store};
-use crate::python::Messages;
+use crate::python::{Messages, caught};
 use crate::text::is_utf8;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -24,15 +24,17 @@ type Read<T> = Result<T, Unusual>;
 /// `text_key`: whether a key is a text where no flag says it.
 #[pyfunction]
 fn messages_of_columns(count: usize, columns: &Bound<'_, PyDict>, text_key: bool) -> PyResult<Option<Messages>> {
-    let mut store = Store::new();
-    let columns = Columns::new(&mut store, columns)?;
-    for index in 0..count {
-        match columns.row(&mut store, index, text_key) {
-            Ok(row) => store.rows.push(row),
-            Err(Unusual) => return Ok(None),
+    caught(|| {
+        let mut store = Store::new();
+        let columns = Columns::new(&mut store, columns)?;
+        for index in 0..count {
+            match columns.row(&mut store, index, text_key) {
+                Ok(row) => store.rows.push(row),
+                Err(Unusual) => return Ok(None),
+            }
         }
-    }
-    Ok(Some(Messages::all(store)))
+        Ok(Some(Messages::all(store)))
+    })
 }
 
 // --- buffers ----------------------------------------------------------------------------------------------------------

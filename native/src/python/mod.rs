@@ -9,7 +9,10 @@ mod rocketmq;
 mod tubemq;
 mod view;
 
-use pyo3::exceptions::PyException;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -41,6 +44,20 @@ pub fn or_none<T>(py: Python<'_>, result: crate::Result<T>) -> PyResult<Option<T
         Err(Error::Unsupported) => Ok(None),
         Err(error) => Err(raised(py, error)),
     }
+}
+
+/// Runs an entry point. A panic, which is a bug of ours, becomes a `RuntimeError`: PyO3's own exception for it is no `Exception`, and
+/// would pass by everybody who fails a batch or stops a route.
+pub fn caught<T>(work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic_text(&panic);
+        Err(PyRuntimeError::new_err(format!("bug in the compiled module: {text}; MQBRIDGE_NATIVE=0 runs without it")))
+    })
+}
+
+fn panic_text(panic: &Box<dyn Any + Send>) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked")
 }
 
 #[pymodule]

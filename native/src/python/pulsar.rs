@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList};
 use crate::message::Source;
 use crate::pulsar::decode::{Decoder, Entry, Kind};
 use crate::pulsar::encode::{Limits, encode};
-use crate::python::{Messages, or_none};
+use crate::python::{Messages, caught, or_none};
 
 /// Payload; metadata of an entry that is no batch; count and mask of a batch; ledger, entry, redelivery count, publish time,
 /// delivery time; defect.
@@ -17,32 +17,35 @@ type EntryFields = (PyBackedBytes, Option<PyBackedBytes>, i64, Vec<i64>, i64, i6
 /// The messages of entries, and index and defect of each batch that is none; None where only the plain code can tell.
 #[pyfunction]
 fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Defects)>> {
-    let mut decoder = Decoder::default();
-    let mut damaged = Vec::new();
-    for (index, fields) in entries.iter().enumerate() {
-        let fields: EntryFields = match fields.extract() {
-            Ok(fields) => fields,
-            Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let (payload, metadata, count, due, ledger, number, redelivery_count, publish_time, deliver_at, defect) = fields;
-        let payload = decoder.store.add_source(Source::Python(payload));
-        let mut entry = Entry { payload, ledger, entry: number, redelivery_count, publish_time, deliver_at, kind: Kind::Damaged };
-        if let Some(defect) = defect {
-            decoder.add_damaged(&entry, &defect);
-            continue;
+    caught(|| {
+        let mut decoder = Decoder::default();
+        let mut damaged = Vec::new();
+        for (index, fields) in entries.iter().enumerate() {
+            let fields: EntryFields = match fields.extract() {
+                Ok(fields) => fields,
+                Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let (payload, metadata, count, due, ledger, number, redelivery_count, publish_time, deliver_at, defect) = fields;
+            let payload = decoder.store.add_source(Source::Python(payload));
+            let mut entry =
+                Entry { payload, ledger, entry: number, redelivery_count, publish_time, deliver_at, kind: Kind::Damaged };
+            if let Some(defect) = defect {
+                decoder.add_damaged(&entry, &defect);
+                continue;
+            }
+            entry.kind = match metadata {
+                Some(metadata) => Kind::Single(decoder.store.add_source(Source::Python(metadata))),
+                None => Kind::Batch(count, due),
+            };
+            match or_none(py, decoder.add(&entry))? {
+                Some(Some(defect)) => damaged.push((index, defect)),
+                Some(None) => {}
+                None => return Ok(None),
+            }
         }
-        entry.kind = match metadata {
-            Some(metadata) => Kind::Single(decoder.store.add_source(Source::Python(metadata))),
-            None => Kind::Batch(count, due),
-        };
-        match or_none(py, decoder.add(&entry))? {
-            Some(Some(defect)) => damaged.push((index, defect)),
-            Some(None) => {}
-            None => return Ok(None),
-        }
-    }
-    Ok(Some((Messages::all(decoder.store), damaged)))
+        Ok(Some((Messages::all(decoder.store), damaged)))
+    })
 }
 
 /// Index of an entry or a message, and why it cannot be read.
@@ -59,17 +62,19 @@ fn pulsar_encode<'py>(
     max_messages: usize,
     max_bytes: usize,
 ) -> PyResult<(Vec<EncodedEntry<'py>>, Defects)> {
-    let encoded = encode(messages.iter(), origin.map(str::as_bytes), &Limits { max_messages, max_bytes });
-    let mut entries = Vec::with_capacity(encoded.entries.len());
-    for entry in &encoded.entries {
-        let payload = PyBytes::new_with(py, entry.size, |out| {
-            encoded.write(entry, out);
-            Ok(())
-        })?;
-        entries.push((payload, PyBytes::new(py, &entry.metadata), entry.indexes.start, entry.indexes.end));
-    }
-    let failures = encoded.failures.iter().map(|(index, defect)| (*index, String::from_utf8_lossy(defect).into_owned()));
-    Ok((entries, failures.collect()))
+    caught(|| {
+        let encoded = encode(messages.iter(), origin.map(str::as_bytes), &Limits { max_messages, max_bytes });
+        let mut entries = Vec::with_capacity(encoded.entries.len());
+        for entry in &encoded.entries {
+            let payload = PyBytes::new_with(py, entry.size, |out| {
+                encoded.write(entry, out);
+                Ok(())
+            })?;
+            entries.push((payload, PyBytes::new(py, &entry.metadata), entry.indexes.start, entry.indexes.end));
+        }
+        let failures = encoded.failures.iter().map(|(index, defect)| (*index, String::from_utf8_lossy(defect).into_owned()));
+        Ok((entries, failures.collect()))
+    })
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

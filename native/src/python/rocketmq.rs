@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::Error;
 use crate::message::Source;
-use crate::python::{Messages, or_none};
+use crate::python::{Messages, caught, or_none};
 use crate::rocketmq::decode;
 use crate::rocketmq::encode::{self, Alone, Encoded, IDS, Limits, Request};
 use crate::rocketmq::open_batch::write_batch;
@@ -75,23 +75,27 @@ fn is_protocol_error(py: Python<'_>, error: &PyErr) -> bool {
 /// The messages of pulls in a row; None where only the plain code can tell.
 #[pyfunction]
 fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
-    let mut unpack = Callback { function: decompress, raised: None };
-    let found = decode::decode(pulls.into_iter().map(pull_of).collect(), &mut |codec, data| unpack.decompress(codec, data));
-    Ok(unpack.end(found)?.map(Messages::all))
+    caught(|| {
+        let mut unpack = Callback { function: decompress, raised: None };
+        let found = decode::decode(pulls.into_iter().map(pull_of).collect(), &mut |codec, data| unpack.decompress(codec, data));
+        Ok(unpack.end(found)?.map(Messages::all))
+    })
 }
 
 /// How many messages a pull has, and the offset of the first if there is one.
 #[pyfunction]
 fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<Option<(usize, Option<i64>)>> {
-    let mut unpack = Callback { function: decompress, raised: None };
-    let found = decode::count(pull_of(pull), &mut |codec, data| unpack.decompress(codec, data));
-    unpack.end(found)
+    caught(|| {
+        let mut unpack = Callback { function: decompress, raised: None };
+        let found = decode::count(pull_of(pull), &mut |codec, data| unpack.decompress(codec, data));
+        unpack.end(found)
+    })
 }
 
 /// How many records there are, and whether one is an inner batch.
 #[pyfunction]
 fn rocketmq_count_stored(py: Python<'_>, body: &[u8]) -> PyResult<Option<(usize, bool)>> {
-    or_none(py, pulled::count(body))
+    caught(|| or_none(py, pulled::count(body)))
 }
 
 /// The send requests of messages, and the failures: index and reason. None where only the plain code can tell.
@@ -104,21 +108,23 @@ fn rocketmq_encode<'py>(
     now: i64,
     reserve_ids: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<EncodedFields<'py>>> {
-    let Ok(origin) = origin.map(|origin| origin.to_str()).transpose() else { return Ok(None) };
-    let (max_bytes, max_messages, max_message_bytes, max_delay_ms, levels) = limits;
-    let limits = Limits { max_bytes, max_messages, max_message_bytes, max_delay_ms, levels };
-    let (messages, origin) = (messages.get().iter(), origin.map(str::as_bytes));
-    let found = match reserve_ids {
-        None => or_none(py, encode::encode(messages, origin, &limits, now, None))?,
-        Some(function) => {
-            let mut ids = Callback { function, raised: None };
-            let found = encode::encode(messages, origin, &limits, now, Some(&mut || ids.reserve()));
-            ids.end(found)?
-        }
-    };
-    let Some(made) = found else { return Ok(None) };
-    let requests = made.requests.iter().map(|request| fields_of(py, &made, request)).collect::<PyResult<_>>()?;
-    Ok(Some((requests, made.failures)))
+    caught(|| {
+        let Ok(origin) = origin.map(|origin| origin.to_str()).transpose() else { return Ok(None) };
+        let (max_bytes, max_messages, max_message_bytes, max_delay_ms, levels) = limits;
+        let limits = Limits { max_bytes, max_messages, max_message_bytes, max_delay_ms, levels };
+        let (messages, origin) = (messages.get().iter(), origin.map(str::as_bytes));
+        let found = match reserve_ids {
+            None => or_none(py, encode::encode(messages, origin, &limits, now, None))?,
+            Some(function) => {
+                let mut ids = Callback { function, raised: None };
+                let found = encode::encode(messages, origin, &limits, now, Some(&mut || ids.reserve()));
+                ids.end(found)?
+            }
+        };
+        let Some(made) = found else { return Ok(None) };
+        let requests = made.requests.iter().map(|request| fields_of(py, &made, request)).collect::<PyResult<_>>()?;
+        Ok(Some((requests, made.failures)))
+    })
 }
 
 fn fields_of<'py>(py: Python<'py>, made: &Encoded, request: &Request) -> PyResult<RequestFields<'py>> {

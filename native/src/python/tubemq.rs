@@ -7,7 +7,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PySlice, PyString, PyTuple};
 
 use crate::message::{Message, Slice, Source, Store};
-use crate::python::{Messages, extract, or_none};
+use crate::python::{Messages, caught, extract, or_none};
 use crate::tubemq::decode::{DIGITS, Decoder, Minutes, Transfered};
 use crate::tubemq::encode::{Encoder, MinuteTexts, Request};
 use crate::tubemq::pack::split_answer;
@@ -155,9 +155,11 @@ impl Pack {
 
 /// The messages of a serialized `GetMessageResponseB2C`, and its other fields serialized. None for what only protobuf can read.
 #[pyfunction]
-fn tubemq_split_answer<'py>(py: Python<'py>, data: Bound<'py, PyBytes>) -> Option<(Pack, Bound<'py, PyBytes>)> {
-    let (messages, rest) = split_answer(data.as_bytes(), 1)?;
-    Some((Pack { data: data.unbind(), messages }, PyBytes::new(py, &rest)))
+fn tubemq_split_answer<'py>(py: Python<'py>, data: Bound<'py, PyBytes>) -> PyResult<Option<(Pack, Bound<'py, PyBytes>)>> {
+    caught(|| {
+        let Some((messages, rest)) = split_answer(data.as_bytes(), 1) else { return Ok(None) };
+        Ok(Some((Pack { data: data.unbind(), messages }, PyBytes::new(py, &rest))))
+    })
 }
 
 /// The messages of a pack, or of a sequence of `TransferedMessage`s: see `stored.decode`. None for what only the plain code can.
@@ -169,17 +171,19 @@ fn tubemq_decode<'py>(
     first: i64,
     minutes: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Messages>> {
-    let mut store = Store::new();
-    let items = match pack.cast::<Pack>() {
-        Ok(pack) => {
-            store.add_source(Source::Python(pack.get().data.bind(py).clone().into()));
-            pack.get().messages.clone()
-        }
-        Err(_) => pack.try_iter()?.map(|item| read_item(&mut store, &item?)).collect::<PyResult<_>>()?,
-    };
-    let mut zone = Zone::new(minutes, None);
-    let result = decode_all(&mut store, &items, offset, first, &mut zone);
-    Ok(zone.result(py, result)?.map(|()| Messages::all(store)))
+    caught(|| {
+        let mut store = Store::new();
+        let items = match pack.cast::<Pack>() {
+            Ok(pack) => {
+                store.add_source(Source::Python(pack.get().data.bind(py).clone().into()));
+                pack.get().messages.clone()
+            }
+            Err(_) => pack.try_iter()?.map(|item| read_item(&mut store, &item?)).collect::<PyResult<_>>()?,
+        };
+        let mut zone = Zone::new(minutes, None);
+        let result = decode_all(&mut store, &items, offset, first, &mut zone);
+        Ok(zone.result(py, result)?.map(|()| Messages::all(store)))
+    })
 }
 
 fn decode_all(store: &mut Store, items: &[Transfered], offset: i64, first: i64, zone: &mut Zone) -> Result<()> {
@@ -246,24 +250,26 @@ fn tubemq_encode<'py>(
     minutes: &Bound<'py, PyAny>,
     texts: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Requests>> {
-    let prefix = match &prefix {
-        None => None,
-        Some(prefix) => match prefix.to_str() {
-            Ok(prefix) => Some(prefix.as_bytes()),
-            Err(_) => return Ok(None),
-        },
-    };
-    let messages = match messages.cast::<Messages>() {
-        Ok(messages) => messages.clone().unbind(),
-        Err(_) => match extract::collect(messages)? {
-            Some(messages) => Py::new(py, messages)?,
-            None => return Ok(None),
-        },
-    };
-    let mut zone = Zone::new(minutes, Some(texts));
-    let result = encode_all(messages.get(), prefix, &mut zone);
-    let found = zone.result(py, result)?;
-    Ok(found.map(|(bytes, requests, failures)| Requests { messages, bytes, requests, failures }))
+    caught(|| {
+        let prefix = match &prefix {
+            None => None,
+            Some(prefix) => match prefix.to_str() {
+                Ok(prefix) => Some(prefix.as_bytes()),
+                Err(_) => return Ok(None),
+            },
+        };
+        let messages = match messages.cast::<Messages>() {
+            Ok(messages) => messages.clone().unbind(),
+            Err(_) => match extract::collect(messages)? {
+                Some(messages) => Py::new(py, messages)?,
+                None => return Ok(None),
+            },
+        };
+        let mut zone = Zone::new(minutes, Some(texts));
+        let result = encode_all(messages.get(), prefix, &mut zone);
+        let found = zone.result(py, result)?;
+        Ok(found.map(|(bytes, requests, failures)| Requests { messages, bytes, requests, failures }))
+    })
 }
 
 type Encoded = (Vec<u8>, Vec<Option<Request>>, Vec<(usize, String)>);
