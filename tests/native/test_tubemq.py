@@ -133,9 +133,19 @@ def test_messages_are_encoded_alike(
 
 
 @settings(max_examples=500)
-@given(pack=packs, damaged=st.integers(0, 5), prefix=prefixes, keep=st.sets(st.integers(0, 3)), mixed=st.booleans())
+@given(
+    pack=packs,
+    damaged=st.integers(0, 5),
+    prefix=prefixes,
+    keep=st.sets(st.integers(0, 3)),
+    mixed=st.booleans(),
+    zone=st.sampled_from(ZONES),
+)
+@example(
+    pack=[block(b"$msgTime$=202611230848", b"")], damaged=5, prefix=None, keep={0}, mixed=False, zone=ZoneInfo("Europe/Berlin")
+)
 def test_what_was_decoded_is_encoded_alike(
-    pack: list[TransferedMessage], damaged: int, prefix: str | None, keep: set[int], mixed: bool
+    pack: list[TransferedMessage], damaged: int, prefix: str | None, keep: set[int], mixed: bool, zone: tzinfo
 ) -> None:
     if damaged < len(pack):
         pack[damaged].checkSum ^= 1
@@ -144,9 +154,9 @@ def test_what_was_decoded_is_encoded_alike(
     chosen: Any = messages.part(kept)  # type: ignore[attr-defined]
     if mixed:  # as edits leave them
         chosen = [plain[index].replace() if index % 2 else messages[index] for index in kept]
-    expected = outcome(PlainRequests([plain[index] for index in kept], prefix, UTC), len(kept))
-    assert outcome(encode_share(chosen, prefix), len(kept)) == expected
-    assert outcome(PlainRequests(chosen, prefix, UTC), len(kept)) == expected
+    expected = outcome(PlainRequests([plain[index] for index in kept], prefix, zone), len(kept))
+    assert outcome(encode_share(chosen, prefix, zone), len(kept)) == expected
+    assert outcome(PlainRequests(chosen, prefix, zone), len(kept)) == expected
 
 
 @pytest.mark.parametrize("second", [-1, 59, 60, 119, 90])

@@ -125,7 +125,7 @@ def write_block(message: Message, stamp: str | None, time: str | None, minutes: 
     attributes = message.attributes
     if attributes is not None:
         if message.__class__ is AttributesMessage:
-            return append(attributes, origin_properties(message, stamp))
+            return append(attributes, _unsaid_time(message, minutes) + origin_properties(message, stamp))
         if _is_unchanged(message, attributes, minutes):
             return append(attributes, _unsaid(message, minutes) + origin_properties(message, stamp))
     own, ours = _build(message, time)
@@ -156,9 +156,14 @@ def _is_unchanged(message: Message, attributes: bytes, minutes: Minutes) -> bool
 
 
 def _unsaid(message: Message, minutes: Minutes) -> list[Pair]:
-    """The fields that the attribute string does not say. A time that it alone says is the message's, exact as it is."""
-    minute = system_fields(message.properties, minutes)[1]
-    return carry_fields(message, ALWAYS_CARRIED if message.event_time in {None, minute} else (*ALWAYS_CARRIED, "event_time"))
+    """The fields that the attribute string does not say."""
+    return carry_fields(message, ALWAYS_CARRIED) + _unsaid_time(message, minutes)
+
+
+def _unsaid_time(message: Message, minutes: Minutes) -> list[Pair]:
+    """The time, where the attribute string says another one, or the same digits in another zone."""
+    time = message.event_time
+    return [] if time is None or time == system_fields(message.properties, minutes)[1] else carry_fields(message, ("event_time",))
 
 
 def _build(message: Message, time: str | None) -> tuple[list[str], list[Pair]]:
