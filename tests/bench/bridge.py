@@ -113,6 +113,8 @@ def run_java(task: Task, group: str) -> Figures:
     """One run of the Java bridge."""
     with java_bridge(task, group, take_topic(task.target, task.partitions)) as program:
         last = program.wait(DEADLINE_S)[-1]
+    if not last["measured"]:
+        raise ValueError("there are too few messages to measure: all were through at once")
     return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
 
 

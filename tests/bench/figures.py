@@ -51,6 +51,8 @@ class Reading:
     def figures(self, begin: Reading, rss_mb: float) -> Figures:
         """What lies between an earlier reading and this one."""
         messages, batches = self.done - begin.done, self.batches - begin.batches
+        if messages <= 0:
+            raise ValueError("there are too few messages to measure: all were through at once")
         user, kernel = ((now - before) / messages * 1e6 for now, before in zip(self._cpu, begin._cpu, strict=True))
         return Figures(messages / (self.at - begin.at), user + kernel, rss_mb, messages / batches if batches else 0, kernel)
 

@@ -116,9 +116,8 @@ def _without(here: Side, there: Side, corpus: Corpus, count: int, rate: float) -
     """The path through each cluster alone, both at once."""
     topics = [take_topic(side, corpus.partitions) for side in (here, there)]
     with ThreadPoolExecutor(2) as pool:
-        each = [
-            pool.submit(probe, side, side, topic, topic, count, rate) for side, topic in zip((here, there), topics, strict=True)
-        ]
+        sides = zip((here, there), topics, strict=True)
+        each = [pool.submit(probe, corpus, side, side, topic, topic, count, rate) for side, topic in sides]
         source, target = (one.result() for one in each)
     return source, target
 

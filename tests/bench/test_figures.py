@@ -13,6 +13,12 @@ def test_figures_are_about_what_lies_between_two_readings() -> None:
     assert end.figures(begin, 90.5) == expected
 
 
+def test_readings_with_no_messages_between_them_are_refused() -> None:
+    now = Reading(10.0, 20_000, 100, 3.0, 1.0)
+    with pytest.raises(ValueError, match="too few messages"):
+        now.figures(now, 90.5)
+
+
 def test_the_median_is_taken_of_each_figure() -> None:
     assert median([Figures(1, 30, 5), Figures(3, 10, 4), Figures(2, 20, 9)]) == Figures(2, 20, 5)
 
