@@ -25,9 +25,9 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 
 log = logging.getLogger(__name__)
 
-QUIET_S = 0.05
-"""How long nothing has come before the broker is asked whether there is anything. Asked at once it was a request for each batch
-that came a moment after the one before, and what came while its answer was awaited lay still."""
+ASK_EVERY_S = 0.05
+"""How often the broker is asked at most whether there is more, where messages come one after the other with pauses: a request for
+each pause was half of all requests, and what came while its answer was awaited lay still."""
 IDLE_CHECK_S = 1.0
 """How often the broker is asked for its newest entry while none arrives."""
 
@@ -55,6 +55,8 @@ class PulsarLane:
         """The last batch, while its bytes count as held by the consumer."""
         self._ordered = consumer.subscription.ordered
         self._caught_up = False
+        self._ask_at = 0.0
+        """When the broker may be asked again."""
         self._not_before = 0.0
         """When an ordered lane goes on after a rejection with a delay."""
         self._sought: Position | None = None
@@ -99,11 +101,15 @@ class PulsarLane:
             self._consumer.give_back()
 
     async def _idle(self) -> None:
-        """Wait for something to come; when nothing does, find out whether there is anything."""
+        """Wait for something to come; when nothing does, find out whether there is anything. Raises what ended the consumer."""
+        if self._consumer.ended is not None:
+            raise self._consumer.ended
         if not self._caught_up:
-            await self._consumer.changed(QUIET_S)
-            if self._consumer.waiting or self.revoked.is_set():
-                return
+            if (pause := self._ask_at - self._loop.time()) > 0:
+                await self._consumer.changed(pause)
+                if self._consumer.waiting or self.revoked.is_set() or self._consumer.ended is not None:
+                    return
+            self._ask_at = self._loop.time() + ASK_EVERY_S
             try:
                 self._caught_up = not await self._consumer.has_more()
             except ClusterError as error:

@@ -7,7 +7,7 @@ back behind something that was sent is refused.
 
 from asyncio import Future
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import overload
@@ -50,6 +50,10 @@ class Positions(Sequence[Position]):
         positions = list(map(_position, self._messages))
         return next((index for index, (last, next_) in enumerate(pairwise(positions), 1) if next_ <= last), None)
 
+    def readable(self) -> Iterator[tuple[int, Position]]:
+        """Index and position of each message without a defect."""
+        return ((index, message.position) for index, message in enumerate(self._messages) if message.defect is None)
+
 
 class Numbering:
     """Of one outbound: where each of its target partitions stands in the source."""
@@ -77,7 +81,7 @@ class Numbering:
         self._interrupted.clear()
 
     def check_first(self, partition: int, source: Partition, first: Position) -> None:
-        """For a share that begins there.
+        """For a share whose first readable message is there.
 
         Raises LocalProtocolError for a source that was not resumed, ClusterError for a share that goes back behind what was sent.
         """
@@ -98,12 +102,18 @@ class Numbering:
             raise self._goes_back(first, sent)
 
     def count_stored(self, partition: int, positions: Positions) -> int:
-        """How many of the first messages at these positions are stored. Raises ClusterError where they do not ascend."""
-        back = positions.first_descent()
-        if back is not None:
-            raise self._goes_back(positions[back], positions[back - 1])
+        """How many of the first messages at these positions are stored. Raises ClusterError where they do not ascend.
+
+        Messages with a defect are never sent, and may come late: chunks are given up when what came behind them was handed out.
+        """
         stored = self._stored.get(partition)
-        return 0 if stored is None else bisect_right(positions, stored)
+        if positions.first_descent() is None:
+            return 0 if stored is None else bisect_right(positions, stored)
+        readable = list(positions.readable())
+        for (_, before), (_, position) in pairwise(readable):
+            if position <= before:
+                raise self._goes_back(position, before)
+        return max((index + 1 for index, position in readable if stored is not None and position <= stored), default=0)
 
     def _goes_back(self, position: Position, before: Position) -> ClusterError:
         return ClusterError(

@@ -12,7 +12,7 @@ from mqbridge.adapter.deadlines import CLOSE_S
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
-from mqbridge.message import Partition, Position, Share
+from mqbridge.message import Message, Partition, Position, Share
 from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.numbering import Numbering, Positions
@@ -22,7 +22,7 @@ from mqbridge.pulsar.client.producer import OPEN_TIMEOUT_S, Producer
 from mqbridge.pulsar.client.publication import Publication
 from mqbridge.pulsar.client.sending import SendReceipt
 from mqbridge.pulsar.mapping.passthrough import encode_entries
-from mqbridge.pulsar.mapping.request import Encoded, EncodedEntry, Limits, encode
+from mqbridge.pulsar.mapping.request import Encoded, EncodedEntry, Limits, encode, unreadable
 from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import NAMES
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
@@ -105,10 +105,11 @@ class PulsarOutbound:
         if not len(messages):
             return [], [], []
         positions = Positions(messages)
-        numbering.check_first(partition, source, positions[0])
+        if (first := next(positions.readable(), None)) is not None:
+            numbering.check_first(partition, source, first[1])
         left_out = numbering.count_stored(partition, positions)
         entries, failures = encode(messages[left_out:] if left_out else messages, self._origin_of(source), self._limits, left_out)
-        return entries, failures, numbering.number(partition, entries, positions)
+        return entries, _unreadable(messages, left_out) + failures, numbering.number(partition, entries, positions)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Entries are on their way while the broker has them and has not answered."""
@@ -194,6 +195,11 @@ class PulsarOutbound:
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + CLOSE_S
         await asyncio.gather(*(producer.close(deadline) for producer in self._producers.values()))
+
+
+def _unreadable(messages: Sequence[Message], count: int) -> list[MessageFailure]:
+    """The failures among the first `count`, which were sent before: what cannot be read was not stored then either."""
+    return [unreadable(index, messages[index].defect or "") for index in range(count) if messages[index].defect is not None]
 
 
 @lru_cache(maxsize=KEY_MEMO)

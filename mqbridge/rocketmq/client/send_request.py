@@ -84,7 +84,8 @@ def _quick(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
         number, offset, ids = ext["queueId"], ext["queueOffset"], ext["msgId"]
     except KeyError:
         return None
-    return (int(number), int(offset), ids) if len(number) <= DIGITS >= len(offset) and (number + offset).isdecimal() else None
+    usual = number.isdecimal() and offset.isdecimal() and len(number) <= DIGITS >= len(offset)
+    return (int(number), int(offset), ids) if usual else None
 
 
 def _senseless(queue: Queue, address: str, why: str) -> RemoteProtocolError:

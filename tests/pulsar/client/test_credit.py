@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.client.credit import ENTRY_BYTES, MAX_OUTSTANDING, Credit, CreditPool
@@ -271,6 +272,16 @@ async def test_a_batch_counts_until_the_next_is_asked_for_or_it_is_done(broker: 
     else:
         {"acknowledge": lambda: lane.acknowledge(batch), "reject": lambda: lane.reject(batch), "revoke": lane.revoke}[how]()
         assert pool.held < batch.held_bytes
+
+
+async def test_a_lane_that_has_caught_up_tells_what_ended_its_consumer(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("g"), CreditPool(1 << 20))
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    waiting = asyncio.ensure_future(lane.receive())
+    await until(lambda: lane.caught_up)
+    consumer.end(ClusterError("no rights any more", Failure.FATAL))
+    with pytest.raises(ClusterError, match="no rights any more"):
+        await waiting
 
 
 async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(broker: Broker, client):

@@ -132,6 +132,24 @@ async def test_refused_and_filtered_messages_leave_holes(senders: Senders) -> No
     assert payloads(senders.stored) == [1, 3, 4, 6]
 
 
+@pytest.mark.parametrize("stored", [[], [(7, 10, 0)], [(7, 10, 0), (7, 10, 1)]])
+async def test_a_message_that_was_given_up_late_moves_nothing(senders: Senders, stored: list[Position]) -> None:
+    """Chunks that never became a message are handed out behind entries that came after them."""
+    first = await senders.resumed()
+    if stored:
+        assert not (await first.send(0, Share(Batch.of([Message(b"0", position=place) for place in stored], SOURCE)))).failures
+    await first.close()
+    metadata, payload, _ = batch([b"1", b"2"])
+    entries = [Entry(metadata, payload, ledger=7, entry=10 + 3 * number) for number in range(3)]
+    late = Entry(type(metadata)(), b"raw", ledger=7, entry=4, defect="incomplete")
+    outbound = await senders.resumed()
+    for source in ([entries[0], late, *entries[1:]], [late]):
+        receipt = await outbound.send(0, Share(make_batch(SOURCE, source, None, (7, 20, 0))))
+        assert [failure.kind for failure in receipt.failures] == [Failure.REFUSED]
+    expected = [0] * len(stored) + [1, 2][len(stored) :] + [1, 2, 1, 2]
+    assert payloads(senders.stored) == expected
+
+
 async def test_what_is_left_of_entries_carries_their_positions(senders: Senders) -> None:
     outbound = await senders.resumed()
     entries = []

@@ -19,6 +19,7 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.sending import SendResult as SendResultHeader
 from mqbridge.rocketmq.wire.record import Sys
 from mqbridge.wire.javahash import java_string_hash
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import (
     NS,
     TOPIC,
@@ -550,6 +551,20 @@ async def test_nothing_overtakes_what_failed(cluster: Cluster, client: RocketmqC
     assert sum(map(len, cluster.stored.values())) == 0
     await producer.send_single(queue, b"5", b"")
     assert [body for stored in cluster.stored.values() for body, _ in stored] == [b"5"]
+    await producer.close()
+
+
+@pytest.mark.parametrize("numbers", [("", "5"), ("0", ""), ("²", "5"), ("0", "1" * 40)])
+async def test_an_answer_with_numbers_that_are_none_is_not_believed(
+    cluster: Cluster, client: RocketmqClient, numbers: tuple[str, str]
+) -> None:
+    ext = {"queueId": numbers[0], "queueOffset": numbers[1], "msgId": "x"}
+    producer = client.producer("p", TOPIC)
+    queue = (await producer.queues())[0]
+    cluster.on[Code.SEND_MESSAGE_V2] = in_turn(lambda link, request: link.answer(request, 0, ext), store)
+    async with asyncio.timeout(PATIENCE_S):
+        result = await producer.send_single(queue, b"1", b"")
+    assert (result.queue, result.offset) == (queue, 0)
     await producer.close()
 
 
