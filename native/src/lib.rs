@@ -6,6 +6,7 @@
 //! the same error. What this module leaves to the plain code is an [`Error::Unsupported`].
 
 pub mod message;
+pub mod protobuf;
 pub mod reserved;
 pub mod text;
 

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -137,6 +138,9 @@ def test_a_program_that_a_command_started_does_not_keep_us_waiting(
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(ask())
     pid = int(pid_file.read_text())
+    deadline = time.monotonic() + PATIENCE_S
+    while is_waiting and not is_gone(pid) and time.monotonic() < deadline:  # it was sent a signal
+        time.sleep(0.01)
     assert is_gone(pid) is is_waiting
     if not is_waiting:
         os.kill(pid, signal.SIGKILL)

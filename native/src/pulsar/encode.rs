@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::message::{Key, MSG_TYPE, Message};
-use crate::pulsar::protobuf::{varint_size, write_bytes, write_varint};
+use crate::protobuf::{varint_size, write_bytes, write_varint};
 use crate::reserved::{EVENT_TIME, Field, TYPE, USER_PREFIX, WITHOUT, carry_field, needs_user_prefix, origin_properties};
 use crate::text::base64_encode;
 

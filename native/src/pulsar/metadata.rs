@@ -3,7 +3,7 @@
 //! Both name the same fields and number them differently.
 
 use crate::message::{Key, Pair, Slice, Store};
-use crate::pulsar::protobuf::{Corrupt, Reader, Value};
+use crate::protobuf::{Corrupt, Reader, Value};
 use crate::text::{base64_decode, is_utf8};
 
 /// Numbers of the fields; 0 for one that this kind does not have.

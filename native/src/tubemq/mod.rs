@@ -4,4 +4,3 @@ pub mod decode;
 pub mod encode;
 pub mod escapes;
 pub mod pack;
-pub mod protobuf;

@@ -4,36 +4,35 @@
 //! whole, so that it is read, or refused, as protobuf does.
 
 use crate::message::Slice;
+use crate::protobuf::{Reader, Value};
 use crate::tubemq::decode::Transfered;
-use crate::tubemq::protobuf::{Field, Fields};
 
 const MESSAGES: u32 = 4;
 
 /// The messages of an answer, whose bytes are the source with this number, and its other fields; None for what is unusual.
 pub fn split_answer(data: &[u8], source: u32) -> Option<(Vec<Transfered>, Vec<u8>)> {
-    let mut fields = Fields::new(data, 0, data.len());
+    let mut reader = Reader::new(data);
     let (mut messages, mut rest) = (Vec::new(), Vec::new());
-    while !fields.is_at_end() {
-        let begin = fields.at();
-        match fields.read()? {
-            (MESSAGES, Field::Bytes(start, end)) => messages.push(read_message(data, start, end, source)?),
-            (MESSAGES, _) => return None,
-            _ => rest.extend_from_slice(&data[begin..fields.at()]),
+    loop {
+        let begin = reader.at();
+        match reader.field().ok()? {
+            None => return Some((messages, rest)),
+            Some((MESSAGES, Value::Bytes(start, end))) => messages.push(read_message(reader.inner(start, end), source)?),
+            Some((MESSAGES, _) | (_, Value::Skipped)) => return None,
+            Some(_) => rest.extend_from_slice(&data[begin..reader.at()]),
         }
     }
-    Some((messages, rest))
 }
 
 /// A `TransferedMessage`; None where a field is missing, repeated or unknown.
-fn read_message(data: &[u8], start: usize, end: usize, source: u32) -> Option<Transfered> {
-    let mut fields = Fields::new(data, start, end);
+fn read_message(mut reader: Reader, source: u32) -> Option<Transfered> {
     let (mut id, mut check_sum, mut payload, mut flag) = (None, None, None, None);
-    while !fields.is_at_end() {
-        let was = match fields.read()? {
-            (1, Field::Varint(value)) => id.replace(value as i64).is_some(),
-            (2, Field::Varint(value)) => check_sum.replace(value as i32).is_some(), // protobuf cuts int32 as well
-            (3, Field::Bytes(start, end)) => payload.replace(Slice::of(source, start, end)).is_some(),
-            (4, Field::Varint(value)) => flag.replace(value as i32).is_some(),
+    while let Some(field) = reader.field().ok()? {
+        let was = match field {
+            (1, Value::Varint(value)) => id.replace(value as i64).is_some(),
+            (2, Value::Varint(value)) => check_sum.replace(value as i32).is_some(), // protobuf cuts int32 as well
+            (3, Value::Bytes(start, end)) => payload.replace(Slice::of(source, start, end)).is_some(),
+            (4, Value::Varint(value)) => flag.replace(value as i32).is_some(),
             _ => return None,
         };
         if was {

@@ -35,6 +35,11 @@ impl<'a> Reader<'a> {
         Reader { data: &self.data[..end], at: start, depth: self.depth - 1 }
     }
 
+    /// Where the next field begins.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
     /// Number and value of the next field; None at the end.
     #[inline]
     pub fn field(&mut self) -> Result<Option<(u32, Value)>, Corrupt> {
