@@ -189,6 +189,13 @@ def test_a_number_beyond_64_bits_is_left_to_the_plain_code() -> None:
     assert message.event_time == 1 << 63
 
 
+def test_tags_and_lengths_have_five_bytes_as_protobuf_reads_them() -> None:
+    assert compiled is not None
+    success, longer = b"\x08\x01", b"\x88\x80\x80\x80\x00\x01"
+    assert compiled.tubemq_split_answer(success + longer) is not None
+    assert compiled.tubemq_split_answer(success + b"\x88\x80\x80\x80\x80\x00\x01") is None
+
+
 def test_what_python_raises_is_raised() -> None:
     class Broken(dict[Any, Any]):
         def __missing__(self, key: object) -> None:

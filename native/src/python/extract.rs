@@ -11,7 +11,7 @@ use crate::message::{Key, Position, Row, Slice, Source, Store};
 use crate::python::messages::Messages;
 use crate::python::view::MessageView;
 
-/// None for messages with something that only the plain code can write: lone surrogates, numbers beyond 64 bits.
+/// None for messages with something that only the plain code can write: lone surrogates, numbers beyond 64 bits, other types.
 pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
     let mut stores: Vec<Arc<Store>> = Vec::new();
     let mut places = Vec::with_capacity(messages.len()?);
@@ -24,7 +24,7 @@ pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
                 stores.push(view.store.clone());
             }
             places.push((stores.len() as u32, view.row));
-        } else if read(&mut made, &message)?.is_some() {
+        } else if read(&mut made, &message).is_some() {
             places.push((0, made.len() as u32 - 1));
         } else {
             return Ok(None);
@@ -35,109 +35,86 @@ pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
 }
 
 /// Adds the row of a message of Python; None where it does not fit one.
-fn read(store: &mut Store, message: &Bound<'_, PyAny>) -> PyResult<Option<()>> {
+fn read(store: &mut Store, message: &Bound<'_, PyAny>) -> Option<()> {
     let py = message.py();
-    let get = |name| message.getattr::<&Bound<'_, PyString>>(name);
-    let Some(pairs) = read_pairs(store, &get(intern!(py, "properties"))?)? else { return Ok(None) };
-    let Some(keys) = read_keys(store, &get(intern!(py, "keys"))?)? else { return Ok(None) };
-    let Some(key) = read_key(store, &get(intern!(py, "key"))?)? else { return Ok(None) };
-    let Some(msg_type) = read_text(store, &get(intern!(py, "msg_type"))?)? else { return Ok(None) };
-    let Some(origin) = read_text(store, &get(intern!(py, "origin"))?)? else { return Ok(None) };
-    let Some(defect) = read_text(store, &get(intern!(py, "defect"))?)? else { return Ok(None) };
-    let Some(position) = read_position(&get(intern!(py, "position"))?)? else { return Ok(None) };
-    let Some(event_time) = read_number(&get(intern!(py, "event_time"))?) else { return Ok(None) };
-    let Some(publish_time) = read_number(&get(intern!(py, "publish_time"))?) else { return Ok(None) };
-    let Some(deliver_at) = read_number(&get(intern!(py, "deliver_at"))?) else { return Ok(None) };
-    let Some(Some(delivery_count)) = read_number(&get(intern!(py, "delivery_count"))?) else { return Ok(None) };
-    let hops = read_number(&get(intern!(py, "hops"))?).flatten().filter(|hops| *hops < i64::MAX); // one more is written
-    let Some(hops) = hops else { return Ok(None) };
-    let payload = read_bytes(store, &get(intern!(py, "payload"))?)?;
-    let attributes = read_bytes(store, &get(intern!(py, "attributes"))?)?;
-    let ordering_key = read_bytes(store, &get(intern!(py, "ordering_key"))?)?;
-    store.rows.push(Row {
-        payload,
-        pairs,
-        keys,
-        key,
-        ordering_key,
-        msg_type,
-        attributes,
-        event_time,
-        publish_time,
-        deliver_at,
-        delivery_count,
-        position,
-        origin,
-        hops,
-        defect,
-    });
-    Ok(Some(()))
+    let get = |name| message.getattr::<&Bound<'_, PyString>>(name).ok();
+    let row = Row {
+        pairs: read_pairs(store, &get(intern!(py, "properties"))?)?,
+        keys: read_keys(store, &get(intern!(py, "keys"))?)?,
+        key: read_key(store, &get(intern!(py, "key"))?)?,
+        msg_type: optional(&get(intern!(py, "msg_type"))?, |text| read_text(store, text))?,
+        origin: optional(&get(intern!(py, "origin"))?, |text| read_text(store, text))?,
+        defect: optional(&get(intern!(py, "defect"))?, |text| read_text(store, text))?,
+        payload: optional(&get(intern!(py, "payload"))?, |bytes| read_bytes(store, bytes))?,
+        attributes: optional(&get(intern!(py, "attributes"))?, |bytes| read_bytes(store, bytes))?,
+        ordering_key: optional(&get(intern!(py, "ordering_key"))?, |bytes| read_bytes(store, bytes))?,
+        position: read_position(&get(intern!(py, "position"))?)?,
+        event_time: optional(&get(intern!(py, "event_time"))?, read_number)?,
+        publish_time: optional(&get(intern!(py, "publish_time"))?, read_number)?,
+        deliver_at: optional(&get(intern!(py, "deliver_at"))?, read_number)?,
+        delivery_count: read_number(&get(intern!(py, "delivery_count"))?)?,
+        hops: read_number(&get(intern!(py, "hops"))?).filter(|hops| *hops < i64::MAX)?, // one more is written
+    };
+    store.rows.push(row);
+    Some(())
+}
+
+/// What `read` makes of a value that may be Python's None; the outer None where it cannot.
+fn optional<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(&Bound<'_, PyAny>) -> Option<T>) -> Option<Option<T>> {
+    if value.is_none() { Some(None) } else { read(value).map(Some) }
 }
 
 /// UTF-8 of a text; None for one with lone surrogates.
-fn utf8(store: &mut Store, text: &Bound<'_, PyString>) -> Option<Slice> {
-    text.to_str().ok().map(|text| store.copy(text.as_bytes()))
+fn read_text(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<Slice> {
+    let text = value.cast::<PyString>().ok()?;
+    Some(store.copy(text.to_str().ok()?.as_bytes()))
 }
 
-fn read_text(store: &mut Store, value: &Bound<'_, PyAny>) -> PyResult<Option<Option<Slice>>> {
-    if value.is_none() {
-        return Ok(Some(None));
-    }
-    Ok(utf8(store, value.cast::<PyString>()?).map(Some))
-}
-
-fn read_bytes(store: &mut Store, value: &Bound<'_, PyAny>) -> PyResult<Option<Slice>> {
-    if value.is_none() {
-        return Ok(None);
-    }
-    let bytes: PyBackedBytes = value.cast::<PyBytes>()?.clone().into();
+fn read_bytes(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<Slice> {
+    let bytes: PyBackedBytes = value.cast::<PyBytes>().ok()?.clone().into();
     let length = bytes.len();
     let number = store.add_source(Source::Python(bytes));
-    Ok(Some(Slice::of(number, 0, length)))
+    Some(Slice::of(number, 0, length))
 }
 
-fn read_key(store: &mut Store, value: &Bound<'_, PyAny>) -> PyResult<Option<Key>> {
+fn read_key(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<Key> {
     if value.is_none() {
-        return Ok(Some(Key::None));
+        Some(Key::None)
+    } else if value.is_instance_of::<PyString>() {
+        read_text(store, value).map(Key::Text)
+    } else {
+        read_bytes(store, value).map(Key::Bytes)
     }
-    if let Ok(text) = value.cast::<PyString>() {
-        return Ok(utf8(store, text).map(Key::Text));
-    }
-    Ok(read_bytes(store, value)?.map(Key::Bytes))
 }
 
-fn read_pairs(store: &mut Store, value: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
+fn read_pairs(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<(u32, u32)> {
     let start = store.pairs.len() as u32;
-    for pair in value.try_iter()? {
-        let pair = pair?;
-        let pair = pair.cast::<PyTuple>()?;
-        let (name, value) = (pair.get_item(0)?, pair.get_item(1)?);
-        let Some(name) = utf8(store, name.cast::<PyString>()?) else { return Ok(None) };
-        let Some(value) = utf8(store, value.cast::<PyString>()?) else { return Ok(None) };
+    for pair in value.try_iter().ok()? {
+        let pair = pair.ok()?;
+        let pair = pair.cast::<PyTuple>().ok()?;
+        let name = read_text(store, &pair.get_item(0).ok()?)?;
+        let value = read_text(store, &pair.get_item(1).ok()?)?;
         store.pairs.push((name, value));
     }
-    Ok(Some((start, store.pairs.len() as u32)))
+    Some((start, store.pairs.len() as u32))
 }
 
-fn read_keys(store: &mut Store, value: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
+fn read_keys(store: &mut Store, value: &Bound<'_, PyAny>) -> Option<(u32, u32)> {
     let start = store.keys.len() as u32;
-    for key in value.try_iter()? {
-        let Some(key) = utf8(store, key?.cast::<PyString>()?) else { return Ok(None) };
+    for key in value.try_iter().ok()? {
+        let key = read_text(store, &key.ok()?)?;
         store.keys.push(key);
     }
-    Ok(Some((start, store.keys.len() as u32)))
+    Some((start, store.keys.len() as u32))
 }
 
-/// None for a number beyond 64 bits; the inner one for Python's None.
-fn read_number(value: &Bound<'_, PyAny>) -> Option<Option<i64>> {
-    if value.is_none() { Some(None) } else { value.extract().ok().map(Some) }
+/// None for a number beyond 64 bits.
+fn read_number(value: &Bound<'_, PyAny>) -> Option<i64> {
+    value.extract().ok()
 }
 
-fn read_position(value: &Bound<'_, PyAny>) -> PyResult<Option<Position>> {
-    let numbers = value.cast::<PyTuple>()?;
-    if numbers.len() > 3 {
-        return Ok(None);
-    }
-    let found: Option<Vec<i64>> = numbers.iter().map(|number| number.extract().ok()).collect();
-    Ok(found.map(|numbers| Position::new(&numbers)))
+fn read_position(value: &Bound<'_, PyAny>) -> Option<Position> {
+    let numbers = value.cast::<PyTuple>().ok()?;
+    let found: Vec<i64> = numbers.iter().take(4).map(|number| read_number(&number)).collect::<Option<_>>()?;
+    (found.len() <= 3).then(|| Position::new(&found))
 }
