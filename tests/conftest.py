@@ -55,8 +55,8 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A second try is for tests against real servers only."""
-    if any(item.get_closest_marker(name) for name in ("cluster", "sdk")):
+    """A second try is for tests against real servers only, and for Spark, which gives a process ten seconds to answer."""
+    if any(item.get_closest_marker(name) for name in ("cluster", "sdk", "spark")):
         item.add_marker(pytest.mark.flaky(reruns=1))
 
 
