@@ -154,6 +154,11 @@ impl Store {
         &self.sources[number as usize - 1]
     }
 
+    /// All of a source.
+    pub fn whole(&self, number: u32) -> Slice {
+        Slice::of(number, 0, self.source(number).len())
+    }
+
     pub fn bytes(&self, slice: Slice) -> &[u8] {
         let from: &[u8] = if slice.source == 0 { &self.arena } else { &self.sources[slice.source as usize - 1] };
         &from[slice.start as usize..slice.end as usize]

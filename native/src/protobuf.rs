@@ -30,6 +30,11 @@ impl<'a> Reader<'a> {
         Reader { data, at: 0, depth: MAX_DEPTH }
     }
 
+    /// From this offset on, where a field begins.
+    pub fn from(self, at: usize) -> Reader<'a> {
+        Reader { at, ..self }
+    }
+
     /// Of the message at `start..end` of this one.
     pub fn inner(&self, start: usize, end: usize) -> Reader<'a> {
         Reader { data: &self.data[..end], at: start, depth: self.depth - 1 }

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.request import Limits, encode_plain
-from mqbridge.pulsar.wire.entry import decode_entry
+from mqbridge.pulsar.wire.entry import decode_entry, encode_entry_head
+from mqbridge.pulsar.wire.frame import encode_head
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from mqbridge.tubemq.wire.payload import checksum, join_payload
@@ -56,6 +58,22 @@ def pulsar_entries() -> Iterator[bytes]:
     yield from (bytes([entry.count, 0]) + entry.payload for entry in written)
 
 
+def pulsar_frames() -> Iterator[bytes]:
+    """MESSAGE frames, of entries with a checksum and of one that is behind a broker's metadata."""
+    command = BaseCommand(type=BaseCommand.MESSAGE)
+    said = command.message
+    said.consumer_id, said.redelivery_count, said.consumer_epoch = 7, 2, 3
+    said.message_id.ledgerId, said.message_id.entryId = 5, 9
+    for entry in encode_plain(MESSAGES, "c|t|0|", Limits())[0]:
+        metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=5)
+        metadata.MergeFrom(entry.metadata)
+        data = encode_entry_head(metadata, entry.payload) + entry.payload
+        for before in (b"", bytes([14, 2, 0, 0, 0, 2, 8, 1])):
+            yield encode_head(command, len(before + data)) + before + data
+    metadata.ClearField("num_messages_in_batch")
+    yield encode_head(command, len(data := encode_entry_head(metadata, b"body") + b"body")) + data
+
+
 def tubemq_answers() -> Iterator[bytes]:
     """Answers of a Broker with one message, and with all of them."""
     contents = []
@@ -79,6 +97,7 @@ def files() -> dict[Path, str]:
         "reserved": [text.encode() for text in RESERVED],
         "rocketmq_pulls": [*rocketmq_pulls()],
         "pulsar_entries": [*pulsar_entries()],
+        "pulsar_frames": [*pulsar_frames()],
         "tubemq_answers": [*tubemq_answers()],
     }
     return {FOLDER / f"{name}.hex": "".join(f"{data.hex()}\n" for data in each) for name, each in seeds.items()}

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
-from mqbridge.pulsar.adapter.batches import size_of
 from mqbridge.pulsar.mapping.properties import write_fields
 from mqbridge.pulsar.mapping.request import Limits, encode
 from mqbridge.pulsar.mapping.stored import decode_entries
@@ -229,5 +228,5 @@ def test_a_key_that_is_not_the_base64_it_claims_to_be_stays_text() -> None:
 
 def test_a_compressed_entry_costs_what_it_will_unpack_to() -> None:
     entry = Entry(MessageMetadata(compression=1, uncompressed_size=1000), b"x" * 10)
-    assert size_of(entry) == 1000
-    assert size_of(batch_entry(3)) == len(batch_entry(3).payload)
+    assert entry.size == 1000
+    assert batch_entry(3).size == len(batch_entry(3).payload)

@@ -8,7 +8,6 @@ from typing import Any
 
 from mqbridge import native
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.pulsar.client.credit import ENTRY_BYTES, PROPERTY_BYTES
 from mqbridge.pulsar.mapping.stored import decode_entries
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
@@ -17,16 +16,6 @@ FORMAT = "pulsar.entries"
 """`Batch.data` is a sequence of `Entry`, unpacked."""
 MAX_ENTRIES = 5000
 """Most entries of a batch."""
-
-
-def size_of(entry: Entry) -> int:
-    """Bytes of its messages: its payload as it is once it is unpacked."""
-    return max(len(entry.payload), entry.metadata.uncompressed_size)
-
-
-def held_bytes(entry: Entry) -> int:
-    """What it takes in memory."""
-    return len(entry.payload) + ENTRY_BYTES + PROPERTY_BYTES * len(entry.metadata.properties)
 
 
 def mask_of(entry: Entry) -> int:
@@ -61,15 +50,15 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
         partition,
         lambda: decode_entries(entries),
         count=sum(map(count_of, entries)),
-        size=sum(map(size_of, entries)),
+        size=sum(entry.size for entry in entries),
         first=position_of(first),
         next=(last.ledger, last.entry + 1, 0) if following is None else following,
         format=FORMAT,
         data=entries,
         handle=handle,
-        held_bytes=sum(map(held_bytes, entries)),
+        held_bytes=sum(entry.held_bytes for entry in entries),
         mentions=None if native.compiled is not None else lambda text: any(_mentions(entry, text) for entry in entries),
-        published_ms=first.metadata.publish_time or None,
+        published_ms=first.publish_time or None,
     )
 
 

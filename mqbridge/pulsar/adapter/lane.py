@@ -17,7 +17,7 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import level_of
-from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, mask_of, masks_of, size_of
+from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, mask_of, masks_of
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.wire.codes import is_missing
 from mqbridge.pulsar.wire.entry import Entry
@@ -78,9 +78,8 @@ class PulsarLane:
                 raise LaneRevoked(f"{self.partition} was taken away, released or deleted")
             if loop.time() < self._not_before:
                 await self._consumer.changed_within(min(IDLE_CHECK_S, self._not_before - loop.time()))
-            elif (entry := self._consumer.take(lend=True)) is not None:
-                entries = self._gather(entry)
-                if entries:
+            elif self._consumer.waiting:
+                if entries := self._gather():
                     self._lent = batch = self._batch_of(entries)
                     return batch
                 self._consumer.give_back()
@@ -118,18 +117,10 @@ class PulsarLane:
                 log.log(level_of(error, logging.INFO), "%s: %s", self.partition, error)
         await self._consumer.changed(IDLE_CHECK_S)
 
-    def _gather(self, entry: Entry) -> list[Entry]:
-        """This entry and those that wait behind it, within the limits; the next ones can come while this batch counts."""
+    def _gather(self) -> list[Entry]:
+        """The entries that wait, within the limits; the next ones can come while this batch counts."""
         self._caught_up = False
-        entries, size = [entry], size_of(entry)
-        most = min(self._batch_bytes, self._consumer.share // 2)
-        while size < most and len(entries) < MAX_ENTRIES:
-            follower = self._consumer.take(lend=True)
-            if follower is None:
-                break
-            entries.append(follower)
-            size += size_of(follower)
-        self._consumer.ask()
+        entries = self._consumer.lend(min(self._batch_bytes, self._consumer.share // 2), MAX_ENTRIES)
         if (sought := self._sought) is not None:
             self._sought = None
             if entries[0].place == sought[:2] and not leave_out(entries[0], sought[2]):

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Batch, Partition, Position, format_position
-from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, size_of
+from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch
 from mqbridge.pulsar.client.client import PulsarClient
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.wire.entry import Entry
@@ -89,7 +89,7 @@ class RangeReader:
             is_within, is_last = self._cut(entry)
             if is_within:
                 entries.append(entry)
-                size += size_of(entry)
+                size += entry.size
             if is_last:
                 assert self._end is not None  # noqa: S101 - or none would be the last
                 following = self._end

@@ -7,7 +7,7 @@ time the owner of the topic is found anew, because owners move. A registration w
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused
 from mqbridge.net.backoff import Backoff
@@ -51,7 +51,7 @@ class Attachment:
         what: str,
         topic: str,
         key: int,
-        table: Callable[[Connection], dict[int, Session]],
+        table: Callable[[Connection], dict[int, Any]],
         close_command: Callable[[int, int], bytes],
         request_timeout_s: float,
     ) -> None:

@@ -7,7 +7,7 @@ that the connection is gone. Request ids come from one counter, so that an answe
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 from mqbridge import __version__
@@ -33,6 +33,7 @@ from mqbridge.pulsar.wire import codes, commands
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, Frame, FrameMeter, parse_frame
 from mqbridge.pulsar.wire.ids import NO_REQUEST
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandProducerSuccess
+from mqbridge.pulsar.wire.runs import Run, runs_in
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,13 @@ class Session(Protocol):
         """The connection is gone; nothing more will come."""
 
 
+class ConsumerSession(Session, Protocol):
+    """A consumer as its connection sees it."""
+
+    def on_run(self, run: Run) -> None:
+        """Entries, in the order of arrival with what is pushed."""
+
+
 class Connection:
     """A connection after its handshake; made by `open_connection`."""
 
@@ -74,7 +82,7 @@ class Connection:
         self.watches_topics = False
         """Whether the broker announced that it can watch the list of topics."""
         self.producers: dict[int, Session] = {}
-        self.consumers: dict[int, Session] = {}
+        self.consumers: dict[int, ConsumerSession] = {}
         self.watchers: dict[int, Session] = {}
         self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
         self._request_ids = itertools.count(1)
@@ -178,27 +186,29 @@ class Connection:
     # --- what arrives -----------------------------------------------------------------------------------------------
 
     def _on_frames(self, frames: list[bytes]) -> None:
-        for data in frames:
-            frame = parse_frame(data)
-            kind, command = frame.type, frame.command
-            if kind == BaseCommand.MESSAGE:  # nearly all that a consumer's connection brings
-                if (consumer := self.consumers.get(command.message.consumer_id)) is not None:
-                    consumer.on_push(frame)
-            elif kind in PRODUCER_PUSHES:
-                self._push(self.producers, PRODUCER_PUSHES[kind](command), frame)
-            elif kind in CONSUMER_PUSHES:
-                self._push(self.consumers, CONSUMER_PUSHES[kind](command), frame)
-            elif kind in RESPONSES:
-                awaited = self._pending.resolve(RESPONSES[kind](command).request_id, command)
-                if kind == BaseCommand.PRODUCER_SUCCESS:
-                    self._on_producer_success(command.producer_success, awaited)
-            else:
-                self._on_control(kind, frame)
+        for found in runs_in(frames):
+            if isinstance(found, bytes):
+                self._on_frame(parse_frame(found))
+            elif (consumer := self.consumers.get(found.consumer)) is not None:
+                consumer.on_run(found)
+
+    def _on_frame(self, frame: Frame) -> None:
+        kind, command = frame.type, frame.command
+        if kind in PRODUCER_PUSHES:
+            self._push(self.producers, PRODUCER_PUSHES[kind](command), frame)
+        elif kind in CONSUMER_PUSHES:
+            self._push(self.consumers, CONSUMER_PUSHES[kind](command), frame)
+        elif kind in RESPONSES:
+            awaited = self._pending.resolve(RESPONSES[kind](command).request_id, command)
+            if kind == BaseCommand.PRODUCER_SUCCESS:
+                self._on_producer_success(command.producer_success, awaited)
+        else:
+            self._on_control(kind, frame)
 
     @staticmethod
-    def _push(sessions: dict[int, Session], key: int, frame: Frame) -> None:
+    def _push(sessions: MutableMapping[int, Any], key: int, frame: Frame) -> None:
         """A session that was closed a moment ago may still be spoken to; that is not an error."""
-        session = sessions.pop(key, None) if frame.type in CLOSES else sessions.get(key)
+        session: Session | None = sessions.pop(key, None) if frame.type in CLOSES else sessions.get(key)
         if session is not None:
             session.on_push(frame)
 

@@ -43,24 +43,30 @@ class Consumer(ConsumerHandler):
                 raise self.ended
             await self._wait()
 
-    def take(self, *, lend: bool = False) -> Entry | None:
-        """The next entry if there is one.
-
-        With `lend` its bytes count as held here until `give_back`, and `ask` is for the caller, who mostly takes many.
-        """
-        entry = self._inbox.take(lend=lend)
+    def take(self) -> Entry | None:
+        """The next entry if there is one."""
+        entry = self._inbox.take()
         if entry is None:
             return None
         if self.subscription.ack_timeout_s is not None:
             self._acks.handed_out(entry.place)
-        if not lend:
-            self._grant()
+        self._grant()
         entry.unpack()
         return entry
 
-    def ask(self) -> None:
-        """Ask for as many messages as there is room for now."""
+    def lend(self, max_bytes: int, most: int) -> list[Entry]:
+        """The next entries that are there, until they have so many bytes or are so many.
+
+        They count as held here until `give_back`.
+        """
+        entries = self._inbox.lend(max_bytes, most)
+        for entry in entries:
+            entry.unpack()
+        if self.subscription.ack_timeout_s is not None:
+            for entry in entries:
+                self._acks.handed_out(entry.place)
         self._grant()
+        return entries
 
     @property
     def share(self) -> int:

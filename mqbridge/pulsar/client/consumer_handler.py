@@ -33,6 +33,7 @@ from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import DOMAINS, parse_topic
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.pulsar.wire.runs import Run
 
 log = logging.getLogger(__name__)
 
@@ -122,17 +123,25 @@ class ConsumerHandler:
 
     # --- what the broker says ---------------------------------------------------------------------------------------
 
+    def on_run(self, run: Run) -> None:
+        """Entries."""
+        self._received(self._intake.add_run(run))
+
+    def _received(self, has_more: bool) -> None:
+        """Entries came; whether the inbox has more than before."""
+        self._silence.heard = True
+        if not has_more:
+            self._grant()
+            return
+        self.wake()
+        if self._inbox.credit.overflowed and len(self._inbox) > 1:
+            self._shed()
+
     def on_push(self, frame: Frame) -> None:
         """An entry, a change of the active consumer, or the end of the registration."""
         match frame.type:
             case BaseCommand.MESSAGE:
-                self._silence.heard = True
-                if not self._intake.add(frame):
-                    self._grant()
-                    return
-                self.wake()
-                if self._inbox.credit.overflowed and len(self._inbox) > 1:
-                    self._shed()
+                self._received(self._intake.add(frame))
             case BaseCommand.ACTIVE_CONSUMER_CHANGE:
                 self._on_active(frame.command.active_consumer_change.is_active)
             case BaseCommand.REACHED_END_OF_TOPIC:
@@ -159,6 +168,7 @@ class ConsumerHandler:
     def _shed(self) -> None:
         """Give everything that waits back to the broker, and begin again with the credit for what fits."""
         log.warning("%s: %d bytes wait, which is more than is allowed: subscribing anew", self.topic, self.held_bytes)
+        self._inbox.credit.shed()
         self._subscribe_anew()
 
     def _on_active(self, active: bool) -> None:

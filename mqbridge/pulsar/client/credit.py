@@ -10,15 +10,14 @@ whoever holds nothing may always ask for one message, or it would never hear of 
 """
 
 from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES
-from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.entry import ENTRY_BYTES, PROPERTY_BYTES, Entry
 
 MAX_OUTSTANDING = 100_000
 """Messages asked for and not received; even empty messages cost something."""
 MAX_GRANT = 0x7FFFFFFF
-ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
-"""What an entry holds besides its payload, and each property of its own metadata; measured as resident memory."""
 _FORGET = 0.05
 """How much of the distance the estimate goes towards a smaller entry."""
+_FORGET_LEAST = _FORGET / 1024
 
 
 def memory_of(entry: Entry, size: int) -> int:
@@ -51,13 +50,14 @@ class CreditPool:
 class Credit:
     """The books of one consumer's credit with the broker."""
 
-    __slots__ = ("_committed", "_estimate", "_exempt", "_largest", "_newest", "_pool", "held", "lent", "outstanding")
+    __slots__ = ("_committed", "_estimate", "_exempt", "_forget", "_largest", "_newest", "_pool", "held", "lent", "outstanding")
 
     def __init__(self, pool: CreditPool, max_message_bytes: int) -> None:
         self._pool = pool
         pool.members.add(self)
         self._largest = max_message_bytes
         self._estimate = self._committed = 0.0
+        self._forget = _FORGET
         self._newest = self._exempt = 0
         self.held = 0
         """Bytes received and not yet handed over, those lent among them."""
@@ -88,13 +88,22 @@ class Credit:
         self.lent = 0
         self._pool.members.discard(self)
 
-    def received(self, messages: int, size: int) -> None:
-        """An entry came that is charged with so many messages."""
+    def received(self, messages: int, *sizes: int) -> None:
+        """Entries of these sizes came that are charged with so many messages."""
         self.outstanding -= messages
-        self._newest = size
+        self._newest = sizes[-1]
         known = self._estimate
-        self._estimate = size if size > known else known + (size - known) * _FORGET
-        self._commit(size)
+        for size in sizes:
+            known = size if size > known else known + (size - known) * self._forget
+        self._estimate = known
+        self._commit(sum(sizes))
+
+    def shed(self) -> None:
+        """So much was held that all was given back: large entries are remembered for twice as long from now on.
+
+        Else a consumer to which the same small entries come again before the large ones would give those back for ever.
+        """
+        self._forget = max(self._forget / 2, _FORGET_LEAST)
 
     def hold(self, size: int) -> None:
         """A message was joined from chunks that were let go before; one of this size is no sign that too much is held."""

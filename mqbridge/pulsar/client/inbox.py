@@ -20,6 +20,7 @@ from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
 from mqbridge.pulsar.wire.ids import EntryId
+from mqbridge.pulsar.wire.runs import Run
 
 
 class Inbox:
@@ -40,6 +41,11 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._queue)
 
+    @property
+    def awaits_chunks(self) -> bool:
+        """Whether an entry that comes may be one that a message in chunks waits for since an earlier session."""
+        return bool(self._dropped)
+
     # --- in and out -------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry, size: int, now: float) -> tuple[EntryId, ...]:
@@ -55,6 +61,10 @@ class Inbox:
             return ()
         self.credit.handed_over(size)
         return (place,) if self._state.is_untold(place) else ()
+
+    def add_run(self, run: Run) -> None:
+        """Entries that are new and no chunks, which the credit has been charged with."""
+        self._queue.extend(zip(run.entries, run.charges, strict=True))
 
     def add_joined(self, joined: Iterable[Joined]) -> tuple[EntryId, ...]:
         """Messages that were joined from chunks, or could not be."""
@@ -75,22 +85,43 @@ class Inbox:
                 unseen += chunks  # acknowledged before; the connection that was to tell it was lost
         return unseen
 
-    def take(self, *, lend: bool = False) -> Entry | None:
-        """The next entry, not unpacked, if there is one; with `lend` its bytes are counted until the credit has them back."""
+    def take(self) -> Entry | None:
+        """The next entry, not unpacked, if there is one."""
         if not self._queue:
             return None
         entry, size = self._queue.popleft()
-        if lend:
-            self.credit.lend(size)
-        else:
-            self.credit.handed_over(size)
+        self.credit.handed_over(size)
+        self._hand_out(entry)
+        return entry
+
+    def lend(self, max_bytes: int, most: int) -> list[Entry]:
+        """The next entries, not unpacked, until they have so many bytes or are so many.
+
+        The credit counts them until it has them back.
+        """
+        entries: list[Entry] = []
+        queue, size, lent = self._queue, 0, 0
+        while queue and size < max_bytes and len(entries) < most:
+            entry, held = queue.popleft()
+            entries.append(entry)
+            size += entry.size
+            lent += held
+        self.credit.lend(lent)
+        if self._spans:
+            for entry in entries:
+                self._hand_out(entry)
+        elif entries:
+            self._hand_out(entries[0])
+            self._state.handed_out(max(entry.place for entry in entries))
+        return entries
+
+    def _hand_out(self, entry: Entry) -> None:
         self._state.handed_out(entry.place, entry.first_chunk)
         if self._spans:
             if not self._keeps_spans:
                 self.settle(entry.place)
             elif entry.place in self._late:
                 self._late[entry.place] = self._state.handed
-        return entry
 
     def drop(self) -> None:
         """Everything here will be delivered again."""

@@ -15,6 +15,7 @@ from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import full_mask
+from mqbridge.pulsar.wire.runs import Run
 
 
 class EntryIntake:
@@ -37,16 +38,34 @@ class EntryIntake:
 
     def add(self, frame: Frame) -> bool:
         """A MESSAGE; whether the inbox has more than before."""
-        inbox, message = self._inbox, frame.command.message
-        before = len(inbox)
+        message, before = frame.command.message, len(self._inbox)
         entry = decode_entry(frame.data, frame.rest)
-        place = entry.ledger, entry.entry = ids.entry_id(message.message_id)
-        entry.partition, entry.redelivery_count = self._partition, message.redelivery_count
+        entry.ledger, entry.entry = ids.entry_id(message.message_id)
+        entry.redelivery_count = message.redelivery_count
+        epoch = message.consumer_epoch if message.HasField("consumer_epoch") else None
         words = message.ack_set
-        mask = ids.from_words(words) if words else None
-        size = memory_of(entry, len(frame.data))
+        self._add(entry, memory_of(entry, len(frame.data)), epoch, ids.from_words(words) if words else None)
+        return len(self._inbox) > before
+
+    def add_run(self, run: Run) -> bool:
+        """The same for entries that are no chunks; where each of them is new it costs little more than one."""
+        inbox, state, before = self._inbox, self._state, len(self._inbox)
+        if state.is_current(run.epoch) and state.is_new(run.first) and not (self._acks.partial or inbox.awaits_chunks):
+            for entry in run.entries:
+                entry.partition = self._partition
+            inbox.credit.received(run.messages, *run.charges)
+            inbox.add_run(run)
+        else:
+            for entry, size in zip(run.entries, run.charges, strict=True):
+                self._add(entry, size, run.epoch, None)
+        return len(inbox) > before
+
+    def _add(self, entry: Entry, size: int, epoch: int | None, mask: int | None) -> None:
+        """An entry that takes `size` bytes, of which the broker says the mask of what is left."""
+        inbox, place = self._inbox, entry.place
+        entry.partition = self._partition
         inbox.credit.received(mask.bit_count() if mask else entry.count, size)
-        if not self._state.is_current(message.consumer_epoch if message.HasField("consumer_epoch") else None):
+        if not self._state.is_current(epoch):
             inbox.credit.handed_over(size)
         elif (mask is not None or self._acks.partial) and self._leave_out_acknowledged(entry, mask):
             inbox.credit.handed_over(size)
@@ -57,7 +76,6 @@ class EntryIntake:
                 self._acks.unseen(unseen)
             if inbox.chunks and self._chunk_timer is None:
                 self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
-        return len(inbox) > before
 
     def _leave_out_acknowledged(self, entry: Entry, mask: int | None) -> bool:
         """Whether all messages of the entry are acknowledged: at the broker, which has said what is left, or here.

@@ -16,7 +16,8 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
     for entry in entries:
         entry.unpack()
     if native.compiled is not None:
-        found = native.compiled.pulsar_decode([_fields(entry) for entry in entries])
+        delivered = native.compiled.PulsarEntry
+        found = native.compiled.pulsar_decode([entry if isinstance(entry, delivered) else _fields(entry) for entry in entries])
         if found is not None:
             messages: Sequence[Message]
             messages, defects = found

@@ -23,6 +23,9 @@ MIN_MESSAGE_BYTES = 6
 """Of a message in a batch: four bytes are the size of its metadata, two at least its metadata, which has the size of its payload.
 So the mask of a batch's messages is smaller than what is in memory anyway."""
 
+ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
+"""What an entry holds besides its payload, and each property of its own metadata; measured as resident memory."""
+
 _SHORT = struct.Struct(">H")
 _SIZE = struct.Struct(">I")
 _MAGIC_AND_SUM = struct.Struct(">HI")
@@ -37,6 +40,8 @@ class Entry:
     `defect` it holds the bytes as they came. `ack_set` is empty when all messages of a batch are to be delivered.
     `first_chunk` is where a message in chunks begins, whose id is that of its last chunk; `chunks_before` counts those that came
     before who reads it began to.
+
+    The compiled module's `PulsarEntry` has the same attributes, for entries that came whole and unpacked (see `runs.py`).
     """
 
     __slots__ = (
@@ -84,6 +89,21 @@ class Entry:
         Until it is unpacked this is what its producer says, who can write anything there.
         """
         return 1 if self.defect is not None else max(1, self.metadata.num_messages_in_batch)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its messages: its payload as it is once it is unpacked."""
+        return max(len(self.payload), self.metadata.uncompressed_size)
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, as it is now."""
+        return len(self.payload) + ENTRY_BYTES + PROPERTY_BYTES * len(self.metadata.properties)
+
+    @property
+    def publish_time(self) -> int:
+        """Ms since the epoch; 0 for a damaged entry."""
+        return self.metadata.publish_time
 
     @property
     def is_batch(self) -> bool:

@@ -8,8 +8,7 @@ use crate::reserved::read_carried;
 /// What is said of an entry; its payload is unpacked.
 #[derive(Default)]
 pub struct Entry {
-    /// The source that its payload is.
-    pub payload: u32,
+    pub payload: Slice,
     pub kind: Kind,
     pub ledger: i64,
     pub entry: i64,
@@ -20,8 +19,8 @@ pub struct Entry {
 
 #[derive(Default)]
 pub enum Kind {
-    /// No batch: the source of its metadata.
-    Single(u32),
+    /// No batch: its metadata.
+    Single(Slice),
     /// How many messages it says it has, and the bits of those that are to be delivered; none for all.
     Batch(i64, Vec<i64>),
     /// Why it cannot be read.
@@ -43,15 +42,14 @@ impl Decoder {
     /// Adds the messages of an entry that are to be delivered. A text is why its bytes are no batch; then it is one message that
     /// has this defect.
     pub fn add(&mut self, entry: &Entry) -> Result<Option<String>> {
-        let size = self.store.source(entry.payload).len();
+        let size = entry.payload.len();
         match &entry.kind {
             Kind::Damaged => Ok(None),
             Kind::Single(metadata) => {
-                let whole = (0, self.store.source(*metadata).len());
-                let Ok(metadata) = Metadata::read(&ENTRY, &self.store, *metadata, whole, &mut self.pairs) else {
-                    return Err(crate::Error::Unsupported); // protobuf itself wrote these bytes
+                let Ok(metadata) = Metadata::read(&ENTRY, &self.store, *metadata, &mut self.pairs) else {
+                    return Err(crate::Error::Unsupported); // protobuf has read or written these bytes
                 };
-                self.push(entry, 0, &metadata, Slice::of(entry.payload, 0, size))?;
+                self.push(entry, 0, &metadata, entry.payload)?;
                 Ok(None)
             }
             Kind::Batch(count, due) => {
@@ -69,13 +67,12 @@ impl Decoder {
 
     /// Adds an entry that cannot be read as the one message that it counts as.
     pub fn add_damaged(&mut self, entry: &Entry, defect: &str) {
-        let payload = Slice::of(entry.payload, 0, self.store.source(entry.payload).len());
-        self.push_damaged(entry, 0, payload, defect);
+        self.push_damaged(entry, 0, entry.payload, defect);
     }
 
     /// The text of a defect where the bytes do not hold exactly the messages.
     fn add_batch(&mut self, entry: &Entry, count: i64, due: &[i64]) -> Result<Option<String>> {
-        let size = self.store.source(entry.payload).len();
+        let size = entry.payload.len();
         let mut read = 0;
         let mut at = 0i64; // a message may say that its payload has a negative size
         while read < count {
@@ -83,10 +80,10 @@ impl Decoder {
             if begin > size {
                 break;
             }
-            let length = &self.store.source(entry.payload)[begin - 4..begin];
+            let length = self.store.bytes(entry.payload.part(begin - 4, begin));
             let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize;
             let Some(end) = begin.checked_add(length).filter(|end| *end <= size) else { break };
-            let Ok(metadata) = Metadata::read(&SINGLE, &self.store, entry.payload, (begin, end), &mut self.pairs) else {
+            let Ok(metadata) = Metadata::read(&SINGLE, &self.store, entry.payload.part(begin, end), &mut self.pairs) else {
                 let text = format!(
                     "message {read} of a batch of {count} cannot be read: its {length} bytes of metadata are no protobuf"
                 );
@@ -97,7 +94,7 @@ impl Decoder {
                 break;
             }
             if is_due(due, read as usize) && !metadata.compacted_out {
-                self.push(entry, read, &metadata, Slice::of(entry.payload, end, at as usize))?;
+                self.push(entry, read, &metadata, entry.payload.part(end, at as usize))?;
             }
             read += 1;
         }

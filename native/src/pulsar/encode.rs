@@ -256,7 +256,8 @@ mod tests {
         let mut payload = vec![0; entry.size];
         encoded.write(entry, &mut payload);
         let mut decoder = Decoder::default();
-        let payload = decoder.store.add_source(Source::Owned(payload));
+        let source = decoder.store.add_source(Source::Owned(payload));
+        let payload = decoder.store.whole(source);
         assert_eq!(decoder.add(&Stored { payload, kind: Kind::Batch(3, vec![]), ..Stored::default() }), Ok(None));
         let payloads: Vec<_> = decoder.store.messages().map(|message| message.payload().unwrap()).collect();
         assert_eq!(payloads, [&b"a"[..], b"", b"ccc"]);

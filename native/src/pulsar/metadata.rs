@@ -54,16 +54,10 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Reads `start..end` of a source; its properties replace those in `pairs`.
-    pub fn read(
-        numbers: &Numbers,
-        store: &Store,
-        source: u32,
-        (start, end): (usize, usize),
-        pairs: &mut Vec<Pair>,
-    ) -> Result<Metadata, Corrupt> {
-        let data = &store.source(source)[start..end];
-        let slice = |begin, end| Slice::of(source, start + begin, start + end);
+    /// Reads a slice; its properties replace those in `pairs`.
+    pub fn read(numbers: &Numbers, store: &Store, whole: Slice, pairs: &mut Vec<Pair>) -> Result<Metadata, Corrupt> {
+        let data = store.bytes(whole);
+        let slice = |begin, end| whole.part(begin, end);
         let mut reader = Reader::new(data);
         let mut found = Metadata::default();
         pairs.clear();

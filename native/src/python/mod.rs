@@ -5,6 +5,7 @@ mod extract;
 mod from_columns;
 mod messages;
 mod pulsar;
+mod pulsar_entry;
 mod rocketmq;
 mod tubemq;
 mod view;
@@ -68,6 +69,7 @@ fn mqbridge_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     columns::register(module)?;
     from_columns::register(module)?;
     pulsar::register(module)?;
+    pulsar_entry::register(module)?;
     rocketmq::register(module)?;
     tubemq::register(module)?;
     Ok(())

@@ -5,39 +5,48 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::message::Source;
+use crate::message::{Source, Store};
 use crate::pulsar::decode::{Decoder, Entry, Kind};
 use crate::pulsar::encode::{Limits, encode};
+use crate::python::pulsar_entry::PulsarEntry;
 use crate::python::{Messages, caught, or_none};
 
 /// Payload; metadata of an entry that is no batch; count and mask of a batch; ledger, entry, redelivery count, publish time,
 /// delivery time; defect.
 type EntryFields = (PyBackedBytes, Option<PyBackedBytes>, i64, Vec<i64>, i64, i64, i64, i64, Option<i64>, Option<String>);
 
-/// The messages of entries, and index and defect of each batch that is none; None where only the plain code can tell.
+/// An entry of which these fields are told, and its defect.
+fn of_fields(fields: EntryFields, store: &mut Store) -> (Entry, Option<String>) {
+    let (payload, metadata, count, due, ledger, entry, redelivery_count, publish_time, deliver_at, defect) = fields;
+    let mut whole = |bytes| {
+        let source = store.add_source(Source::Python(bytes));
+        store.whole(source)
+    };
+    let payload = whole(payload);
+    let kind = metadata.map_or(Kind::Batch(count, due), |metadata| Kind::Single(whole(metadata)));
+    (Entry { payload, kind, ledger, entry, redelivery_count, publish_time, deliver_at }, defect)
+}
+
+/// The messages of entries, each a `PulsarEntry` or the fields of another one, and index and defect of each batch that is none;
+/// None where only the plain code can tell.
 #[pyfunction]
 fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Defects)>> {
     caught(|| {
         let mut decoder = Decoder::default();
         let mut damaged = Vec::new();
-        for (index, fields) in entries.iter().enumerate() {
-            let fields: EntryFields = match fields.extract() {
-                Ok(fields) => fields,
-                Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Ok(None),
-                Err(error) => return Err(error),
+        for (index, item) in entries.iter().enumerate() {
+            let (entry, defect) = match item.cast::<PulsarEntry>() {
+                Ok(entry) => entry.borrow().stored(py, &mut decoder.store),
+                Err(_) => match item.extract() {
+                    Ok(fields) => of_fields(fields, &mut decoder.store),
+                    Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Ok(None),
+                    Err(error) => return Err(error),
+                },
             };
-            let (payload, metadata, count, due, ledger, number, redelivery_count, publish_time, deliver_at, defect) = fields;
-            let payload = decoder.store.add_source(Source::Python(payload));
-            let mut entry =
-                Entry { payload, ledger, entry: number, redelivery_count, publish_time, deliver_at, kind: Kind::Damaged };
             if let Some(defect) = defect {
                 decoder.add_damaged(&entry, &defect);
                 continue;
             }
-            entry.kind = match metadata {
-                Some(metadata) => Kind::Single(decoder.store.add_source(Source::Python(metadata))),
-                None => Kind::Batch(count, due),
-            };
             match or_none(py, decoder.add(&entry))? {
                 Some(Some(defect)) => damaged.push((index, defect)),
                 Some(None) => {}

@@ -23,6 +23,7 @@ targets! {
     reserved: reserved::decode, |_| ();
     rocketmq_pulls: rocketmq::decode, rocketmq::repair;
     pulsar_entries: pulsar::decode, |_| ();
+    pulsar_frames: pulsar::decode_frame, pulsar::repair_frame;
     tubemq_answers: tubemq::decode, |_| ();
 }
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqbridge.pulsar.client import connecting
-from mqbridge.pulsar.client.credit import ENTRY_BYTES
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.entry import ENTRY_BYTES
 from mqbridge.pulsar.wire.ids import EntryId
 from tests.kit.virtual_time import VirtualTimeLoop
 from tests.pulsar.client.broker import scripted_client

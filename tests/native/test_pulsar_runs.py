@@ -1,0 +1,164 @@
+"""Frames that the compiled module takes apart: it finds what `parse_frame` and `decode_entry` find, or leaves them alone."""
+
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqbridge import native
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.pulsar.adapter.batches import count_of, leave_out, mask_of, masks_of, position_of
+from mqbridge.pulsar.mapping.stored import decode, decode_entries
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.chunks import is_chunk
+from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_head
+from mqbridge.pulsar.wire.frame import encode_head, parse_frame
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from mqbridge.pulsar.wire.runs import Run, runs_in
+from tests.strategies import Changes, changes, pulsar_natives
+
+compiled = native.compiled
+if compiled is None:
+    pytest.skip("mqbridge_native is not installed, or switched off", allow_module_level=True)
+
+
+def message_frame(entry: Entry, at: int = 0, consumer: int = 7, **said: Any) -> bytes:
+    """The frame of an entry; `at` is its number in its ledger."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=5)
+    metadata.MergeFrom(entry.metadata)
+    command = BaseCommand(type=BaseCommand.MESSAGE)
+    command.message.consumer_id = consumer
+    command.message.message_id.ledgerId, command.message.message_id.entryId = 3, at
+    for name, value in said.items():
+        command.message.ack_set.extend(value) if name == "ack_set" else setattr(command.message, name, value)
+    data = encode_entry_head(metadata, entry.payload) + entry.payload
+    return encode_head(command, len(data)) + data
+
+
+def plainly(data: bytes) -> Entry:
+    """The entry of a frame as the plain code reads it."""
+    frame = parse_frame(data)
+    message, entry = frame.command.message, decode_entry(frame.data, frame.rest)
+    entry.ledger, entry.entry = ids.entry_id(message.message_id)
+    entry.redelivery_count, entry.ack_set = message.redelivery_count, tuple(message.ack_set)
+    return entry
+
+
+NAMES = ("ledger", "entry", "place", "count", "is_batch", "redelivery_count", "ack_set", "defect", "payload", "metadata", "size")
+MORE = ("publish_time", "first_chunk", "chunks_before", "partition")
+
+
+def facts(entry: Entry) -> dict[str, Any]:
+    found = {name: getattr(entry, name) for name in (*NAMES, *MORE)}
+    return found | {"mask": mask_of(entry), "due": count_of(entry), "position": position_of(entry)}
+
+
+def check_frame(data: bytes) -> Run | None:
+    """Found alike, if it is found at all."""
+    [found] = runs_in([data])
+    if isinstance(found, bytes):
+        assert found is data
+        return None
+    [entry], expected = found.entries, plainly(data)
+    assert isinstance(entry, compiled.PulsarEntry)
+    said = parse_frame(data).command.message
+    assert (found.consumer, found.messages, found.first, found.last) == (said.consumer_id, expected.count, *[expected.place] * 2)
+    assert found.epoch == (said.consumer_epoch if said.HasField("consumer_epoch") else None)
+    assert facts(entry) == facts(expected)
+    assert not is_chunk(expected.metadata)
+    expected.unpack()
+    assert expected.defect is None
+    assert expected.payload == entry.payload
+    assert 0 < entry.held_bytes == found.charges[0]
+    messages = decode_entries([entry])
+    assert [message.as_dict() for message in messages] == [message.as_dict() for message in decode(expected)]
+    assert entry.defect == expected.defect
+    return found
+
+
+NUMBERS = st.sampled_from([0, 1, 127, 128, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+
+
+@settings(max_examples=200)
+@given(entry=pulsar_natives(), at=NUMBERS, consumer=NUMBERS, again=st.integers(0, (1 << 32) - 1), epoch=st.none() | NUMBERS)
+def test_any_entry(entry: Entry, at: int, consumer: int, again: int, epoch: int | None) -> None:
+    said = {} if epoch is None else {"consumer_epoch": epoch}
+    check_frame(message_frame(entry, at, consumer, redelivery_count=again, **said))
+
+
+@settings(max_examples=400)
+@given(
+    entry=pulsar_natives(),
+    changed=changes(b"\x00\x01\x02\x04\x08\x09\x0a\x0b\x0c\x0e\x10\x12\x18\x20\x22\x28\x48\x58\x60\x7f\x80\xa1\xc3\xff"),
+    repaired=st.booleans(),
+)
+def test_frames_with_other_bytes(entry: Entry, changed: Changes, repaired: bool) -> None:
+    """With the right checksum, too, behind which nothing would be tried otherwise."""
+    whole = message_frame(entry)
+    data = bytearray(changed(whole))
+    if repaired and len(data) >= 8:
+        data[:4] = (len(data) - 4).to_bytes(4, "big")
+        at = 8 + int.from_bytes(data[4:8], "big")
+        if len(data) >= at + 6:
+            data[at + 2 : at + 6] = crc32c(bytes(data[at + 6 :])).to_bytes(4, "big")
+    try:
+        check_frame(bytes(data))
+    except RemoteProtocolError:  # then the connection ends
+        assert isinstance(runs_in([bytes(data)])[0], bytes)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"compression": 1, "uncompressed_size": 4},
+        {"uncompressed_size": 5},
+        {"num_chunks_from_msg": 2, "chunk_id": 0, "uuid": "u", "total_chunk_msg_size": 8},
+        {"num_messages_in_batch": 2},
+        {"num_messages_in_batch": -1},
+        {"encryption_algo": "AES"},
+        {"publish_time": 1 << 63},
+    ],
+)
+def test_what_is_not_everyday_is_left_to_the_plain_code(fields: dict[str, Any]) -> None:
+    assert check_frame(message_frame(Entry(MessageMetadata(**fields), b"body"))) is None
+
+
+def test_a_part_of_an_entry_is_left_to_the_plain_code() -> None:
+    assert check_frame(message_frame(Entry(MessageMetadata(), b"body"), ack_set=[1])) is None
+
+
+def test_an_everyday_entry_is_not() -> None:
+    run = check_frame(message_frame(Entry(MessageMetadata(), b"body"), consumer_epoch=2))
+    assert run is not None
+    assert run.epoch == 2
+
+
+def test_runs_go_on_within_a_consumer_an_epoch_and_an_order() -> None:
+    entry = Entry(MessageMetadata(), b"body")
+    ping = b"\x00\x00\x00\x09\x00\x00\x00\x05\x08\x12\x92\x01\x00"
+    places = [(1, 7, 0), (2, 7, 0), (3, 8, 0), (4, 8, 0), (5, 8, 1), (5, 8, 1), (6, 8, 1)]
+    frames = [message_frame(entry, at, consumer, consumer_epoch=epoch) for at, consumer, epoch in places]
+    found = runs_in([*frames[:1], ping, *frames[1:], ping])
+    shown = [None if isinstance(one, bytes) else (one.consumer, one.epoch, one.first[1], one.last[1]) for one in found]
+    assert shown == [(7, 0, 1, 1), None, (7, 0, 2, 2), (8, 0, 3, 4), (8, 1, 5, 5), (8, 1, 5, 6), None]
+    assert [len(one.entries) for one in found if not isinstance(one, bytes)] == [1, 1, 2, 1, 2]
+    assert runs_in([]) == []
+
+
+def test_what_is_acknowledged_and_what_is_damaged_is_noted_on_it() -> None:
+    metadata = MessageMetadata(num_messages_in_batch=3)
+    run = check_frame(message_frame(Entry(metadata, b"\x00\x00\x00\x02\x18\x01x" * 3)))
+    assert run is not None
+    [entry] = run.entries
+    assert leave_out(entry, 1)
+    assert (entry.ack_set, mask_of(entry), position_of(entry)) == ((0b110,), 0b110, (3, 0, 1))
+    assert masks_of([entry], [1]) == {(3, 0): 0b100}
+    assert [message.position for message in decode_entries([entry])] == [(3, 0, 1), (3, 0, 2)]
+    damaged = check_frame(message_frame(Entry(metadata, b"no framing, but long enough")))
+    assert damaged is not None
+    [entry] = damaged.entries
+    assert entry.defect is not None
+    assert entry.count == 1
+    assert [message.defect for message in decode_entries([entry])] == [entry.defect]
