@@ -147,6 +147,13 @@ def test_runs_go_on_within_a_consumer_an_epoch_and_an_order() -> None:
     assert runs_in([]) == []
 
 
+def test_consumers_that_take_turns_have_a_run_each() -> None:
+    entry = Entry(MessageMetadata(), b"body")
+    frames = [message_frame(entry, at, consumer) for at in range(3) for consumer in (1, 2)]
+    shown = [(one.consumer, one.first[1], one.last[1]) for one in runs_in(frames) if not isinstance(one, bytes)]
+    assert shown == [(1, 0, 2), (2, 0, 2)]
+
+
 def test_what_is_acknowledged_and_what_is_damaged_is_noted_on_it() -> None:
     metadata = MessageMetadata(num_messages_in_batch=3)
     run = check_frame(message_frame(Entry(metadata, b"\x00\x00\x00\x02\x18\x01x" * 3)))

@@ -28,7 +28,10 @@ class Run(Protocol):
 
 
 def runs_in(frames: list[bytes]) -> Sequence[bytes | Run]:
-    """These frames in their order, with runs in place of those that are in one."""
+    """These frames, with runs in place of those that are in one.
+
+    Entries of one consumer stay in order, and so does everything else: only those of several consumers change places.
+    """
     if native.compiled is None:
         return frames
     found: Sequence[bytes | Run] = native.compiled.pulsar_runs(frames)

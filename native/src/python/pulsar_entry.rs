@@ -129,7 +129,7 @@ impl PulsarEntry {
     fn unpack(&self) {}
 }
 
-/// Entries of one consumer that came one behind the other, each further in the topic than the one before.
+/// Entries of one consumer that came in one read, each further in the topic than the one before.
 #[pyclass(frozen, get_all)]
 pub struct PulsarRun {
     consumer: u64,
@@ -169,31 +169,40 @@ impl PulsarRun {
     }
 }
 
-/// The frames of a read in their order: everyday entries as runs, all others as they came.
+/// The frames of a read: everyday entries as runs, all others as they came. Only entries of several consumers change places.
 #[pyfunction]
 fn pulsar_runs<'py>(py: Python<'py>, frames: &Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     caught(|| {
         let mut found = Vec::new();
-        let mut growing: Option<PulsarRun> = None;
+        let mut growing: Vec<PulsarRun> = Vec::new();
         for frame in frames.iter() {
             let bytes = frame.cast::<PyBytes>()?;
             let said = delivered::read(bytes.as_bytes());
-            if let Some(run) = growing.take_if(|run| !said.as_ref().is_some_and(|said| run.takes(said))) {
-                found.push(Bound::new(py, run)?.into_any());
+            let place = said.as_ref().and_then(|said| growing.iter().rposition(|run| run.consumer == said.consumer));
+            if said.as_ref().is_none_or(|said| place.is_some_and(|at| !growing[at].takes(said))) {
+                flush(py, &mut growing, &mut found)?;
             }
             let Some(said) = said else {
                 found.push(frame);
                 continue;
             };
-            let run = growing.get_or_insert_with(|| PulsarRun::begin(py, &said));
+            let at = place.filter(|_| !growing.is_empty()).unwrap_or_else(|| {
+                growing.push(PulsarRun::begin(py, &said));
+                growing.len() - 1
+            });
             let frame = PyBackedBytes::from(bytes.clone());
-            run.add(py, PulsarEntry { frame, said, partition: -1, due: Vec::new(), defect: None, metadata: None })?;
+            growing[at].add(py, PulsarEntry { frame, said, partition: -1, due: Vec::new(), defect: None, metadata: None })?;
         }
-        if let Some(run) = growing {
-            found.push(Bound::new(py, run)?.into_any());
-        }
+        flush(py, &mut growing, &mut found)?;
         Ok(found)
     })
+}
+
+fn flush<'py>(py: Python<'py>, growing: &mut Vec<PulsarRun>, found: &mut Vec<Bound<'py, PyAny>>) -> PyResult<()> {
+    for run in growing.drain(..) {
+        found.push(Bound::new(py, run)?.into_any());
+    }
+    Ok(())
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
