@@ -12,10 +12,11 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.adapter.batches import count_of, leave_out, mask_of, masks_of, position_of
 from mqbridge.pulsar.mapping.stored import decode, decode_entries
 from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_head
 from mqbridge.pulsar.wire.frame import encode_head, parse_frame
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
 from mqbridge.pulsar.wire.runs import Run, runs_in
 from tests.strategies import Changes, changes, pulsar_natives
 
@@ -169,3 +170,20 @@ def test_what_is_acknowledged_and_what_is_damaged_is_noted_on_it() -> None:
     assert entry.defect is not None
     assert entry.count == 1
     assert [message.defect for message in decode_entries([entry])] == [entry.defect]
+
+
+def test_what_the_compiled_decoder_refuses_is_read_by_the_plain_code() -> None:
+    """All that `decode` asks of an entry is there, also of one that is due in part."""
+    late = SingleMessageMetadata()
+    late.properties.add(key="mqbridge.v", value="1")
+    late.properties.add(key="mqbridge.event_time", value=str(1 << 64))
+    for singles in ([SingleMessageMetadata(), late], [late]):
+        head = MessageMetadata(num_messages_in_batch=len(singles))
+        run = check_frame(message_frame(Entry(head, join_batch([(single, b"x") for single in singles]))))
+        assert run is not None
+        [entry] = run.entries
+        for begin in range(len(singles)):
+            leave_out(entry, begin)
+            messages = decode_entries([entry])
+            assert not native.is_native(messages)
+            assert [message.event_time for message in messages] == [None, 1 << 64][2 - len(singles) + begin :]

@@ -148,6 +148,6 @@ impl Decoder {
 }
 
 /// Whether a message of a batch is not acknowledged yet.
-fn is_due(words: &[i64], index: usize) -> bool {
+pub fn is_due(words: &[i64], index: usize) -> bool {
     words.is_empty() || words.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
 }

@@ -6,7 +6,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
 
 use crate::message::{Source, Store};
-use crate::pulsar::decode::Entry;
+use crate::pulsar::decode::{Entry, is_due};
 use crate::pulsar::delivered::{self, Delivered};
 use crate::python::caught;
 
@@ -124,6 +124,10 @@ impl PulsarEntry {
     #[setter]
     fn set_ack_set(&mut self, words: Vec<i64>) {
         self.due = words;
+    }
+
+    fn is_due(&self, index: usize) -> bool {
+        is_due(&self.due, index)
     }
 
     fn unpack(&self) {}
