@@ -13,7 +13,6 @@ from mqbridge.pulsar.adapter.batches import count_of, leave_out, mask_of, masks_
 from mqbridge.pulsar.mapping.stored import decode, decode_entries
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
-from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_head
 from mqbridge.pulsar.wire.frame import encode_head, parse_frame
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
@@ -48,7 +47,7 @@ def plainly(data: bytes) -> Entry:
 
 
 NAMES = ("ledger", "entry", "place", "count", "is_batch", "redelivery_count", "ack_set", "defect", "payload", "metadata", "size")
-MORE = ("publish_time", "first_chunk", "chunks_before", "partition")
+MORE = ("publish_time", "is_chunk", "first_chunk", "chunks_before", "partition")
 
 
 def facts(entry: Entry) -> dict[str, Any]:
@@ -68,7 +67,6 @@ def check_frame(data: bytes) -> Run | None:
     assert (found.consumer, found.messages, found.first, found.last) == (said.consumer_id, expected.count, *[expected.place] * 2)
     assert found.epoch == (said.consumer_epoch if said.HasField("consumer_epoch") else None)
     assert facts(entry) == facts(expected)
-    assert not is_chunk(expected.metadata)
     expected.unpack()
     assert expected.defect is None
     assert expected.payload == entry.payload

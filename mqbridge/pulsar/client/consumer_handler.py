@@ -168,7 +168,7 @@ class ConsumerHandler:
     def _shed(self) -> None:
         """Give everything that waits back to the broker, and begin again with the credit for what fits."""
         log.warning("%s: %d bytes wait, which is more than is allowed: subscribing anew", self.topic, self.held_bytes)
-        self._inbox.credit.shed()
+        self._inbox.shed()
         self._subscribe_anew()
 
     def _on_active(self, active: bool) -> None:

@@ -99,11 +99,15 @@ class Credit:
         self._commit(sum(sizes))
 
     def shed(self) -> None:
-        """So much was held that all was given back: large entries are remembered for twice as long from now on.
+        """So much was held that all was given back: large entries are remembered for twice as long, until `calm`.
 
         Else a consumer to which the same small entries come again before the large ones would give those back for ever.
         """
         self._forget = max(self._forget / 2, _FORGET_LEAST)
+
+    def calm(self) -> None:
+        """What was given back has come again."""
+        self._forget = _FORGET
 
     def hold(self, size: int) -> None:
         """A message was joined from chunks that were let go before; one of this size is no sign that too much is held."""

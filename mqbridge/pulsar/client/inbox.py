@@ -16,7 +16,6 @@ from mqbridge.pulsar.client.consumer_state import ConsumerState
 from mqbridge.pulsar.client.credit import Credit, CreditPool, memory_of
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits, Joined
-from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
 from mqbridge.pulsar.wire.ids import EntryId
@@ -37,6 +36,8 @@ class Inbox:
         """Those that were given up, in order, with the furthest entry that was handed out before; LATEST while queued."""
         self._dropped: list[EntryId] = []
         """The first chunks of messages that were here in an earlier session, and that the broker has not come to again."""
+        self._shed_at: EntryId | None = None
+        """The furthest entry that was here when too much was, until it is passed."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -53,7 +54,7 @@ class Inbox:
         place = entry.ledger, entry.entry
         if self._dropped:
             self._dropped = [first for first in self._dropped if first > place]
-        if entry.defect is None and is_chunk(entry.metadata):
+        if entry.is_chunk:
             self.credit.handed_over(size)
             return self.add_joined(self.chunks.add(entry, now))
         if self._state.is_new(place):
@@ -113,15 +114,22 @@ class Inbox:
         elif entries:
             self._hand_out(entries[0])
             self._state.handed_out(max(entry.place for entry in entries))
+            self._pass_shed()
         return entries
 
     def _hand_out(self, entry: Entry) -> None:
         self._state.handed_out(entry.place, entry.first_chunk)
+        self._pass_shed()
         if self._spans:
             if not self._keeps_spans:
                 self.settle(entry.place)
             elif entry.place in self._late:
                 self._late[entry.place] = self._state.handed
+
+    def _pass_shed(self) -> None:
+        if self._shed_at is not None and self._state.handed > self._shed_at:
+            self._shed_at = None
+            self.credit.calm()
 
     def drop(self) -> None:
         """Everything here will be delivered again."""
@@ -131,6 +139,11 @@ class Inbox:
             self._dropped += self.settle(entry.place)[:1] if entry.place in self._spans else ()
         self._queue.clear()
         self.chunks.clear()
+
+    def shed(self) -> None:
+        """So much is here that all of it is to be delivered again."""
+        self._shed_at = max(entry.place for entry, _ in self._queue)
+        self.credit.shed()
 
     def rewind(self) -> None:
         """All that is not acknowledged will be delivered again."""

@@ -12,6 +12,7 @@ from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from mqbridge.errors import RemoteProtocolError
+from mqbridge.pulsar.wire.chunks import is_chunk
 from mqbridge.pulsar.wire.compression import decompress
 from mqbridge.pulsar.wire.frame import encode_head
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -109,6 +110,11 @@ class Entry:
     def is_batch(self) -> bool:
         """Presence decides: C++ and Go frame a single message as a batch of one, Java does not."""
         return self.metadata.HasField("num_messages_in_batch")
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether it is only a part of its message, or says so."""
+        return self.defect is None and is_chunk(self.metadata)
 
     def is_due(self, index: int) -> bool:
         """Whether a message of the batch is to be delivered: it is not acknowledged yet."""

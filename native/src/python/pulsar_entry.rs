@@ -20,7 +20,6 @@ pub struct PulsarEntry {
     due: Vec<i64>,
     #[pyo3(get, set)]
     defect: Option<Py<PyString>>,
-    metadata: Option<Py<PyAny>>,
 }
 
 /// What an entry takes in memory besides its frame, and each of its properties, decoded too; measured as resident memory.
@@ -91,6 +90,11 @@ impl PulsarEntry {
     }
 
     #[getter]
+    fn is_chunk(&self) -> bool {
+        false
+    }
+
+    #[getter]
     fn first_chunk(&self) -> Option<(i64, i64)> {
         None
     }
@@ -106,14 +110,10 @@ impl PulsarEntry {
     }
 
     #[getter]
-    fn metadata<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        if self.metadata.is_none() {
-            static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-            let class = CLASS.import(py, "mqbridge.pulsar.wire.pb.PulsarApi_pb2", "MessageMetadata")?;
-            let parsed = class.call_method1("FromString", (PyBytes::new(py, self.slice(self.said.metadata)),))?;
-            self.metadata = Some(parsed.unbind());
-        }
-        Ok(self.metadata.as_ref().expect("was set").bind(py).clone())
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        let class = CLASS.import(py, "mqbridge.pulsar.wire.pb.PulsarApi_pb2", "MessageMetadata")?;
+        class.call_method1("FromString", (PyBytes::new(py, self.slice(self.said.metadata)),))
     }
 
     #[getter]
@@ -195,7 +195,7 @@ fn pulsar_runs<'py>(py: Python<'py>, frames: &Bound<'py, PyList>) -> PyResult<Ve
                 growing.len() - 1
             });
             let frame = PyBackedBytes::from(bytes.clone());
-            growing[at].add(py, PulsarEntry { frame, said, partition: -1, due: Vec::new(), defect: None, metadata: None })?;
+            growing[at].add(py, PulsarEntry { frame, said, partition: -1, due: Vec::new(), defect: None })?;
         }
         flush(py, &mut growing, &mut found)?;
         Ok(found)

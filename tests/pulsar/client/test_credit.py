@@ -96,6 +96,40 @@ async def test_what_is_compressed_counts_as_it_will_be(broker: Broker, client):
     await consumer.close()
 
 
+def test_large_entries_are_remembered_longer_until_what_was_given_back_has_come_again():
+    """Else small entries that come again before them have them given back again, time after time."""
+
+    def asked_for(sheds: int, *, calm: bool = False) -> int:
+        credit = alone(100_000, 500)
+        for _ in range(sheds):
+            credit.shed()
+        if calm:
+            credit.calm()
+        for size in (50_000, *[1000] * 40):
+            credit.received(1, size)
+            credit.handed_over(size)
+        credit.reset()
+        return credit.grant()
+
+    assert asked_for(0) > asked_for(1) > asked_for(3) == 2
+    assert asked_for(3, calm=True) == asked_for(0)
+
+
+async def test_a_consumer_is_calm_again_behind_what_it_gave_back(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=10_000))
+    credit = consumer._inbox.credit
+    usual = credit._forget
+    for entry in range(2):
+        broker.link.message(0, 1, entry, bytes(9000))
+    await until(lambda: consumer.sessions == 2)
+    assert credit._forget < usual
+    for entry in range(3):
+        broker.link.message(0, 1, entry, b"small")
+        assert (await consumer.receive()).entry == entry
+        assert (credit._forget == usual) is (entry == 2)
+    await consumer.close()
+
+
 # --- many consumers ---------------------------------------------------------------------------------------------------
 
 
