@@ -3,40 +3,61 @@
 A rule is a set of conditions that must all hold; a message passes when one `include` rule holds (or there is none) and no
 `exclude` rule does. Each condition is about the texts that a message has in one place: its type, its keys, the values of a
 property. A message that could not be read has none of these: it is never filtered, since it must reach the dead letters.
+
+What is only about types is decided first, once for each different type of a batch that the compiled module decoded: none of its
+messages becomes a Python object for it. The other conditions see the messages that are left.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from mqbridge.config.options.filter import Condition, FilterRule, FilterRules
 from mqbridge.config.patterns import compile_text_pattern
 from mqbridge.message import Batch, Message, Share
+from mqbridge.native import is_native
 
-Holds = Callable[[Message], bool]
+T = TypeVar("T")
+Test = Callable[[T], bool]
 
 
 class Filter:
     """Holds for each message that is to be taken. `left_out` is told how many are not, each time."""
 
     def __init__(self, msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> None:
-        wanted: list[Holds] = []
-        if msg_types:
-            wanted.append(lambda message: message.msg_type in msg_types)
-        if rules.include:
-            wanted.append(_any([_rule(rule) for rule in rules.include]))
-        if rules.exclude:
-            unwanted = _any([_rule(rule) for rule in rules.exclude])
-            wanted.append(lambda message: not unwanted(message))
-        self._wanted = _all(wanted)
+        of_type: list[Test[str | None]] = [msg_types.__contains__] if msg_types else []
+        of_message: list[Test[Message]] = []
+        for group, are_wanted in ((rules.include, True), (rules.exclude, False)):
+            if group and all(rule.key is None and not rule.properties for rule in group):
+                of_type.append(_wanted([_of_type(rule.msg_type) for rule in group if rule.msg_type is not None], are_wanted))
+            elif group:
+                of_message.append(_wanted([_rule(rule) for rule in group], are_wanted))
+        self._type_passes = _all(of_type) if of_type else None
+        self._message_passes = _all(of_message) if of_message else None
         self._left_out = left_out
 
     def keep(self, batch: Batch) -> Share:
         """The messages that pass."""
-        wanted, messages = self._wanted, batch.messages
-        kept = [index for index, message in enumerate(messages) if message.defect is not None or wanted(message)]
+        messages = batch.messages
+        kept = self._of_wanted_types(messages)
+        if (passes := self._message_passes) is not None:
+            kept = [index for index in kept if (message := messages[index]).defect is not None or passes(message)]
         if len(kept) == len(messages):
             return Share(batch)
         self._left_out(len(messages) - len(kept))
         return Share(batch, kept)
+
+    def _of_wanted_types(self, messages: Sequence[Message]) -> Sequence[int]:
+        """The indexes of the messages whose type passes, and of those that could not be read."""
+        passes = self._type_passes
+        if passes is None:
+            return range(len(messages))
+        if not is_native(messages):
+            return [index for index, m in enumerate(messages) if m.defect is not None or passes(m.msg_type)]
+        types: list[str | None] = messages.msg_types()  # type: ignore[attr-defined]
+        wanted = set(filter(passes, set(types)))
+        kept = [index for index, msg_type in enumerate(types) if msg_type in wanted]
+        damaged: list[int] = messages.damaged()  # type: ignore[attr-defined]
+        return sorted({*kept, *damaged}) if damaged else kept
 
 
 def make_filter(msg_types: frozenset[str], rules: FilterRules, left_out: Callable[[int], None]) -> Filter | None:
@@ -44,10 +65,11 @@ def make_filter(msg_types: frozenset[str], rules: FilterRules, left_out: Callabl
     return Filter(msg_types, rules, left_out) if msg_types or rules != FilterRules() else None
 
 
-def _rule(rule: FilterRule) -> Holds:
-    conditions: list[Holds] = []
+def _rule(rule: FilterRule) -> Test[Message]:
+    conditions: list[Test[Message]] = []
     if rule.msg_type is not None:
-        conditions.append(_of(rule.msg_type, lambda message: message.msg_type is not None, _msg_types))
+        type_passes = _of_type(rule.msg_type)
+        conditions.append(lambda message: type_passes(message.msg_type))
     if rule.key is not None:
         conditions.append(_of(rule.key, lambda message: message.key is not None or bool(message.keys), _keys))
     for name, condition in rule.properties.items():
@@ -55,7 +77,11 @@ def _rule(rule: FilterRule) -> Holds:
     return _all(conditions)
 
 
-def _of_property(name: str, condition: Condition) -> Holds:
+def _of_type(condition: Condition) -> Test[str | None]:
+    return _of(condition, lambda msg_type: msg_type is not None, lambda msg_type: () if msg_type is None else (msg_type,))
+
+
+def _of_property(name: str, condition: Condition) -> Test[Message]:
     return _of(
         condition,
         lambda message: message.property(name) is not None,
@@ -63,18 +89,14 @@ def _of_property(name: str, condition: Condition) -> Holds:
     )
 
 
-def _of(condition: Condition, has: Holds, texts: Callable[[Message], Sequence[str]]) -> Holds:
+def _of(condition: Condition, has: Test[T], texts: Callable[[T], Sequence[str]]) -> Test[T]:
     if condition.present is not None:
-        return has if condition.present else lambda message: not has(message)
+        return has if condition.present else lambda subject: not has(subject)
     if condition.pattern is not None:
         match = compile_text_pattern(condition.pattern).fullmatch
-        return lambda message: any(match(text) for text in texts(message))
+        return lambda subject: any(match(text) for text in texts(subject))
     wanted = condition.one_of if condition.equals is None else {condition.equals}
-    return lambda message: not wanted.isdisjoint(texts(message))
-
-
-def _msg_types(message: Message) -> Sequence[str]:
-    return () if message.msg_type is None else (message.msg_type,)
+    return lambda subject: not wanted.isdisjoint(texts(subject))
 
 
 def _keys(message: Message) -> Sequence[str]:
@@ -88,9 +110,11 @@ def _keys(message: Message) -> Sequence[str]:
     return message.keys if key is None else (key, *message.keys)
 
 
-def _any(tests: list[Holds]) -> Holds:
-    return tests[0] if len(tests) == 1 else lambda message: any(test(message) for test in tests)
+def _wanted(tests: list[Test[T]], are_wanted: bool) -> Test[T]:
+    """One of the tests holds; or none of them, where they say what is not wanted."""
+    found = tests[0] if len(tests) == 1 else lambda subject: any(test(subject) for test in tests)
+    return found if are_wanted else lambda subject: not found(subject)
 
 
-def _all(tests: list[Holds]) -> Holds:
-    return tests[0] if len(tests) == 1 else lambda message: all(test(message) for test in tests)
+def _all(tests: list[Test[T]]) -> Test[T]:
+    return tests[0] if len(tests) == 1 else lambda subject: all(test(subject) for test in tests)

@@ -231,6 +231,14 @@ async def received(lanes: list[Any]) -> int:
     return BATCHES
 
 
+def connected(endpoint: Endpoint, transport: asyncio.Transport, link: Any) -> Endpoint:
+    """The endpoint of a connection that is made."""
+    endpoint.link = link
+    endpoint.connection_made(transport)
+    endpoint._gathers = True  # as with uvloop's connections
+    return endpoint
+
+
 # --- RocketMQ ---------------------------------------------------------------------------------------------------------
 
 
@@ -304,12 +312,8 @@ class QuickCluster(Cluster):
 
     async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **more: Any) -> Endpoint:
         endpoint = make()
-        endpoint.link = more["link"]
-        link = QuickRocketMQ(self, f"{host}:{port}", endpoint)
-        self.links.append(link)
-        endpoint.connection_made(link)
-        endpoint._gathers = True  # as with uvloop's connections
-        return endpoint
+        self.links.append(QuickRocketMQ(self, f"{host}:{port}", endpoint))
+        return connected(endpoint, self.links[-1], more["link"])
 
 
 async def rocketmq_out() -> float:
@@ -461,12 +465,8 @@ class QuickPulsarBroker(PulsarBroker):
 
     async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **more: Any) -> Endpoint:
         endpoint = make()
-        endpoint.link = more["link"]
-        link = QuickPulsar(self, host, endpoint)
-        self.links.append(link)
-        endpoint.connection_made(link)
-        endpoint._gathers = True  # as with uvloop's connections
-        return endpoint
+        self.links.append(QuickPulsar(self, host, endpoint))
+        return connected(endpoint, self.links[-1], more["link"])
 
 
 async def pulsar_out() -> float:
@@ -570,10 +570,7 @@ class QuickTubeMQ(asyncio.Transport):
 
 async def _dial_tubemq(host: str, port: int, make: Callable[[], Endpoint], **more: Any) -> Endpoint:
     endpoint = make()
-    endpoint.link = more["link"]
-    endpoint.connection_made(QuickTubeMQ(endpoint))
-    endpoint._gathers = True
-    return endpoint
+    return connected(endpoint, QuickTubeMQ(endpoint), more["link"])
 
 
 class EncodedShare:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from mqbridge.config.load import parse
@@ -38,3 +39,22 @@ def test_the_deployment_files_name_a_configuration_and_variables_that_exist() ->
     assert set(settings["data"]) <= known
     for command in (compose["command"], container["args"]):
         assert (ROOT / "config" / Path(command[1]).name).exists()
+
+
+@pytest.mark.parametrize("path", ["Dockerfile", "deploy/spark/Dockerfile"])
+def test_the_images_are_made_of_what_is_there_with_the_compiled_module_of_their_own_python(path: str) -> None:
+    """A distribution's module runs where it was built: on the same Debian and Python."""
+    text = (ROOT / path).read_text().replace("\\\n", " ")
+    bases: dict[str, str] = {}
+    for line in text.splitlines():
+        match line.split():
+            case ["FROM", base, *named]:
+                bases[named[-1] if named else ""] = base
+            case ["COPY", source, *_] if source.startswith("--from="):
+                assert source.removeprefix("--from=") in bases, line
+            case ["COPY", *sources, _]:
+                assert all((ROOT / source).exists() for source in sources), line
+    assert bases["native"] == bases[""]
+    assert re.search(r"^RUN .* pip wheel .* --wheel-dir /wheels \./native$", text, re.MULTILINE)
+    installs = re.findall(r"^RUN .*pip install .*", text, re.MULTILINE)
+    assert any(" /wheels/*.whl " in line and "assert native.compiled" in line for line in installs)

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from mqbridge.config.options.filter import FilterRules
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.native import compiled
+from mqbridge.routing.filters import Filter
 from mqbridge.routing.keys import KeyPicker
 from mqbridge.routing.loops import LoopGuard
 
@@ -22,6 +24,10 @@ MESSAGES = [
 def made(messages: list[Any]) -> Any:
     assert compiled is not None
     return compiled.Messages.of(messages)
+
+
+def batch(messages: Any) -> Batch:
+    return Batch(Partition("c", "t", "0", 0), messages, count=len(messages), size=4, first=(0,), next=(len(messages),))
 
 
 def test_views_have_the_attributes_of_messages() -> None:
@@ -70,10 +76,10 @@ def test_what_does_not_fit_is_left_to_the_plain_code(change: dict[str, Any]) -> 
 
 
 def test_loops_are_seen_without_messages() -> None:
-    batch = Batch(Partition("c", "t", "0", 0), made(MESSAGES), count=4, size=4, first=(0,), next=(4,))
+    batch_of_all = batch(made(MESSAGES))
     for home, most, kept in [(("c", "t"), 16, [1, 2, 3]), (("c", "u"), 1, [1, 3]), (("c", "u"), 16, None)]:
         held_back: list[int] = []
-        share = LoopGuard(home[0], [home[1]], most, held_back.append).keep(Share(batch))
+        share = LoopGuard(home[0], [home[1]], most, held_back.append).keep(Share(batch_of_all))
         assert share.indexes == kept
         assert held_back == ([] if kept is None else [4 - len(kept)])
 
@@ -82,3 +88,45 @@ def test_loops_are_seen_without_messages() -> None:
 def test_keys_are_those_that_messages_have(names: list[str]) -> None:
     picker = KeyPicker(names)
     assert list(picker.keys(made(MESSAGES))) == list(picker.keys(MESSAGES))
+
+
+TYPED = [
+    Message(str(at).encode(), (("a", str(at % 3)),), msg_type=kind) for at, kind in enumerate(["t", "t", None, "ü", "", "t"])
+]
+DAMAGED = [Message(b"6", msg_type="t", defect="damaged"), Message(b"7", defect="damaged")]
+
+
+def test_types_and_damaged_messages_are_found_at_once() -> None:
+    views = made(TYPED + DAMAGED)
+    assert views.msg_types() == ["t", "t", None, "ü", "", "t", "t", None]
+    assert views.damaged() == [6, 7]
+    part = views.part([7, 3, 0])
+    assert (part.msg_types(), part.damaged()) == ([None, "ü", "t"], [0])
+    assert (views.part([]).msg_types(), views.part([]).damaged()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("msg_types", "rules", "kept"),
+    [
+        ({"t"}, {}, [0, 1, 5]),
+        ({"t", "ü", ""}, {"exclude": {"msg_type": {"equals": ""}}}, [0, 1, 3, 5]),
+        (set(), {"include": {"msg_type": {"present": False}}}, [2]),
+        (set(), {"include": [{"msg_type": {"pattern": "[tu]"}}, {"msg_type": {"equals": "ü"}}]}, [0, 1, 3, 5]),
+        (set(), {"exclude": {"msg_type": {"one_of": ["t", "none"]}}}, [2, 3, 4]),
+        ({"none"}, {}, []),
+        ({"t"}, {"include": {"properties": {"a": {"equals": "1"}}}}, [1]),
+        (set(), {"include": {"msg_type": {"equals": "t"}, "properties": {"a": {"equals": "2"}}}}, [5]),
+        (set(), {"exclude": [{"msg_type": {"equals": "t"}}, {"properties": {"a": {"equals": "2"}}}]}, [3, 4]),
+        (set(), {"exclude": {"msg_type": {"equals": "none"}}}, list(range(6))),
+    ],
+    ids=str,
+)
+def test_filters_take_the_same_messages(msg_types: set[str], rules: dict[str, Any], kept: list[int]) -> None:
+    """Of views and of messages; damaged ones always, wherever they stand."""
+    for messages, always in ((TYPED, []), (TYPED + DAMAGED, [6, 7])):
+        for given in (messages, made(messages)):
+            left_out: list[int] = []
+            made_filter = Filter(frozenset(msg_types), FilterRules.model_validate(rules), left_out.append)
+            share = made_filter.keep(Batch.of(messages) if given is messages else batch(given))
+            assert [message.payload for message in share.messages] == [messages[at].payload for at in kept + always]
+            assert left_out == ([] if len(kept + always) == len(messages) else [len(messages) - len(kept + always)])

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PySlice};
+use pyo3::types::{PyBytes, PyList, PySlice, PyString};
 
 use crate::message::{Key, Message, Store};
 use crate::python::extract;
@@ -100,6 +100,30 @@ impl Messages {
             return None;
         }
         Some((0..self.len()).filter(|index| !goes_round(&self.get(*index))).collect())
+    }
+
+    /// The type of each message. Equal types in a row are one Python object.
+    fn msg_types<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let mut last: Option<(&[u8], Bound<'py, PyString>)> = None;
+        let types = PyList::empty(py);
+        for message in self.iter() {
+            let Some(bytes) = message.msg_type() else {
+                types.append(py.None())?;
+                continue;
+            };
+            let text = match last.take() {
+                Some((known, text)) if known == bytes => text,
+                _ => PyString::from_bytes(py, bytes)?,
+            };
+            types.append(&text)?;
+            last = Some((bytes, text));
+        }
+        Ok(types)
+    }
+
+    /// The indexes of the messages that could not be read.
+    fn damaged(&self) -> Vec<usize> {
+        (0..self.len()).filter(|index| self.get(*index).defect().is_some()).collect()
     }
 
     /// Of each message what a picker of this name finds, see `mqbridge/routing/keys.py`.

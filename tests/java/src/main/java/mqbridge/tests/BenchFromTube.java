@@ -57,12 +57,6 @@ final class BenchFromTube implements BenchSource {
         for (Thread thread : pulling) {
             thread.join();
         }
-        try {
-            consumer.shutdown();
-        } catch (Exception | Error thrown) {
-            throw thrown;
-        } catch (Throwable thrown) {
-            throw new IllegalStateException("the consumer did not shut down", thrown);
-        }
+        Tube.shutdown(consumer);
     }
 }

@@ -66,19 +66,9 @@ final class BridgeFromTube implements BridgeSource {
         }
         progress.end();
         for (PullMessageConsumer consumer : opened) {
-            shutdown(consumer);
+            Tube.shutdown(consumer);
         }
         factory.shutdown();
-    }
-
-    private static void shutdown(PullMessageConsumer consumer) throws Exception {
-        try {
-            consumer.shutdown();
-        } catch (Exception | Error thrown) {
-            throw thrown;
-        } catch (Throwable thrown) {
-            throw new IllegalStateException("the consumer did not shut down", thrown);
-        }
     }
 
     private void pull(PullMessageConsumer consumer, BridgeSink sink) {

@@ -44,7 +44,8 @@ public final class TubeConsume {
             consumer.subscribe(topic, types).completeSubscribe();
             consume(consumer, idle, digest);
             Program.printNow(Program.object("messages", idle.seen()));
-            shutdown(consumer, factory);
+            Tube.shutdown(consumer);
+            factory.shutdown();
         });
     }
 
@@ -93,16 +94,5 @@ public final class TubeConsume {
             Program.print(line);
         }
         Program.flush();
-    }
-
-    private static void shutdown(PullMessageConsumer consumer, TubeSingleSessionFactory factory) throws Exception {
-        try {
-            consumer.shutdown();
-        } catch (Exception | Error failure) {
-            throw failure;
-        } catch (Throwable failure) {
-            throw new IllegalStateException("the consumer did not shut down", failure);
-        }
-        factory.shutdown();
     }
 }
