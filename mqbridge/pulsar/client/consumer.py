@@ -55,7 +55,7 @@ class Consumer(ConsumerHandler):
         return entry
 
     def lend(self, max_bytes: int, most: int) -> list[Entry]:
-        """The next entries that are there, until they have so many bytes or are so many.
+        """The next entries that are there, until they have so many bytes or are so many; one, if there is one.
 
         They count as held here until `give_back`.
         """

@@ -54,12 +54,12 @@ pub fn read(frame: &[u8]) -> Option<Delivered> {
         return None;
     };
     found.read_command(reader.inner(begin, end))?;
-    let begin = checked_metadata(frame, rest)?;
+    let (begin, is_intact) = checksum(frame, rest)?;
     let payload = begin.checked_add(4)?.checked_add(number32(frame, begin)?)?;
     found.metadata = (begin + 4, payload);
     found.payload = (payload, frame.len());
     found.read_metadata(frame.get(begin + 4..payload)?)?;
-    Some(found)
+    is_intact().then_some(found) // last: the plain code would do it again for what is refused
 }
 
 impl Delivered {
@@ -142,8 +142,8 @@ impl Delivered {
     }
 }
 
-/// Where the metadata of an entry with a valid checksum begins.
-fn checked_metadata(frame: &[u8], mut at: usize) -> Option<usize> {
+/// Where the size of the metadata of an entry with a checksum is, and what tells whether that is right.
+fn checksum(frame: &[u8], mut at: usize) -> Option<(usize, impl FnOnce() -> bool)> {
     if number16(frame, at)? == MAGIC_BROKER_METADATA {
         at = at.checked_add(6)?.checked_add(number32(frame, at + 2)?)?;
     }
@@ -151,7 +151,7 @@ fn checked_metadata(frame: &[u8], mut at: usize) -> Option<usize> {
         return None;
     }
     let told = number32(frame, at + 2)?;
-    (crc32c::crc32c(&frame[at + 6..]) as usize == told).then_some(at + 6)
+    Some((at + 6, move || crc32c::crc32c(&frame[at + 6..]) as usize == told))
 }
 
 /// A KeyValue has both.

@@ -115,6 +115,14 @@ def test_large_entries_are_remembered_longer_until_what_was_given_back_has_come_
     assert asked_for(3, calm=True) == asked_for(0)
 
 
+async def test_however_little_there_is_room_for_an_entry_is_lent(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1))
+    broker.link.message(0, 1, 0, b"small")
+    assert [entry.entry for entry in consumer.lend(0, 0)] == [0]
+    assert consumer.lend(1, 1) == []
+    await consumer.close()
+
+
 async def test_a_consumer_is_calm_again_behind_what_it_gave_back(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=10_000))
     credit = consumer._inbox.credit
