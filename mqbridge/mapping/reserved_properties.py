@@ -59,6 +59,8 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
                 pairs.append(NULL_PAYLOAD)
         elif value.__class__ is str:
             pairs.append((_PREFIXED[field], value))
+        elif value.__class__ is int:
+            pairs.append((_PREFIXED[field], str(value)))
         elif value != () and field != "payload":
             pairs.append(_pair(field, value))
     return pairs
@@ -76,18 +78,16 @@ def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
 
 def _pair(field: str, value: Any) -> Pair:
     name = _PREFIXED[field]
-    if field == "keys":
+    if field == "attributes":
+        try:
+            return name, value.decode()
+        except UnicodeDecodeError:
+            pass
+    elif field == "keys":
         return name, join_keys(value)
-    if field == "ordering_key":
-        return name, base64.b64encode(value).decode()
-    if isinstance(value, bytes):
-        if field == "attributes":
-            try:
-                return name, value.decode()
-            except UnicodeDecodeError:
-                pass
-        return name + ".b64", base64.b64encode(value).decode()
-    return name, str(value)
+    if not isinstance(value, bytes):
+        return name, str(value)
+    return name if field == "ordering_key" else name + ".b64", base64.b64encode(value).decode()
 
 
 def join_keys(keys: Sequence[str]) -> str:

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from mqbridge.message import Message
 from mqbridge.native import compiled
 from mqbridge.tubemq.mapping import share, stored
+from mqbridge.tubemq.mapping.properties import read_pairs
 from mqbridge.tubemq.mapping.share import encode_share
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.mapping.times import minutes_of
+from mqbridge.tubemq.wire.attributes import read_pair
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.strategies import messages, said, transferred
 
@@ -101,6 +103,16 @@ def test_a_native_message_keeps_its_attribute_string(attributes: bytes, body: by
     again = read(encoded)
     assert said(again) == said(message)
     assert again.origin == (STAMP if stamped else None)
+
+
+@given(
+    items=st.lists(
+        st.text("a=,%\n é", max_size=5).map(str.encode) | st.sampled_from([b"a=\xff", b"\xff=a", b"=", b""]), max_size=6
+    )
+)
+def test_an_attribute_string_has_the_pairs_of_its_items(items: list[bytes]) -> None:
+    string = b",".join(items)
+    assert read_pairs(string) == tuple(pair for item in string.split(b",") if (pair := read_pair(item)) is not None)
 
 
 @given(message=messages(msg_type=st.one_of(st.none(), st.text("ab,=%", min_size=1, max_size=4))), stamped=st.booleans())

@@ -8,7 +8,6 @@ the TubeMQ attribute string among it, byte for byte. A property `$msgType$`, who
 import base64
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
 
 from mqbridge.mapping.reserved_properties import (
     EVENT_TIME,
@@ -30,8 +29,6 @@ Metadata = MessageMetadata | SingleMessageMetadata
 
 CARRIED_FIELDS = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
 """The fields that Pulsar has none of its own for; `origin_properties` writes the other two."""
-_carried_values = attrgetter(*CARRIED_FIELDS)
-_NOTHING_CARRIED = _carried_values(Message(None))
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
@@ -59,11 +56,10 @@ def encode_single(message: Message, origin: str | None) -> bytes:
 def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
     """All properties, the user's first."""
     pairs = list(message.properties)
-    names = "".join([name for name, _ in pairs])  # searched once for what few messages have
-    if RESERVED_PREFIX in names:
+    names = [name for name, _ in pairs]
+    if RESERVED_PREFIX in "".join(names):  # searched once for what few messages have
         pairs = list(map(escape_user_property, pairs))
-    if _carried_values(message) != _NOTHING_CARRIED:
-        pairs += carry_fields(message, CARRIED_FIELDS)
+    pairs += carry_fields(message, CARRIED_FIELDS)
     if message.msg_type is not None or MSG_TYPE in names:
         pairs += type_properties(message)
     if message.event_time == 0:  # on the wire 0 means none, so the first millisecond of all is carried

@@ -12,20 +12,20 @@ from mqbridge.wire.varint import CONTINUED, SMALL, encode_varint
 
 MAX_CACHED_LENGTH = 16384
 """Prefixes are cached for lengths below this."""
-MAX_CACHED_NAMES = 4096
+MAX_CACHED_BEGINNINGS = 4096
+"""Of properties: names times lengths of values."""
 MAX_CACHED_TIMES = 64
 """Messages of one batch were made within a few milliseconds."""
 _UINT64 = (1 << 64) - 1
 _SIZE = struct.Struct(">I")
-_PROPERTY_TAGS = [b"\x0a" + size for size in SMALL]
-"""Tag and length of a property, by its length."""
 
 
-@lru_cache(maxsize=MAX_CACHED_NAMES)
-def _encode_name(name: str) -> bytes:
-    """A property from its name up to the tag of its value."""
+@lru_cache(maxsize=MAX_CACHED_BEGINNINGS)
+def _begin_property(name: str, size: int) -> bytes:
+    """A property up to its value, which has so many bytes."""
     data = name.encode()
-    return b"".join((b"\x0a", encode_varint(len(data)), data, b"\x12"))
+    field = b"".join((b"\x0a", encode_varint(len(data)), data, b"\x12", encode_varint(size)))
+    return b"\x0a" + encode_varint(len(field) + size) + field
 
 
 def encode_property(name: str, value: str) -> bytes:
@@ -34,19 +34,14 @@ def encode_property(name: str, value: str) -> bytes:
 
 
 def encode_properties(properties: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Properties in pieces: tag and length, name, length of the value, value."""
-    fields: list[bytes] = []
-    tags, small, encode_name = _PROPERTY_TAGS, SMALL, _encode_name
+    """Properties in pieces: what stands before a value, and the value."""
+    pieces: list[bytes] = []
+    add, begin = pieces.append, _begin_property
     for name, value in properties:
-        before, data = encode_name(name), value.encode()
-        size = len(data)
-        try:
-            length = small[size]
-            fields += (tags[len(before) + len(length) + size], before, length, data)
-        except IndexError:
-            length = encode_varint(size)
-            fields += (b"\x0a", encode_varint(len(before) + len(length) + size), before, length, data)
-    return fields
+        data = value.encode()
+        add(begin(name, len(data)))
+        add(data)
+    return pieces
 
 
 @lru_cache(maxsize=MAX_CACHED_TIMES)

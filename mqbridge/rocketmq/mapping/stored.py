@@ -5,7 +5,7 @@ from typing import Protocol
 
 from mqbridge.message import Message
 from mqbridge.native import compiled
-from mqbridge.rocketmq.mapping.properties import PLACEHOLDER, read_block
+from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER, read_block
 from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.record import Record
 

@@ -162,10 +162,12 @@ KEPT_NAMES = frozenset(row.native for row in SYSTEM if row.field == "properties"
 """System properties that become properties of the message."""
 WRITTEN_NAMES = frozenset(row.native for row in SYSTEM if row.field == "properties" and row.fate is NATIVE)
 """Those of them that are written as they are."""
+ESCAPED_NAMES = (SYSTEM_NAMES | {""}) - WRITTEN_NAMES
+"""Names that a property of the user's must not have as it is written."""
 IGNORED_NAMES = frozenset(row.native for row in SYSTEM if row.fate in {DROPPED, RECOMPUTED})
 """System properties that are never copied."""
 
 
 def is_plain(name: str) -> bool:
     """Whether a property of this name may stand in the property string as what it is."""
-    return name in WRITTEN_NAMES or not (name in SYSTEM_NAMES or name.startswith((TRANSIENT_PREFIX, ESCAPE_PREFIX)))
+    return name not in ESCAPED_NAMES and not name.startswith((TRANSIENT_PREFIX, ESCAPE_PREFIX))

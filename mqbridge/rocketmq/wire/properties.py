@@ -14,6 +14,7 @@ MAX_BYTES = 32767
 
 NAME_END = "\x01"
 VALUE_END = "\x02"
+EMPTY_VALUE = NAME_END + VALUE_END
 
 
 class Name:
@@ -92,15 +93,14 @@ SYSTEM_NAMES = frozenset(value for name, value in vars(Name).items() if name.isu
 def encode(pairs: Iterable[tuple[str, str]]) -> bytes:
     """The property string. Raises LocalProtocolError for what it cannot say: see `fault`, and MAX_BYTES."""
     pairs = list(pairs)
-    text = "".join([f"{name}\x01{value}\x02" for name, value in pairs])
-    count = len(pairs)
+    text, count = join(pairs), len(pairs)
     # A separator inside a text shows in the counts, an empty text by two separators side by side.
     if (
-        text.count("\x01") != count
-        or text.count("\x02") != count
-        or "\x01\x02" in text
-        or "\x02\x01" in text
-        or text[:1] == "\x01"
+        text.count(NAME_END) != count
+        or text.count(VALUE_END) != count
+        or EMPTY_VALUE in text
+        or VALUE_END + NAME_END in text
+        or text.startswith(NAME_END)
     ):
         raise LocalProtocolError(next(filter(None, (fault(*pair) for pair in pairs))))
     try:
@@ -112,9 +112,10 @@ def encode(pairs: Iterable[tuple[str, str]]) -> bytes:
     return data
 
 
-def join(pairs: Iterable[tuple[str, str]]) -> bytes:
-    """The property string of pairs that are known to be writable. Raises UnicodeEncodeError for lone surrogates."""
-    return "".join([f"{name}\x01{value}\x02" for name, value in pairs]).encode()
+def join(pairs: Iterable[tuple[str, str]]) -> str:
+    """The property string of pairs, not encoded and not checked."""
+    # Half the time of a formatted text for each pair.
+    return VALUE_END.join([*map(NAME_END.join, pairs), ""])
 
 
 def opening(name: str) -> bytes:

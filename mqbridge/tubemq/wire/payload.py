@@ -36,9 +36,8 @@ def join_payload(attributes: bytes | None, body: bytes) -> tuple[bytes, int]:
 
 def split_payload(data: bytes, flag: int) -> tuple[bytes | None, bytes]:
     """Attributes (None without a block) and body."""
-    if not flag & HAS_ATTRIBUTES or len(data) < _LENGTH.size:
-        return None, data
-    end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
-    if not _LENGTH.size <= end <= len(data):
-        return None, data
-    return data[_LENGTH.size : end], data[end:]
+    if flag & HAS_ATTRIBUTES and len(data) >= LENGTH_BYTES:
+        end = LENGTH_BYTES + read_length(data)[0]
+        if LENGTH_BYTES <= end <= len(data):
+            return data[LENGTH_BYTES:end], data[end:]
+    return None, data

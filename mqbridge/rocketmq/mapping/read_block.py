@@ -1,46 +1,30 @@
-"""The property string of every record, whoever wrote it, and of every message.
+"""The property string of a record, whoever wrote it: properties and fields of the message. See `write_block` for a gateway's.
 
-A gateway writes
-
-    user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
-
-with at least one pair that only gateways write, and all such pairs behind the user's. A string with such a pair is a gateway's:
-then the record's born timestamp is no event time, and a UNIQ_KEY behind that pair was made by a broker for a message that had
-none, because brokers append.
+A string with a pair that only gateways write is a gateway's: then the record's born timestamp is no event time, and a UNIQ_KEY
+behind that pair was made by a broker for a message that had none, because brokers append.
 """
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.mapping.reserved_properties import (
     GATEWAY_MARKER,
-    WITHOUT,
-    carry_fields,
-    escape_user_property,
     is_carried,
-    origin_properties,
     read_carried,
-    read_number,
 )
-from mqbridge.message import RESERVED_PREFIX, Message, Pair
-from mqbridge.rocketmq.mapping.broker_order import read_order, restore_order, write_order
-from mqbridge.rocketmq.mapping.escapes import escape, unescape
-from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, IGNORED_NAMES, ORDER, SHARDED, TABLE
+from mqbridge.message import RESERVED_PREFIX, Pair
+from mqbridge.rocketmq.mapping.broker_order import read_order, restore_order
+from mqbridge.rocketmq.mapping.escapes import unescape
+from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, IGNORED_NAMES, ORDER, SHARDED
 from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, decode
 
-ALWAYS_CARRIED = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
-"""The fields that no property of the system says; `origin_properties` writes the other two."""
 PLACEHOLDER = b"\x00"
 """The body of a message without one: brokers refuse an empty body."""
 _FIELD_NAMES = frozenset({Name.TAGS, Name.KEYS, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS})
-_INT32 = range(-(1 << 31), 1 << 31)
 _MAX_TIME = (1 << 63) - 1
 _MAX_DIGITS = len(str(_MAX_TIME))
 """What is longer is no time, and Python takes no more than 4300 digits for a number."""
-
-# --- block -> message -------------------------------------------------------------------------------------------------
 
 
 class ReadBlock(NamedTuple):
@@ -185,87 +169,3 @@ def _is_marker(pair: Pair, *, blank: bool) -> bool:
     if name == ORDER:
         return read_order(value) is not None
     return pair == GATEWAY_MARKER or (name == EMPTY and value == "1" and blank)
-
-
-# --- message -> block -------------------------------------------------------------------------------------------------
-
-
-def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> tuple[list[Pair], int]:
-    """The pairs of a message's property string, and its flag.
-
-    `alone`: it is sent by itself, so its broker reorders the properties; `delay`: the pair that makes the broker hold it.
-    """
-    properties, flag, sharded = _take_synthetic(message)
-    users = list(map(escape_user_property, properties))
-    timed = delay is not None and delay[0] == Name.TIMER_DELIVER_MS
-    ours = [*_carried(message, timed=timed), *origin_properties(message, stamp)] or [GATEWAY_MARKER]
-    escaped = escape([*users, *ours])
-    pairs = [*escaped[: len(users)], *_native(message, delay, sharded=sharded), *escaped[len(users) :]]
-    if alone:
-        pairs.append((ORDER, write_order([name for name, _ in escaped[: len(users)]])))
-    return pairs, flag
-
-
-def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
-    """The properties without those that `read_block` adds again; the flag, and whether __SHARDINGKEY stands beside KEYS."""
-    properties = message.properties
-    flag, sharded = 0, False
-    if _ends_with(properties, FLAG) and (flag := _flag(properties[-1][1])):
-        properties = properties[:-1]
-    if _ends_with(properties, SHARDED) and properties[-1][1] == "1" and _is_writable(message.key) and _is_derived(message):
-        sharded, properties = True, properties[:-1]
-    return properties, flag, sharded
-
-
-def _ends_with(properties: Sequence[Pair], name: str) -> bool:
-    """Whether the last property and no other has this name."""
-    return bool(properties) and properties[-1][0] == name and all(pair[0] != name for pair in properties[:-1])
-
-
-def _flag(text: str) -> int:
-    try:
-        value = read_number(text)
-    except ValueError:
-        return 0
-    return value if value in _INT32 else 0
-
-
-def _is_derived(message: Message) -> bool:
-    """Whether a reader takes the key from the index keys."""
-    return message.key == first_key(message.keys)
-
-
-def _is_writable(text: str | bytes | None) -> bool:
-    """Whether it is a text that can stand in the property string as a value."""
-    return bool(text) and isinstance(text, str) and "\x01" not in text and "\x02" not in text
-
-
-def _native(message: Message, delay: Pair | None, *, sharded: bool) -> list[Pair]:
-    """The system's own properties."""
-    pairs = [] if delay is None else [delay]
-    values = (
-        (Name.TAGS, message.msg_type),
-        (Name.KEYS, " ".join(message.keys)),
-        (Name.SHARDING_KEY, None if _is_derived(message) and not sharded else message.key),
-    )
-    return pairs + [(name, value) for name, value in values if isinstance(value, str) and _is_writable(value)]
-
-
-def _carried(message: Message, *, timed: bool) -> list[Pair]:
-    """The fields that no property of the system says, or not exactly: a delay level is no time."""
-    fields = [*ALWAYS_CARRIED, "event_time", "payload"]
-    joined = " ".join(message.keys)
-    if message.msg_type is not None and not _is_writable(message.msg_type):
-        fields.append("msg_type")
-    if message.keys and not (_is_writable(joined) and tuple(joined.split(" ")) == message.keys):
-        fields.append("keys")
-    if not (_is_derived(message) or _is_writable(message.key)):
-        fields.append("key")
-    if not timed:
-        fields.append("deliver_at")
-    pairs = carry_fields(message, fields)
-    if message.payload == b"":
-        pairs.append((EMPTY, "1"))
-    if message.key is None and not _is_derived(message):
-        pairs.append((WITHOUT, "key"))
-    return pairs
