@@ -1,4 +1,4 @@
-//! The property string of a record: `read_block` of `mqbridge/rocketmq/mapping/properties.py`, which tells its order.
+//! The property string of a record: `read_block` of `mqbridge/rocketmq/mapping/read_block.py`, which tells its order.
 
 use memchr::{memchr, memchr_iter};
 

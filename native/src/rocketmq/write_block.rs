@@ -1,4 +1,4 @@
-//! The property string of a message: `write_block` of `mqbridge/rocketmq/mapping/properties.py`.
+//! The property string of a message: `write_block` of `mqbridge/rocketmq/mapping/write_block.py`.
 
 use crate::message::{Key, Message, RESERVED_PREFIX};
 use crate::reserved::{Field, MARKER, Sink, USER_PREFIX, WITHOUT, carry_field, needs_user_prefix, origin_properties};
