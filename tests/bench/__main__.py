@@ -75,6 +75,7 @@ CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "latency": lambda given: latency.chapter(
         given.direction or bridge_page.DIRECTIONS,
         CORPORA[(given.corpus or ORDINARY)[0]],
+        load=given.load,
         gateway_only=given.gateway_only,
     ),
     "clients": lambda given: clients.table(given.rounds),
@@ -104,6 +105,10 @@ def options() -> argparse.ArgumentParser:
     of_bridge.add_argument("--seed", type=int, default=SEED, help="what the corpora are drawn from (default %(default)s)")
     of_bridge.add_argument("--gateway-only", action="store_true", help="a gateway alone (with --against, that one)")
     of_bridge.add_argument("--against", type=Path, metavar="DIR", help="beside another checkout instead of the Java bridge")
+    of_latency = parser.add_argument_group("latency")
+    of_latency.add_argument(
+        "--load", type=float, default=latency.LOAD, metavar="SHARE", help="of what the chain moves (default %(default)s)"
+    )
     of_spark = parser.add_argument_group("spark")
     of_spark.add_argument(
         "--jobs", default="", metavar="REGEX", help="the work and ends to measure, as in its table (default all)"

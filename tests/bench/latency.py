@@ -1,4 +1,4 @@
-"""Added latency at half load, of the gateway and of the Java bridge.
+"""Added latency at a share of the load that is possible, of the gateway and of the Java bridge.
 
 A probe (`BenchProbe.java`) sends messages to the source topic with the official client, at a fixed rate, and receives them from
 the target topic with the official client: a message's time is from handing it to the one client until the other hands it out, on
@@ -7,8 +7,9 @@ of the source cluster back to the probe, and from one of the target cluster. A b
 message wait for both, so what a bridge adds is a quantile of the times through it, less the same quantile of the sum of two
 independent draws from the times without it.
 
-Half load is half of what the slower of the two chains (sender, source, bridge, target, receiver, all on this machine) moves when
-nothing holds the sender back. Both bridges run all the time, on topics of their own, and have moved these messages before.
+The load is a share, half unless told otherwise, of what the slower of the two chains (sender, source, bridge, target, receiver,
+all on this machine) moves when nothing holds the sender back. Both bridges run all the time, on topics of their own, and have
+moved these messages before.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class Latency:
     """By bridge."""
 
 
-def measure(clusters: Clusters, direction: str, corpus: Corpus, *, gateway_only: bool = False) -> Latency:
-    """One direction, both bridges."""
+def measure(clusters: Clusters, direction: str, corpus: Corpus, *, load: float = LOAD, gateway_only: bool = False) -> Latency:
+    """One direction, both bridges, at this share of what the chain moves."""
     here, there = map(partial(clusters.side, raised=False), direction.split("-"))
     send = partial(probe, corpus)
     with contextlib.ExitStack() as stack:
@@ -92,7 +93,7 @@ def measure(clusters: Clusters, direction: str, corpus: Corpus, *, gateway_only:
         moved = {name: send(here, there, *way, UNPACED) for name, way in ways.items()}
         for name, times in moved.items():
             say(f"{direction}, {name}: {times.rate:,.0f} messages/s from end to end")
-        rate = LOAD * min(times.rate for times in moved.values())
+        rate = load * min(times.rate for times in moved.values())
         count = int(rate * SECONDS)
         source, target = _without(here, there, corpus, count, rate)
         through = {name: send(here, there, *way, count, rate, start=HELLO + UNPACED) for name, way in ways.items()}
@@ -149,12 +150,12 @@ def rows(found: Latency) -> list[str]:
     return lines
 
 
-def chapter(directions: Sequence[str], corpus: Corpus, *, gateway_only: bool = False) -> str:
+def chapter(directions: Sequence[str], corpus: Corpus, *, load: float = LOAD, gateway_only: bool = False) -> str:
     """The chapter of docs/benchmarks.md."""
     lines = [
         "## Added latency",
         "",
-        f"{corpus.about}, {corpus.partitions} partitions, at half of what the slower chain of sender, bridge",
+        f"{corpus.about}, {corpus.partitions} partitions, at {load:.0%} of what the slower chain of sender, bridge",
         f"and receiver moves on this machine, for {SECONDS} s, of which the first third is left out. Milliseconds from handing a",
         "message to the official Java client of the source until that of the target hands it out, all on one clock; `alone` is",
         "the same without a bridge: a message that goes through each of the two clusters, one after the other (the sum of",
@@ -166,5 +167,5 @@ def chapter(directions: Sequence[str], corpus: Corpus, *, gateway_only: bool = F
     ]
     with Clusters() as clusters:
         for direction in directions:
-            lines += rows(measure(clusters, direction, corpus, gateway_only=gateway_only))
+            lines += rows(measure(clusters, direction, corpus, load=load, gateway_only=gateway_only))
     return "\n".join([*lines, ""])

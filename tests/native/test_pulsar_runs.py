@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from mqbridge import native
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.adapter.batches import count_of, leave_out, mask_of, masks_of, position_of
+from mqbridge.pulsar.client.runs import Run, runs_in
 from mqbridge.pulsar.mapping.stored import decode, decode_entries
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_head
 from mqbridge.pulsar.wire.frame import encode_head, parse_frame
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
-from mqbridge.pulsar.wire.runs import Run, runs_in
 from tests.strategies import Changes, changes, pulsar_natives
 
 compiled = native.compiled

@@ -29,11 +29,11 @@ from mqbridge.net.tasks import spawn
 from mqbridge.net.window import SendWindow
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.dispatch import CLOSES, CONSUMER_PUSHES, PRODUCER_PUSHES, RESPONSES, is_for_producer
+from mqbridge.pulsar.client.runs import Run, runs_in
 from mqbridge.pulsar.wire import codes, commands
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, Frame, FrameMeter, parse_frame
 from mqbridge.pulsar.wire.ids import NO_REQUEST
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandProducerSuccess
-from mqbridge.pulsar.wire.runs import Run, runs_in
 
 log = logging.getLogger(__name__)
 

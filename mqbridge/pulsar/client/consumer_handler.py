@@ -26,6 +26,7 @@ from mqbridge.pulsar.client.inbox import Inbox
 from mqbridge.pulsar.client.intake import EntryIntake
 from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retrying
 from mqbridge.pulsar.client.rights import consuming
+from mqbridge.pulsar.client.runs import Run
 from mqbridge.pulsar.client.silence import SilenceWatch
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import codes, commands, ids
@@ -33,7 +34,6 @@ from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import DOMAINS, parse_topic
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
-from mqbridge.pulsar.wire.runs import Run
 
 log = logging.getLogger(__name__)
 

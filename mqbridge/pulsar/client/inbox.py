@@ -14,12 +14,12 @@ from collections.abc import Iterable
 
 from mqbridge.pulsar.client.consumer_state import ConsumerState
 from mqbridge.pulsar.client.credit import Credit, CreditPool, memory_of
+from mqbridge.pulsar.client.runs import Run
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits, Joined
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
 from mqbridge.pulsar.wire.ids import EntryId
-from mqbridge.pulsar.wire.runs import Run
 
 
 class Inbox:

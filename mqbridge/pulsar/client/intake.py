@@ -11,11 +11,11 @@ from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.consumer_state import ConsumerState
 from mqbridge.pulsar.client.credit import memory_of
 from mqbridge.pulsar.client.inbox import Inbox
+from mqbridge.pulsar.client.runs import Run
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import full_mask
-from mqbridge.pulsar.wire.runs import Run
 
 
 class EntryIntake:

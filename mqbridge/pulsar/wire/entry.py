@@ -42,7 +42,7 @@ class Entry:
     `first_chunk` is where a message in chunks begins, whose id is that of its last chunk; `chunks_before` counts those that came
     before who reads it began to.
 
-    The compiled module's `PulsarEntry` has the same attributes, for entries that came whole and unpacked (see `runs.py`).
+    The compiled module's `PulsarEntry` has the same attributes, for entries that came whole and unpacked (see `client/runs.py`).
     """
 
     __slots__ = (

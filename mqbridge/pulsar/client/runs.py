@@ -1,7 +1,7 @@
 """Runs: entries of one consumer that came in one read, each further in the topic than the one before.
 
 The compiled module takes everyday entries (see `native/src/pulsar/delivered.rs`) out of their frames without an object for what
-they say. All others are for `frame.py` and `entry.py`, and so is everything where the module is not.
+they say. All others are for `wire/frame.py` and `wire/entry.py`, and so is everything where the module is not.
 """
 
 from collections.abc import Sequence
