@@ -14,10 +14,10 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
-from mqbridge.errors import ClusterError, LaneRevoked
+from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.net.connectivity import level_of
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, leave_out, make_batch, mask_of, masks_of
+from mqbridge.pulsar.adapter.end_check import EndCheck
 from mqbridge.pulsar.client.consumer import Consumer
 from mqbridge.pulsar.wire.codes import is_missing
 from mqbridge.pulsar.wire.entry import Entry
@@ -25,9 +25,6 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 
 log = logging.getLogger(__name__)
 
-ASK_EVERY_S = 0.05
-"""How often the broker is asked at most whether there is more, where messages come one after the other with pauses: a request for
-each pause was half of all requests, and what came while its answer was awaited lay still."""
 IDLE_CHECK_S = 1.0
 """How often the broker is asked for its newest entry while none arrives."""
 
@@ -54,9 +51,7 @@ class PulsarLane:
         self._lent: Batch | None = None
         """The last batch, while its bytes count as held by the consumer."""
         self._ordered = consumer.subscription.ordered
-        self._caught_up = False
-        self._ask_at = 0.0
-        """When the broker may be asked again."""
+        self._end = EndCheck(partition, consumer)
         self._not_before = 0.0
         """When an ordered lane goes on after a rejection with a delay."""
         self._sought: Position | None = None
@@ -65,7 +60,7 @@ class PulsarLane:
     @property
     def caught_up(self) -> bool:
         """The broker had nothing more the last time it was asked, and nothing has come since."""
-        return self._caught_up
+        return self._end.reached
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -103,23 +98,12 @@ class PulsarLane:
         """Wait for something to come; when nothing does, find out whether there is anything. Raises what ended the consumer."""
         if self._consumer.ended is not None:
             raise self._consumer.ended
-        if not self._caught_up:
-            if (pause := self._ask_at - self._loop.time()) > 0:
-                await self._consumer.changed(pause)
-                if self._consumer.waiting or self.revoked.is_set() or self._consumer.ended is not None:
-                    return
-            self._ask_at = self._loop.time() + ASK_EVERY_S
-            try:
-                self._caught_up = not await self._consumer.has_more()
-            except ClusterError as error:
-                if self._consumer.ended is not None and not self.revoked.is_set() and not is_missing(self._consumer.ended):
-                    raise self._consumer.ended from error
-                log.log(level_of(error, logging.INFO), "%s: %s", self.partition, error)
-        await self._consumer.changed(IDLE_CHECK_S)
+        pause = self._end.look()
+        await self._consumer.changed(IDLE_CHECK_S if pause is None else pause)
 
     def _gather(self) -> list[Entry]:
         """The entries that wait, within the limits; the next ones can come while this batch counts."""
-        self._caught_up = False
+        self._end.moved()
         entries = self._consumer.lend(min(self._batch_bytes, self._consumer.share // 2), MAX_ENTRIES)
         if (sought := self._sought) is not None:
             self._sought = None
@@ -163,7 +147,7 @@ class PulsarLane:
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.run != self._consumer.run:
             return
-        self._caught_up = False
+        self._end.moved()
         if self._ordered:
             self._not_before = asyncio.get_running_loop().time() + delay_s
             self._consumer.redeliver()
@@ -181,13 +165,15 @@ class PulsarLane:
         if self.revoked.is_set():
             raise LaneRevoked(f"{self.partition} was taken away or released")
         ledger, entry, *index = position
-        self._caught_up, self._not_before = False, 0.0
+        self._end.moved()
+        self._not_before = 0.0
         await self._consumer.seek((ledger, entry))
         self._sought = position if index and index[0] > 0 else None
 
     def revoke(self) -> None:
         """Ours no more."""
         self.revoked.set()
+        self._end.stop()
         self._give_back()
         self._consumer.wake()
 

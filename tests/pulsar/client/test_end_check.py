@@ -1,0 +1,56 @@
+"""A lane at the end of its topic, and on its way there: what it says of that, and that it reads meanwhile."""
+
+import asyncio
+
+import pytest
+
+from mqbridge.message import Partition
+from mqbridge.pulsar.adapter.lane import PulsarLane
+from mqbridge.pulsar.client.subscription import Subscription
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.patience import PATIENCE_S
+from tests.pulsar.client.broker import Broker, ends_at, scripted_client, until
+
+TOPIC = "persistent://public/default/t"
+LAST = BaseCommand.GET_LAST_MESSAGE_ID
+
+
+@pytest.fixture
+async def lane(broker: Broker):
+    client = scripted_client()
+    consumer = await client.consumer(TOPIC, Subscription("g"))
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    yield lane
+    await lane.release()
+    await client.close()
+
+
+async def test_what_comes_while_the_end_is_asked_for_is_read(broker: Broker, lane: PulsarLane):
+    broker.on[LAST] = lambda *_: None
+    waiting = asyncio.ensure_future(lane.receive())
+    await until(lambda: len(broker.asked[LAST]) == 1)
+    broker.link.message(0, 1, 0, b"x")
+    assert (await asyncio.wait_for(waiting, PATIENCE_S)).data[0].place == (1, 0)
+    assert not lane.caught_up
+
+
+async def test_an_answer_that_is_older_than_what_came_says_nothing(broker: Broker, lane: PulsarLane):
+    held: list[tuple] = []
+    broker.on[LAST] = lambda *asked: held.append(asked)
+    waiting = asyncio.ensure_future(lane.receive())
+    await until(lambda: bool(held))
+    broker.link.message(0, 1, 0, b"x")
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    broker.on[LAST] = ends_at(1, 1)
+    ends_at(-1, -1)(*held[0])
+    waiting = asyncio.ensure_future(lane.receive())
+    await until(lambda: len(broker.asked[LAST]) == 2)
+    assert not lane.caught_up
+    broker.on[LAST] = ends_at(1, 1)
+    broker.link.message(0, 1, 1, b"y")
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    waiting = asyncio.ensure_future(lane.receive())
+    await until(lambda: lane.caught_up)
+    broker.link.message(0, 1, 2, b"z")
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    assert not lane.caught_up
