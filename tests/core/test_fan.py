@@ -38,7 +38,7 @@ async def test_a_slow_target_holds_its_route_only_by_the_budget(world: World) ->
     world.c.create("t", 1)
     world.c.faults.hold_receipts = True
     slow = route("slow", "a/t", "b/slow", "c/t", delivery={"in_flight_bytes": "64KiB"})
-    fits = (48 << 10) // (20 * 63 + 2 * LEG_BYTES) * 20
+    fits = (32 << 10) // (20 * 63 + 2 * LEG_BYTES) * 20
     async with running(world.config(slow, route("fast", "a/t", "b/fast"))) as gateway:
         await until(lambda: committed(world.a, "g-fast") == 4000)
         await until(lambda: len(stored(world.b, "slow")[0]) >= fits)  # the other target has all that the budget lets in

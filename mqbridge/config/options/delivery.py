@@ -42,7 +42,7 @@ class Delivery(Options):
     in_flight_bytes: Size = Field(
         default=16 << 20,
         ge=MIN_IN_FLIGHT_BYTES,
-        description="Most bytes of the route that are read and not yet stored; bounds its memory and slows the source. A quarter "
+        description="Most bytes of the route that are read and not yet stored; bounds its memory and slows the source. Half "
         "of it is for what the source has ready, all partitions together, the rest for what is on its way to the targets.",
     )
     retry: Retry = Field(default=Retry(), description="How long what may pass is tried again.")
@@ -76,7 +76,7 @@ class Delivery(Options):
     @property
     def read_ahead_bytes(self) -> int:
         """What of `in_flight_bytes` the source may have ready, which no lane has taken yet (`InboundSpec.max_bytes`)."""
-        return self.in_flight_bytes // 4
+        return self.in_flight_bytes // 2
 
     @property
     def sending_bytes(self) -> int:

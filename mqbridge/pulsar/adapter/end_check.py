@@ -48,8 +48,9 @@ class EndCheck:
         except ClusterError as error:  # what ends the consumer is told to who reads
             log.log(level_of(error, logging.INFO), "%s: %s", self._partition, error)
         else:
-            if not has_more and moves == self._moves and not self._consumer.waiting:
-                self.reached = True
+            is_stale = moves != self._moves
+            self.reached = not (has_more or is_stale or self._consumer.waiting)
+            if self.reached or is_stale:  # a stale answer is asked for again, sooner than who reads would look
                 self._consumer.wake()
         finally:
             self._ask_at = self._loop.time() + ASK_EVERY_S
