@@ -499,7 +499,7 @@ async def pulsar_in(*, messages: int = MESSAGES) -> float:
         for index in range(PARTITIONS):
             consumer = await client.consumer(f"persistent://public/default/t-{index}", Subscription("s", Types.Exclusive))
             consumers.append(consumer)
-            lanes.append(PulsarLane(Partition("c", "t", str(index), index), consumer, 1 << 20))
+            lanes.append(PulsarLane(Partition("c", "t", str(index), index), consumer, 1 << 20, 1 << 20))
         found = await measured(lambda: received(lanes))
         for consumer in consumers:
             await consumer.close()

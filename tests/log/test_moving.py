@@ -214,3 +214,20 @@ async def lane_of_two(slow: Inbound, second: LogCluster) -> tuple[LogInbound, Lo
                 inbound.set()
             await asyncio.sleep(0.01)
     return await joining
+
+
+async def test_a_batch_takes_little_of_what_may_be_ready(open_log: OpenLog) -> None:
+    """As much is for what is on its way to the targets: with batches that take all of it there would be one of them at a time."""
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for first in range(0, 600, 10):
+        await outbound.send(0, Share(Batch.of([message.replace(payload=bytes(100)) for message in numbered(first, first + 10)])))
+    inbound = await cluster.inbound(InboundSpec(("t",), "g", max_bytes=32 << 10))
+    lane = await anext(inbound.lanes())
+    count = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while count < 600:
+            batch = await lane.receive()
+            assert batch.held_bytes <= 8 << 10
+            count += batch.count
+    await inbound.close()

@@ -41,7 +41,7 @@ def states() -> Iterator[Family]:
         ("lanes", "Source partitions that this process reads", "0 on all instances: nobody reads.", lambda r: len(r.deliveries)),
         ("stopped_partitions", "Partitions that stopped by an error", "Above 0 needs a person.", lambda r: len(r.stopped)),
         ("in_flight_bytes", "Bytes received and not stored", "Near the limit: the target is slow.", lambda r: r.budget.used),
-        ("in_flight_limit_bytes", "The route's `in_flight_bytes`", "To divide by.", lambda r: r.budget.limit),
+        ("in_flight_limit_bytes", "How many these may be: half of `in_flight_bytes`", "To divide by.", lambda r: r.budget.limit),
         ("in_flight_messages", "Messages received and not stored", "What waits.", lambda r: r.in_flight_messages),
         ("lane_head_age_seconds", "Age of the oldest batch in flight", "It grows: something is stuck.", _head_age),
     ):

@@ -64,7 +64,7 @@ class LogLane:
         return await self._handed_out.receive(self._receive())
 
     async def _receive(self) -> Batch:
-        room = min(RECEIVE_BYTES, self._handed_out.limit)
+        room = min(RECEIVE_BYTES, max(1, self._handed_out.limit // 4))  # several are on their way to the targets at once
         while True:
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")

@@ -33,20 +33,28 @@ class EndCheck:
         self._moves += 1
 
     def look(self) -> float | None:
-        """Nothing waits: ask, unless that is under way. The seconds until it may be asked where that was done a moment ago."""
+        """Nothing waits: ask, unless that is under way. The seconds until it may be asked where that was done a moment ago.
+
+        Raises what asking ended by, where that was no error of the cluster.
+        """
         if self.reached or (self._asking is not None and not self._asking.done()):
             return None
+        if self._asking is not None and not self._asking.cancelled():
+            self._asking.result()
         if (pause := self._ask_at - self._loop.time()) > 0:
             return pause
-        self._asking = spawn(self._ask(), f"the end of {self._partition}")
+        self._asking = spawn(self._ask(self._moves), f"the end of {self._partition}")
         return None
 
-    async def _ask(self) -> None:
-        moves = self._moves
+    async def _ask(self, moves: int) -> None:
+        """`moves` is their number when this was to be asked."""
         try:
             has_more = await self._consumer.has_more()
         except ClusterError as error:  # what ends the consumer is told to who reads
             log.log(level_of(error, logging.INFO), "%s: %s", self._partition, error)
+        except Exception:
+            self._consumer.wake()
+            raise
         else:
             is_stale = moves != self._moves
             self.reached = not (has_more or is_stale or self._consumer.waiting)

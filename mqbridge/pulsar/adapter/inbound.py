@@ -28,6 +28,10 @@ from mqbridge.pulsar.wire.codes import is_missing
 
 log = logging.getLogger(__name__)
 
+BATCHES_AHEAD = 8
+"""How many batches what is read ahead makes at least, whatever their entries take in memory: with fewer a route would wait for a
+target's answer after nearly each."""
+
 SUBSCRIPTION_TYPES = {
     "failover": Types.Failover,
     "exclusive": Types.Exclusive,
@@ -116,7 +120,9 @@ class PulsarInbound:
         try:
             while True:
                 await consumer.wait_active(True)
-                lane = self._held[partition] = PulsarLane(partition, consumer, self._options.batch_bytes)
+                lane = self._held[partition] = PulsarLane(
+                    partition, consumer, self._options.batch_bytes, self._pool.max_bytes // BATCHES_AHEAD
+                )
                 self._new.put_nowait(lane)
                 await consumer.wait_active(False)
                 lane.revoke()

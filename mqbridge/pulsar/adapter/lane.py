@@ -42,12 +42,12 @@ class Delivery:
 class PulsarLane:
     """One partition while it is ours; made by `PulsarInbound`."""
 
-    def __init__(self, partition: Partition, consumer: Consumer, batch_bytes: int) -> None:
+    def __init__(self, partition: Partition, consumer: Consumer, batch_bytes: int, batch_memory: int) -> None:
         self.partition = partition
         self.revoked = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._consumer = consumer
-        self._batch_bytes = batch_bytes
+        self._batch_bytes, self._batch_memory = batch_bytes, batch_memory
         self._lent: Batch | None = None
         """The last batch, while its bytes count as held by the consumer."""
         self._ordered = consumer.subscription.ordered
@@ -104,7 +104,7 @@ class PulsarLane:
     def _gather(self) -> list[Entry]:
         """The entries that wait, within the limits; the next ones can come while this batch counts."""
         self._end.moved()
-        entries = self._consumer.lend(min(self._batch_bytes, self._consumer.share // 2), MAX_ENTRIES)
+        entries = self._consumer.lend(min(self._batch_bytes, self._consumer.share // 2), self._batch_memory, MAX_ENTRIES)
         if (sought := self._sought) is not None:
             self._sought = None
             if entries[0].place == sought[:2] and not leave_out(entries[0], sought[2]):
@@ -168,6 +168,7 @@ class PulsarLane:
         self._end.moved()
         self._not_before = 0.0
         await self._consumer.seek((ledger, entry))
+        self._end.moved()  # what was answered while this was under way is of before
         self._sought = position if index and index[0] > 0 else None
 
     def revoke(self) -> None:

@@ -54,12 +54,12 @@ class Consumer(ConsumerHandler):
         entry.unpack()
         return entry
 
-    def lend(self, max_bytes: int, most: int) -> list[Entry]:
-        """The next entries that are there, until they have so many bytes or are so many; one, if there is one.
+    def lend(self, max_bytes: int, max_memory: int, most: int) -> list[Entry]:
+        """The next entries that are there, until they have so many bytes, take so many, or are so many; one, if there is one.
 
         They count as held here until `give_back`.
         """
-        entries = self._inbox.lend(max_bytes, most)
+        entries = self._inbox.lend(max_bytes, max_memory, most)
         for entry in entries:
             entry.unpack()
         if self.subscription.ack_timeout_s is not None:

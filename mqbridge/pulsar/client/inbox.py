@@ -95,14 +95,14 @@ class Inbox:
         self._hand_out(entry)
         return entry
 
-    def lend(self, max_bytes: int, most: int) -> list[Entry]:
-        """The next entries, not unpacked, until they have so many bytes or are so many; one, if there is one.
+    def lend(self, max_bytes: int, max_memory: int, most: int) -> list[Entry]:
+        """The next entries, not unpacked, until they have so many bytes, take so many, or are so many; one, if there is one.
 
         The credit counts them until it has them back.
         """
         entries: list[Entry] = []
         queue, size, lent = self._queue, 0, 0
-        while queue and not (entries and (size >= max_bytes or len(entries) >= most)):
+        while queue and not (entries and (size >= max_bytes or lent >= max_memory or len(entries) >= most)):
             entry, held = queue.popleft()
             entries.append(entry)
             size += entry.size

@@ -48,7 +48,7 @@ class Pump:
 
         Raises what reading and `Transfer.run` raise, as soon as the first range fails: the others are left in the middle.
         """
-        budget, permits = Budget(self.spec.delivery.sending_bytes), asyncio.Semaphore(SIDE_BY_SIDE)
+        budget, permits = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(SIDE_BY_SIDE)
 
         async def move(row: RangeRow) -> Counts:
             async with permits:

@@ -59,7 +59,7 @@ class Transfer:
         budget: Budget | None = None,
     ) -> None:
         self._spec, self._source, self._job, self._find_cluster, self._replay = spec, source, job, find_cluster, replay
-        self._budget = Budget(spec.delivery.sending_bytes) if budget is None else budget
+        self._budget = Budget(spec.delivery.in_flight_bytes) if budget is None else budget
         self._tally = Tally()
         self._counters = Counters()
         self._began: Ends = {}

@@ -419,7 +419,7 @@ async def test_after_a_redelivery_a_defect_of_before_holds_nothing_back(broker: 
 
 async def test_a_batch_with_a_defect_behind_later_entries_is_acknowledged_whole(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
-    lane = PulsarLane(Partition("c", "t", "0", 0), consumer, 1 << 20)
+    lane = PulsarLane(Partition("c", "t", "0", 0), consumer, 1 << 20, 1 << 20)
     sender = Sender(broker)
     sender.plain(b"first")
     assert (await lane.receive()).next == (1, 1, 0)

@@ -118,8 +118,8 @@ def test_large_entries_are_remembered_longer_until_what_was_given_back_has_come_
 async def test_however_little_there_is_room_for_an_entry_is_lent(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s", max_bytes=1))
     broker.link.message(0, 1, 0, b"small")
-    assert [entry.entry for entry in consumer.lend(0, 0)] == [0]
-    assert consumer.lend(1, 1) == []
+    assert [entry.entry for entry in consumer.lend(0, 0, 0)] == [0]
+    assert consumer.lend(1, 1, 1) == []
     await consumer.close()
 
 
@@ -276,7 +276,7 @@ async def test_a_consumer_that_is_closed_leaves_its_bytes_to_the_others(broker: 
     second = await client.consumer(TOPIC, Subscription("b"), pool)
     for entry in range(3):
         broker.link.message(0, 1, entry, bytes(100))
-    first.lend(1, 1)
+    first.lend(1, 1, 1)
     assert pool.share == 5_000
     await first.close()
     first.give_back()
@@ -293,7 +293,7 @@ async def lane(broker: Broker, client):
     spec = InboundSpec(("t",), "g", max_bytes=1 << 20)
     pool = CreditPool(spec.max_bytes)
     consumer = await client.consumer(TOPIC, Subscription("g", Types.Exclusive), pool)
-    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     for entry in range(3):
         broker.link.message(0, 1, entry, bytes(1000))
     yield lane, await lane.receive(), pool
@@ -317,9 +317,25 @@ async def test_a_batch_counts_until_the_next_is_asked_for_or_it_is_done(broker: 
         assert pool.held < batch.held_bytes
 
 
+async def test_a_batch_takes_little_of_what_is_read_ahead(broker: Broker, client):
+    """Small messages of their own take several times their bytes: by these alone, everything that is read ahead was one batch."""
+    consumer = await client.consumer(TOPIC, Subscription("g"), CreditPool(1 << 20))
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 64 << 10)
+    for entry in range(400):
+        broker.link.message(0, 1, entry, bytes(20))
+    batches = [await lane.receive()]
+    while batches[-1].next[1] < 400:
+        batches.append(await lane.receive())
+    one = batches[0].held_bytes // batches[0].count
+    assert all(batch.held_bytes < (64 << 10) + 2 * one for batch in batches)
+    assert sum(batch.count for batch in batches) == 400
+    assert len(batches) > 4
+    await consumer.close()
+
+
 async def test_a_lane_that_has_caught_up_tells_what_ended_its_consumer(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("g"), CreditPool(1 << 20))
-    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     waiting = asyncio.ensure_future(lane.receive())
     await until(lambda: lane.caught_up)
     consumer.end(ClusterError("no rights any more", Failure.FATAL))
@@ -330,7 +346,7 @@ async def test_a_lane_that_has_caught_up_tells_what_ended_its_consumer(broker: B
 async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(broker: Broker, client):
     pool = CreditPool(20_000)
     consumer = await client.consumer(TOPIC, Subscription("g"), pool)
-    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     broker.link.message(0, 1, 0, bytes(18_000))
     await lane.receive()
     await asyncio.sleep(0.01)
@@ -345,7 +361,7 @@ async def test_a_lane_asks_for_more_only_when_its_batch_is_counted_elsewhere(bro
 async def test_a_batch_leaves_room_for_the_next_one(broker: Broker, client):
     pool = CreditPool(100_000)
     consumer = await client.consumer(TOPIC, Subscription("g"), pool)
-    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     for entry in range(8):
         broker.link.message(0, 1, entry, bytes(10_000))
     assert (await lane.receive()).count == 5

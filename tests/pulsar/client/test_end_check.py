@@ -1,6 +1,7 @@
 """A lane at the end of its topic, and on its way there: what it says of that, and that it reads meanwhile."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.client.subscription import Subscription
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.patience import PATIENCE_S
-from tests.pulsar.client.broker import Broker, ends_at, scripted_client, until
+from tests.pulsar.client.broker import Broker, ends_at, scripted_client, success, until
 
 TOPIC = "persistent://public/default/t"
 LAST = BaseCommand.GET_LAST_MESSAGE_ID
@@ -19,7 +20,7 @@ LAST = BaseCommand.GET_LAST_MESSAGE_ID
 async def lane(broker: Broker):
     client = scripted_client()
     consumer = await client.consumer(TOPIC, Subscription("g"))
-    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20)
+    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     yield lane
     await lane.release()
     await client.close()
@@ -54,3 +55,36 @@ async def test_an_answer_that_is_older_than_what_came_says_nothing(broker: Broke
     broker.link.message(0, 1, 2, b"z")
     await asyncio.wait_for(waiting, PATIENCE_S)
     assert not lane.caught_up
+
+
+async def test_what_was_asked_before_a_seek_says_nothing_of_behind_it(broker: Broker, lane: PulsarLane):
+    """`receive` is cancelled in the turn in which it began to ask, and the lane is sought in the same turn."""
+    broker.link.message(0, 1, 0, b"x")
+    broker.link.message(0, 1, 1, b"y")
+    lane.acknowledge(await asyncio.wait_for(lane.receive(), PATIENCE_S))
+    seen: list[bool] = []
+
+    async def answer(*sought: Any) -> None:
+        await until(lambda: bool(broker.asked[LAST]))
+        await asyncio.sleep(0)
+        seen.append(lane.caught_up)
+        success(*sought)
+
+    answers: list[asyncio.Task[None]] = []
+    broker.on[LAST] = ends_at(1, 1)
+    broker.on[BaseCommand.SEEK] = lambda *sought: answers.append(asyncio.ensure_future(answer(*sought)))
+    waiting = asyncio.ensure_future(lane.receive())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await lane.seek((1, 0))
+    assert seen == [False]
+    assert not lane.caught_up
+
+
+async def test_a_bug_while_the_end_is_asked_for_reaches_who_reads(lane: PulsarLane, monkeypatch: pytest.MonkeyPatch):
+    async def broken() -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(lane._consumer, "has_more", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await asyncio.wait_for(lane.receive(), PATIENCE_S)
