@@ -14,6 +14,9 @@ log = logging.getLogger(__name__)
 ASK_EVERY_S = 0.05
 """How often the broker is asked at most. Where messages come one after the other with pauses, a request for each pause was half
 of all requests."""
+AGAIN_S = 1.0
+"""How long what is to come again is waited for before the broker is asked: the newest entry says nothing of it, and on a shared
+subscription it may come to another member."""
 
 
 class EndCheck:
@@ -28,9 +31,14 @@ class EndCheck:
         self._asking: asyncio.Task[None] | None = None
 
     def moved(self) -> None:
-        """Something came, or is to come again."""
+        """Something came, or the place to read from is another one."""
         self.reached = False
         self._moves += 1
+
+    def comes_again(self, delay_s: float) -> None:
+        """Something is to be delivered again after this time."""
+        self.moved()
+        self._ask_at = max(self._ask_at, self._loop.time() + delay_s + AGAIN_S)
 
     def look(self) -> float | None:
         """Nothing waits: ask, unless that is under way. The seconds until it may be asked where that was done a moment ago.
@@ -61,7 +69,7 @@ class EndCheck:
             if self.reached or is_stale:  # a stale answer is asked for again, sooner than who reads would look
                 self._consumer.wake()
         finally:
-            self._ask_at = self._loop.time() + ASK_EVERY_S
+            self._ask_at = max(self._ask_at, self._loop.time() + ASK_EVERY_S)
 
     def stop(self) -> None:
         """Ask no more."""

@@ -147,7 +147,7 @@ class PulsarLane:
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.run != self._consumer.run:
             return
-        self._end.moved()
+        self._end.comes_again(delay_s)
         if self._ordered:
             self._not_before = asyncio.get_running_loop().time() + delay_s
             self._consumer.redeliver()

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from mqbridge.message import Partition
+from mqbridge.pulsar.adapter import end_check
 from mqbridge.pulsar.adapter.lane import PulsarLane
-from mqbridge.pulsar.client.subscription import Subscription
+from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, ends_at, scripted_client, success, until
@@ -88,3 +89,25 @@ async def test_a_bug_while_the_end_is_asked_for_reaches_who_reads(lane: PulsarLa
     monkeypatch.setattr(lane._consumer, "has_more", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         await asyncio.wait_for(lane.receive(), PATIENCE_S)
+
+
+async def test_what_is_to_come_again_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+    """The newest entry of the topic was handed out, and given back on a shared subscription."""
+    monkeypatch.setattr(end_check, "AGAIN_S", 1e6)
+    broker.on[LAST] = ends_at(1, 0)
+    client = scripted_client()
+    lane = PulsarLane(
+        Partition("c", "t", "-1", 0), await client.consumer(TOPIC, Subscription("g", Types.Shared)), 1 << 20, 1 << 20
+    )
+    broker.link.message(0, 1, 0, b"x")
+    lane.reject(await asyncio.wait_for(lane.receive(), PATIENCE_S), (), 0.0)
+    asked = len(broker.asked[LAST])
+    waiting = asyncio.ensure_future(lane.receive())
+    await until(lambda: bool(broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES]))
+    await asyncio.sleep(2 * end_check.ASK_EVERY_S)
+    assert len(broker.asked[LAST]) == asked
+    assert not lane.caught_up
+    broker.link.message(0, 1, 0, b"x")
+    lane.acknowledge(await asyncio.wait_for(waiting, PATIENCE_S))
+    await lane.release()
+    await client.close()
