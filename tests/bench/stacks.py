@@ -62,8 +62,10 @@ def group_of(frame: str) -> str | None:
 
 
 def plain(frame: str) -> str:
-    """A frame without its line number, its file from our package on."""
+    """A frame without its line number, its file from our package on; of the module's functions, whose names are stripped, no address."""
     name, _, place = frame.rpartition(" (")
+    if "mqbridge_native" in place and name.startswith("0x"):
+        return COMPILED
     place = place.removesuffix(")").partition(":")[0]
     if "mqbridge/" in place:
         place = place[place.index("mqbridge/") + len("mqbridge/") :]

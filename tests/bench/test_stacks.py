@@ -3,7 +3,21 @@
 import pytest
 
 from tests.bench import flame
-from tests.bench.stacks import CLIENT, COMPILED, DELIVERY, KERNEL, MAPPING, NET, OTHER, Stack, group_of, largest, parse, shares
+from tests.bench.stacks import (
+    CLIENT,
+    COMPILED,
+    DELIVERY,
+    KERNEL,
+    MAPPING,
+    NET,
+    OTHER,
+    Stack,
+    group_of,
+    largest,
+    parse,
+    plain,
+    shares,
+)
 from tests.bench.syscalls import read_perf, read_strace
 
 ROOT = "_start (python3.11);main (mqbridge/cli/main.py:9);run_forever (uvloop/loop.pyx:3);"
@@ -75,3 +89,7 @@ def test_counts_of_strace() -> None:
 100.00    0.000500           1       311         2 total
 """
     assert read_strace(text) == {"read": 198, "writev": 113}
+
+
+def test_functions_of_the_module_have_no_names() -> None:
+    assert plain("0x7f88cb4ff0a8 (mqbridge_native/mqbridge_native.abi3.so)") == COMPILED
