@@ -62,7 +62,7 @@ def group_of(frame: str) -> str | None:
 
 
 def plain(frame: str) -> str:
-    """A frame without its line number, its file from our package on; of the module's functions, whose names are stripped, no address."""
+    """A frame without its line number, its file from our package on. Functions of the module have no names: it is one."""
     name, _, place = frame.rpartition(" (")
     if "mqbridge_native" in place and name.startswith("0x"):
         return COMPILED
