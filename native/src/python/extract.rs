@@ -8,11 +8,13 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
 use crate::message::{Key, Position, Row, Slice, Source, Store};
-use crate::python::messages::Messages;
 use crate::python::view::MessageView;
 
+/// Stores, and of each message its store and its row there.
+type Collected = (Vec<Arc<Store>>, Vec<(u32, u32)>);
+
 /// None for messages with something that only the plain code can write: lone surrogates, numbers beyond 64 bits, other types.
-pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
+pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Collected>> {
     let mut stores: Vec<Arc<Store>> = Vec::new();
     let mut places = Vec::with_capacity(messages.len()?);
     let mut made = Store::new();
@@ -31,7 +33,7 @@ pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
         }
     }
     stores.insert(0, Arc::new(made)); // views count from 1
-    Ok(Some(Messages::new(stores, places)))
+    Ok(Some((stores, places)))
 }
 
 /// Adds the row of a message of Python; None where it does not fit one.

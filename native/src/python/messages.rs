@@ -24,10 +24,6 @@ impl Messages {
         Messages { stores: vec![Arc::new(store)], places }
     }
 
-    pub fn new(stores: Vec<Arc<Store>>, places: Vec<(u32, u32)>) -> Messages {
-        Messages { stores, places }
-    }
-
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -57,8 +53,8 @@ impl Messages {
 impl Messages {
     /// The messages of a list: views of other `Messages`, or `Message`s of Python. None for what only the plain code can write.
     #[staticmethod]
-    fn of(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
-        extract::collect(messages)
+    pub fn of(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
+        Ok(extract::collect(messages)?.map(|(stores, places)| Messages { stores, places }))
     }
 
     fn __len__(&self) -> usize {

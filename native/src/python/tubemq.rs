@@ -7,7 +7,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PySlice, PyString, PyTuple};
 
 use crate::message::{Message, Slice, Source, Store};
-use crate::python::{Messages, caught, extract, or_none};
+use crate::python::{Messages, caught, or_none};
 use crate::tubemq::decode::{DIGITS, Decoder, Minutes, Transfered};
 use crate::tubemq::encode::{Encoder, MinuteTexts, Request};
 use crate::tubemq::pack::split_answer;
@@ -260,7 +260,7 @@ fn tubemq_encode<'py>(
         };
         let messages = match messages.cast::<Messages>() {
             Ok(messages) => messages.clone().unbind(),
-            Err(_) => match extract::collect(messages)? {
+            Err(_) => match Messages::of(messages)? {
                 Some(messages) => Py::new(py, messages)?,
                 None => return Ok(None),
             },
