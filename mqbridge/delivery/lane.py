@@ -124,7 +124,7 @@ class LaneDelivery:
 
     async def _receive(self) -> None:
         settings, loop = self._settings, self._loop
-        while True:
+        while not self._stopping:  # a batch that was held back stops the lane without a pause, and nothing may pass it
             try:
                 try:
                     batch = await self.lane.receive()

@@ -1,12 +1,13 @@
 """`make bench`: the figures of docs/benchmarks.md, measured on this machine.
 
-python -m tests.bench            codec, overhead, bridge, latency, clients, tls and spark
+python -m tests.bench            codec, overhead, bridge, latency, memory, clients, tls and spark
 python -m tests.bench codec      seconds, needs no server
 python -m tests.bench overhead   what a batch costs besides its messages; a minute, needs no server
 python -m tests.bench bridge --direction rocketmq-pulsar --corpus single --messages 100000 --rounds 1 --gateway-only
                                  one direction without the Java bridge: quick work
 python -m tests.bench bridge --against DIR    this gateway and that of another checkout, say of the commit before, in turn
 python -m tests.bench latency --direction tubemq-pulsar    what the gateway and the Java bridge add to the time of a message
+python -m tests.bench memory     what a gateway holds whose target is away; two minutes
 python -m tests.bench tls --direction pulsar-rocketmq --messages 200000    what TLS costs; a shorter run of one direction
 python -m tests.bench clients    our clients beside the official ones
 python -m tests.bench spark --jobs "source|copy" --rows 200000    some of the work on Spark; what it is compared with runs too
@@ -21,7 +22,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import bridge, bridge_page, clients, codec, latency, overhead, profile, spark, tls
+from tests.bench import bridge, bridge_page, clients, codec, latency, memory, overhead, profile, spark, tls
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
 from tests.bench.pages import chapters, machine, renew
@@ -78,6 +79,7 @@ CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
         load=given.load,
         gateway_only=given.gateway_only,
     ),
+    "memory": lambda given: memory.chapter(seed=given.seed),
     "clients": lambda given: clients.table(given.rounds),
     "tls": lambda given: tls.table(given.rounds, total=given.messages or tls.MESSAGES, only=given.direction),
     "spark": lambda given: spark.table(given.rounds, chosen=given.jobs, rows=given.rows),

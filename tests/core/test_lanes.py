@@ -1,7 +1,7 @@
 """What a lane's delivery promises beside the main path: revocation, parts of batches, failures, and what is never decoded."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -384,6 +384,36 @@ async def test_nothing_overtakes_a_failure_that_was_not_heard_of_yet(failed: boo
         made.stop()
         assert await ended(task) is None
         assert [first for first, _, _ in lane.acknowledged] == [0, 5]
+
+
+async def test_nothing_overtakes_a_batch_that_was_held_back() -> None:
+    """The batch behind it is there at once and goes to another partition: its key would come before its own earlier message."""
+    lane, outbound, come = FakeLane(), FakeOutbound(2), asyncio.Event()
+    lane.receive = _without_a_pause(lane, come)  # type: ignore[method-assign]
+    made = delivery(lane, outbound, by="key", individual=True)
+    task = spawn(made.run(), "delivery", quiet=True)
+    lane._batches = [keyed(0, 1)]
+    come.set()
+    await until(lambda: outbound.sent)
+    lane._batches = [keyed(2, 2), keyed(3, 1)]
+    come.set()
+    outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "no room")]))
+    assert "no room" in str(await ended(task))
+    assert [partition for partition, _, _ in outbound.sent] == [0]
+    assert lane.acknowledged == []
+    assert made._settings.budget.used == 0
+
+
+def _without_a_pause(lane: FakeLane, come: asyncio.Event) -> Callable[[], Awaitable[Batch]]:
+    """A `receive` that suspends only where nothing waits."""
+
+    async def receive() -> Batch:
+        while not lane._batches:
+            come.clear()
+            await come.wait()
+        return lane._batches.pop(0)
+
+    return receive
 
 
 # --- through a route --------------------------------------------------------------------------------------------------

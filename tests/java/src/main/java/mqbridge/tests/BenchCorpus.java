@@ -72,7 +72,7 @@ final class BenchCorpus {
         for (int i = 0; i < names.length; i++) {
             names[i] = i < COMMON_NAMES.length ? COMMON_NAMES[i] : i + "-" + letters(random, 1 + random.nextInt(30));
         }
-        text = prose(random, TEXT_BYTES).getBytes(StandardCharsets.US_ASCII);
+        text = prose(random, Math.max(TEXT_BYTES, 2 * payload)).getBytes(StandardCharsets.US_ASCII);
     }
 
     private static String letters(SplittableRandom random, int count) {
