@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.batches import FORMAT, leave_out, make_batch, mask_of, masks_of
+from mqbridge.pulsar.mapping.stored import decode
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import full_mask, to_words
@@ -69,6 +70,24 @@ def test_an_entry_that_tells_no_possible_number_of_messages_is_one(told):
     assert (batch.count, batch.first) == (1, (1, 2, 0))
     assert [message.defect is not None for message in batch.messages] == [True]
     assert masks_of([entry], [0]) == {(1, 2): 1}
+
+
+def test_many_messages_of_an_entry_that_is_due_in_part():
+    """More than an hour's work if each of them is looked for from the first one on."""
+    count = 100_000
+    entry = entry_of(0, count, full_mask(count) & ~1)
+    masks = masks_of([entry], range(1, count - 1, 2))
+    assert masks == {(1, 0): sum(1 << number for number in range(2, count, 2))}
+
+
+def test_what_a_producer_calls_removed_is_counted_and_delivered():
+    """A number that is counted and not given would shift what every later one of the batch means."""
+    singles = [(SingleMessageMetadata(compacted_out=at == 0), b"%d" % at) for at in range(3)]
+    entry = Entry(MessageMetadata(num_messages_in_batch=3), join_batch(singles), ledger=1, entry=2)
+    batch = make_batch(PARTITION, [entry])
+    assert batch.count == len(batch.messages) == 3
+    assert masks_of([entry], [2]) == {(1, 2): 0b100}
+    assert [message.payload for message in decode(entry)] == [b"1", b"2"]
 
 
 def test_nothing_is_allocated_for_what_a_producer_says():

@@ -68,24 +68,30 @@ def masks_of(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, 
     wanted, at = iter(indexes), 0
     index = next(wanted, None)
     for entry in entries:
-        mask, done = mask_of(entry), 0
-        count = mask.bit_count()
-        while index is not None and index < at + count:
-            done |= _bit(mask, index - at)
+        due, numbers = _due(entry), []
+        while index is not None and index < at + len(due):
+            numbers.append(due[index - at])
             index = next(wanted, None)
-        if done:
-            found[entry.place] = done
-        at += count
+        if numbers:
+            found[entry.place] = _mask(numbers)
+        at += len(due)
     return found
 
 
-def _bit(mask: int, number: int) -> int:
-    """The bit of the mask that is set and has `number` set ones below it."""
+def _due(entry: Entry) -> Sequence[int]:
+    """The numbers of its messages that are to be delivered."""
+    mask = mask_of(entry)
     if mask & (mask + 1) == 0:
-        return 1 << number
-    for _ in range(number):
-        mask &= mask - 1
-    return mask & -mask
+        return range(mask.bit_length())
+    return [number for number, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
+
+
+def _mask(numbers: Sequence[int]) -> int:
+    """These bits set; they ascend. Bit by bit a large integer would be written anew for each of them."""
+    bits = bytearray(numbers[-1] // 8 + 1)
+    for number in numbers:
+        bits[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(bits, "little")
 
 
 def _mentions(entry: Entry, text: bytes) -> bool:

@@ -57,7 +57,7 @@ SINGLE = (
     FieldRule("SingleMessageMetadata.properties", "properties", NATIVE, "in order, repeats kept"),
     FieldRule("SingleMessageMetadata.partition_key", "key", NATIVE, _KEY),
     FieldRule("SingleMessageMetadata.payload_size", None, RECOMPUTED, "of what is written"),
-    FieldRule("SingleMessageMetadata.compacted_out", None, RECOMPUTED, "such a message is not delivered"),
+    FieldRule("SingleMessageMetadata.compacted_out", None, DROPPED, "compaction's mark; a topic is read as it was written"),
     FieldRule("SingleMessageMetadata.event_time", "event_time", NATIVE, "0 is none on the wire"),
     FieldRule("SingleMessageMetadata.partition_key_b64_encoded", "key", NATIVE, "a binary key"),
     FieldRule("SingleMessageMetadata.ordering_key", "ordering_key", NATIVE, "bytes"),

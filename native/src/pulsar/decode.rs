@@ -93,7 +93,7 @@ impl Decoder {
             if at < end as i64 || at > size as i64 {
                 break;
             }
-            if is_due(due, read as usize) && !metadata.compacted_out {
+            if is_due(due, read as usize) {
                 self.push(entry, read, &metadata, entry.payload.part(end, at as usize))?;
             }
             read += 1;

@@ -11,7 +11,6 @@ pub struct Numbers {
     pub properties: u32,
     pub partition_key: u32,
     pub payload_size: u32,
-    pub compacted_out: u32,
     pub event_time: u32,
     pub key_is_base64: u32,
     pub ordering_key: u32,
@@ -22,7 +21,6 @@ pub const SINGLE: Numbers = Numbers {
     properties: 1,
     partition_key: 2,
     payload_size: 3,
-    compacted_out: 4,
     event_time: 5,
     key_is_base64: 6,
     ordering_key: 7,
@@ -33,7 +31,6 @@ pub const ENTRY: Numbers = Numbers {
     properties: 4,
     partition_key: 6,
     payload_size: 0,
-    compacted_out: 0,
     event_time: 12,
     key_is_base64: 17,
     ordering_key: 18,
@@ -44,7 +41,6 @@ pub const ENTRY: Numbers = Numbers {
 #[derive(Default)]
 pub struct Metadata {
     pub payload_size: i32,
-    pub compacted_out: bool,
     pub null_value: bool,
     pub event_time: u64,
     pub ordering_key: Option<Slice>,
@@ -76,7 +72,6 @@ impl Metadata {
                 Value::Varint(value) if number == numbers.event_time => found.event_time = value,
                 Value::Varint(value) if number == numbers.key_is_base64 => found.key_is_base64 = value != 0,
                 Value::Varint(value) if number == numbers.null_value => found.null_value = value != 0,
-                Value::Varint(value) if number == numbers.compacted_out => found.compacted_out = value != 0,
                 _ => {}
             }
         }
