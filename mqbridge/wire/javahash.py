@@ -1,12 +1,22 @@
 """Java's `String.hashCode`, which clients in every language agree on for choosing partitions, and brokers for filters."""
 
+import sys
+from operator import mul
+
 _M32 = 0xFFFFFFFF
+_UTF16 = f"utf-16-{sys.byteorder[0]}e"
+BLOCK = 64
+"""Units that are taken at once, in less than half of the time of one by one: a key may be as long as a message."""
+_WEIGHTS = [pow(31, power, 1 << 32) for power in range(BLOCK)][::-1]
+_SHIFT = pow(31, BLOCK, 1 << 32)
 
 
 def java_string_hash(text: str) -> int:
     """31 * h + unit over UTF-16 code units, as an int32: it may be negative."""
-    value = 0
-    units = text.encode("utf-16-le", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + units[at] + (units[at + 1] << 8)) & _M32
+    units = memoryview(text.encode(_UTF16, "surrogatepass")).cast("H")
+    value, head = 0, len(units) % BLOCK
+    for unit in units[:head]:
+        value = (31 * value + unit) & _M32
+    for at in range(head, len(units), BLOCK):
+        value = (_SHIFT * value + sum(map(mul, units[at : at + BLOCK], _WEIGHTS))) & _M32
     return value - (1 << 32) if value >> 31 else value

@@ -1,4 +1,4 @@
-"""The frame cutter and varints: any split of the input gives the same frames, and damage is a RemoteProtocolError."""
+"""The frame cutter: any split gives the same frames, and damage is a RemoteProtocolError. Varints, and Java's hash."""
 
 from itertools import pairwise
 
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.wire.cutter import FrameCutter
+from mqbridge.wire.javahash import BLOCK, java_string_hash
 from mqbridge.wire.varint import decode_varint, encode_varint
 
 
@@ -58,3 +59,14 @@ def test_varints_round_trip(value: int, rest: bytes) -> None:
 def test_an_endless_varint_is_refused() -> None:
     with pytest.raises(RemoteProtocolError):
         decode_varint(b"\xff" * 20, 0)
+
+
+@given(text=st.text(), more=st.integers(0, 3 * BLOCK))
+def test_java_hashes_texts_of_every_length(text: str, more: int) -> None:
+    text += "é" * more
+    value = 0
+    units = text.encode("utf-16-le", "surrogatepass")
+    for low, high in zip(units[::2], units[1::2], strict=True):
+        value = 31 * value + low + 256 * high
+    assert java_string_hash(text) % (1 << 32) == value % (1 << 32)
+    assert -(1 << 31) <= java_string_hash(text) < 1 << 31
