@@ -14,18 +14,29 @@ MAX_CACHED_LENGTH = 16384
 """Prefixes are cached for lengths below this."""
 MAX_CACHED_BEGINNINGS = 4096
 """Of properties: names times lengths of values."""
+LONGEST_CACHED_NAME = 256
 MAX_CACHED_TIMES = 64
 """Messages of one batch were made within a few milliseconds."""
 _UINT64 = (1 << 64) - 1
 _SIZE = struct.Struct(">I")
 
 
-@lru_cache(maxsize=MAX_CACHED_BEGINNINGS)
-def _begin_property(name: str, size: int) -> bytes:
-    """A property up to its value, which has so many bytes."""
-    data = name.encode()
-    field = b"".join((b"\x0a", encode_varint(len(data)), data, b"\x12", encode_varint(size)))
-    return b"\x0a" + encode_varint(len(field) + size) + field
+class _Beginnings(dict[tuple[str, int], bytes]):
+    """By name and size of the value: a property up to its value."""
+
+    def __missing__(self, key: tuple[str, int]) -> bytes:
+        name, size = key
+        data = name.encode()
+        field = b"".join((b"\x0a", encode_varint(len(data)), data, b"\x12", encode_varint(size)))
+        begin = b"\x0a" + encode_varint(len(field) + size) + field
+        if len(name) <= LONGEST_CACHED_NAME:
+            if len(self) >= MAX_CACHED_BEGINNINGS:
+                self.clear()
+            self[key] = begin
+        return begin
+
+
+_BEGINNINGS = _Beginnings()
 
 
 def encode_property(name: str, value: str) -> bytes:
@@ -36,10 +47,10 @@ def encode_property(name: str, value: str) -> bytes:
 def encode_properties(properties: Iterable[tuple[str, str]]) -> list[bytes]:
     """Properties in pieces: what stands before a value, and the value."""
     pieces: list[bytes] = []
-    add, begin = pieces.append, _begin_property
+    add, beginnings = pieces.append, _BEGINNINGS
     for name, value in properties:
         data = value.encode()
-        add(begin(name, len(data)))
+        add(beginnings[name, len(data)])
         add(data)
     return pieces
 
