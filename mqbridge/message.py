@@ -262,14 +262,16 @@ class Share:
     """What of a batch goes to one target partition: all `count` messages or those at `indexes`; as they came, or `edited`.
 
     is_edited   whether its messages differ from those of the batch: then nothing but they may be written
+    held_bytes  once it is sent: what its outbound holds until the receipt besides the batch, such as bodies that came compressed
     """
 
-    __slots__ = ("_edited", "batch", "count", "indexes", "is_edited")
+    __slots__ = ("_edited", "batch", "count", "held_bytes", "indexes", "is_edited")
 
     def __init__(self, batch: Batch, indexes: Sequence[int] | None = None, edited: Sequence[Message] | None = None) -> None:
         self.batch, self.indexes, self._edited = batch, indexes, edited
         self.is_edited = edited is not None
         self.count = batch.count if indexes is None else len(indexes)
+        self.held_bytes = 0
 
     def let_go(self) -> None:
         """Forget the edited messages: it is encoded, nobody asks for them again."""

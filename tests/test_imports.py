@@ -45,7 +45,7 @@ for system in SYSTEMS:
         inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
         inner["adapter"]: CONTRACT
-        | {"config", "net", "ranges", "receipts", "retention", "secret", "wire", system, *inner.values()},
+        | {"config", "mapping", "net", "ranges", "receipts", "retention", "secret", "wire", system, *inner.values()},
         system: CONTRACT | {"net"},
     }
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}

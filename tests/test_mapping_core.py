@@ -1,8 +1,13 @@
 """What all mappings share: the bounded cache."""
 
+from typing import Any
+
 import pytest
 
 from mqbridge.mapping.bounded_cache import BoundedCache, total_length
+from mqbridge.pulsar.adapter import outbound as pulsar_outbound
+from mqbridge.pulsar.wire import single_metadata
+from mqbridge.rocketmq.adapter import outbound as rocketmq_outbound
 
 
 def test_a_cache_makes_a_value_once() -> None:
@@ -41,3 +46,19 @@ def test_a_value_that_cannot_be_made_is_not_kept() -> None:
         with pytest.raises(UnicodeDecodeError):
             cache[b"\xff"]
     assert not cache
+
+
+@pytest.mark.parametrize(
+    ("cache", "short", "long"),
+    [
+        (pulsar_outbound._JAVA_HASHES, b"key", bytes(1000)),
+        (rocketmq_outbound._HASHES, b"key", bytes(1000)),
+        (single_metadata._BEGINNINGS, ("name", 5), ("n" * 1000, 5)),
+    ],
+    ids=["keys to Pulsar", "keys to RocketMQ", "names to Pulsar"],
+)
+def test_what_messages_say_is_not_remembered_at_any_length(cache: dict[Any, Any], short: Any, long: Any) -> None:
+    for key in (short, long):
+        assert cache[key] == cache[key]
+    assert short in cache
+    assert long not in cache

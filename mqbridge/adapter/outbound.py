@@ -75,6 +75,8 @@ class Outbound(Protocol):
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Send in order, without waiting; the future is the receipt. The share is encoded before this returns.
 
+        `share.held_bytes` then says what is held until the receipt, if it is not the batch itself.
+
         Transient failures are retried inside, in order, until `max_elapsed_s`; so a receipt's failures are what retrying
         does not help. When the outbound is `ordered` and something of a partition fails for a reason other than REFUSED,
         everything that was sent behind it to that partition before its receipt is out fails too: nothing overtakes. The future

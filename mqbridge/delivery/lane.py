@@ -138,7 +138,7 @@ class LaneDelivery:
             try:
                 for unit, rate in settings.rates:
                     await rate.take(getattr(batch, unit))
-                if not settings.budget.try_take(cost := self._cost(batch)):
+                if not settings.budget.try_take(cost := self._cost(batch.held_bytes)):
                     await settings.budget.take(cost)
             finally:
                 self._waiting = 0
@@ -146,7 +146,7 @@ class LaneDelivery:
                 settings.budget.give(cost)
                 return
             settings.counters.last_batch_at = now = loop.time()
-            self._dispatch(self._tickets.open(batch, now))
+            self._dispatch(self._tickets.open(batch, now, cost))
             del batch  # in the budget from here on, and not held while the next one is waited for
 
     async def _skip(self, gap: GapError) -> None:
@@ -176,6 +176,7 @@ class LaneDelivery:
                 self._sends.send(target.outbound, partition, one, partial(self._answered, ticket, target, one))
                 ticket.legs += 1
                 target.progress.sent()
+            self._charge(ticket, sum(one.held_bytes for _, _, one in placed))
         except Exception as error:  # whatever was not sent is not stored: the batch must not look as if all of it were
             self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, str(error))])
             raise
@@ -220,11 +221,17 @@ class LaneDelivery:
         if self._settings.on_progress is not None:
             self._settings.on_progress(batch, not self.lane.revoked.is_set())
 
-    def _ended(self, batch: Batch) -> None:
-        self._settings.budget.give(self._cost(batch))
+    def _ended(self, ticket: Ticket) -> None:
+        self._settings.budget.give(ticket.cost)
 
-    def _cost(self, batch: Batch) -> int:
-        return batch.held_bytes + LEG_BYTES * len(self._targets)
+    def _cost(self, held_bytes: int) -> int:
+        return held_bytes + LEG_BYTES * len(self._targets)
+
+    def _charge(self, ticket: Ticket, held_bytes: int) -> None:
+        """What the outbounds hold, where it is more than what came: bodies were unpacked, small messages got stamps."""
+        if (more := self._cost(held_bytes) - ticket.cost) > 0:
+            ticket.cost += more
+            self._settings.budget.overdraw(more)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

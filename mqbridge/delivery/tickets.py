@@ -20,10 +20,12 @@ from mqbridge.message import Batch, Position, Share
 class Ticket:
     """A batch in flight: its open legs, what the others brought, and how many of them each message still waits for."""
 
-    __slots__ = ("abandoned", "batch", "failures", "legs", "opened_at", "stored", "waiting")
+    __slots__ = ("abandoned", "batch", "cost", "failures", "legs", "opened_at", "stored", "waiting")
 
-    def __init__(self, batch: Batch, opened_at: float) -> None:
+    def __init__(self, batch: Batch, opened_at: float, cost: int) -> None:
         self.batch = batch
+        self.cost = cost
+        """Bytes of the budget that it has."""
         self.legs = 1
         self.opened_at = opened_at
         self.abandoned = False
@@ -68,7 +70,7 @@ class Tickets:
     """
 
     def __init__(
-        self, acknowledge: Acknowledge, passed: Callable[[Batch], None], ended: Callable[[Batch], None], *, in_order: bool
+        self, acknowledge: Acknowledge, passed: Callable[[Batch], None], ended: Callable[[Ticket], None], *, in_order: bool
     ) -> None:
         self._acknowledge, self._passed, self._ended = acknowledge, passed, ended
         self._in_order = in_order
@@ -87,10 +89,10 @@ class Tickets:
         """When the oldest was opened, loop time."""
         return self._open[0].opened_at if self._open else None
 
-    def open(self, batch: Batch, now: float) -> Ticket:
+    def open(self, batch: Batch, now: float, cost: int = 0) -> Ticket:
         """Start following a batch; the caller settles the ticket once more than it adds legs."""
         batch.received_at = now
-        ticket = Ticket(batch, now)
+        ticket = Ticket(batch, now, cost)
         self._open.append(ticket)
         return ticket
 
@@ -137,7 +139,7 @@ class Tickets:
         for ticket in left:
             ticket.abandoned = True
             if not ticket.legs:
-                self._ended(ticket.batch)
+                self._ended(ticket)
         return left
 
     def _settle_messages(self, ticket: Ticket, waiting: list[int], share: Share, receipt: Receipt) -> None:
@@ -153,12 +155,12 @@ class Tickets:
         if ticket.legs:
             return
         if ticket.abandoned:
-            self._ended(ticket.batch)
+            self._ended(ticket)
             return
         if not self._in_order and ticket.is_done:
             if ticket.waiting is None:
                 self._say_stored(ticket, None, ticket.receipt())
-            self._ended(ticket.batch)
+            self._ended(ticket)
         while self._open and self._open[0].is_done:
             self._pass_on(self._open[0])
 
@@ -167,7 +169,7 @@ class Tickets:
             self._say_stored(head, None, head.receipt())
         self._open.popleft()
         if self._in_order:
-            self._ended(head.batch)
+            self._ended(head)
         self._passed(head.batch)
 
     def _say_stored(self, ticket: Ticket, indexes: Sequence[int] | None, receipt: Receipt | None) -> None:

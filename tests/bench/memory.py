@@ -35,6 +35,7 @@ KINDS = {
     "100 B in 8 partitions": CORPORA["bare"],
     "1 KB in 8 partitions": CORPORA["ordinary"],
     "10 KB in 8 partitions": CORPORA["large"],
+    "10 KB in 8 partitions, compressed": CORPORA["compressed"],
     "1 MB in 60 partitions": Corpus("1 MB, no property, one by one", payload=1_000_000, properties=0, batch=1, partitions=60),
 }
 

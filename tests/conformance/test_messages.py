@@ -68,6 +68,15 @@ async def test_a_payload_of_no_bytes(arena: Arena, cluster: Cluster, capabilitie
     assert [message.payload for message in received] == [b"", b"more"][len(refused) :]
 
 
+async def test_an_outbound_says_what_it_holds(arena: Arena, cluster: Cluster) -> None:
+    outbound = await arena.outbound(cluster, await arena.topic(cluster))
+    messages = [Message(bytes(1000)), Message(b""), Message(None, key="k"), Message(bytes(3000), (("p", "1"),))]
+    share = Share(Batch.of(messages, SOURCE), edited=messages)
+    receipt = outbound.send(0, share)
+    assert share.held_bytes >= sum(len(message.payload or b"") for message in messages)
+    await arena.within(receipt)
+
+
 async def test_a_large_message(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)

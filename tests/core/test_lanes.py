@@ -81,6 +81,18 @@ class FakeOutbound:
         return future
 
 
+class HoldingOutbound(FakeOutbound):
+    """Says that it holds so many bytes of every share."""
+
+    def __init__(self, held_bytes: int) -> None:
+        super().__init__()
+        self._held_bytes = held_bytes
+
+    def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        share.held_bytes = self._held_bytes
+        return super().send(partition, share)
+
+
 def keyed(first: int, count: int, decoded: list[int] | None = None) -> Batch:
     def decode() -> list[Message]:
         if decoded is not None:
@@ -384,6 +396,23 @@ async def test_nothing_overtakes_a_failure_that_was_not_heard_of_yet(failed: boo
         made.stop()
         assert await ended(task) is None
         assert [first for first, _, _ in lane.acknowledged] == [0, 5]
+
+
+async def test_what_an_outbound_holds_counts() -> None:
+    """Bodies that were unpacked on the way take more than what came, and the next batch waits for as long as they do."""
+    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), HoldingOutbound(20 * LEG_BYTES)
+    made = delivery(lane, outbound)
+    budget = made._settings.budget
+    task = spawn(made.run(), "delivery")
+    await until(lambda: made._waiting)
+    assert len(outbound.sent) == 1
+    assert budget.used == 21 * LEG_BYTES > budget.limit
+    outbound.sent[0][2].set_result(Receipt())
+    await until(lambda: len(outbound.sent) == 2)
+    outbound.sent[1][2].set_result(Receipt())
+    made.stop()
+    assert await ended(task) is None
+    assert budget.used == 0
 
 
 async def test_nothing_overtakes_a_batch_that_was_held_back() -> None:

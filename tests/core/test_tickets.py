@@ -30,7 +30,7 @@ class Heard:
         self.tickets = Tickets(
             self._acknowledge,
             lambda b: self.passed.append(b.first[0]),
-            lambda b: self.ended.append(b.first[0]),
+            lambda ticket: self.ended.append(ticket.batch.first[0]),
             in_order=in_order,
         )
 

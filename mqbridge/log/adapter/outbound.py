@@ -52,6 +52,7 @@ class LogOutbound:
         if not records:
             future.set_result(Receipt([()] * share.count, failures))
             return future
+        share.held_bytes = sum(map(len, records))
         elapsed = self._spec.max_elapsed_s
         deadline = None if elapsed is None else loop.time() + elapsed
         self._in_flight.add(future)

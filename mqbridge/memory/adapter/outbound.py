@@ -33,6 +33,7 @@ class _Send:
         self.stored, self.prefix, self.future, self.deadline = stored, prefix, future, deadline
         self.count = share.count
         self._share, self._messages = share, share.messages if share.is_edited else None
+        share.held_bytes = sum(len(message.payload or b"") for message in self._messages or ())
 
     def take_messages(self) -> Sequence[Message]:
         """Its messages; to be asked for once."""

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 from mqbridge import native
 from mqbridge.adapter.cluster import Cluster
@@ -12,6 +12,7 @@ from mqbridge.adapter.deadlines import CLOSE_S
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
+from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Message, Partition, Position, Share
 from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
@@ -29,9 +30,6 @@ from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.ranges import last_stored
 from mqbridge.receipts import ReceiptAggregator, closed
-
-KEY_MEMO = 16384
-"""Hashes remembered; keys repeat, and hashing one takes longer than looking it up."""
 
 Numbers = tuple[int | None, int | None]
 """Sequence ids of the first and last message of an entry; None where the producer counts."""
@@ -66,7 +64,7 @@ class PulsarOutbound:
         # may make one.
         self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
         self._producers: dict[int, Producer] = {}
-        self._hash = _java_hash if options.key_hash == "java" else murmur3_32
+        self._hash = _JAVA_HASHES.__getitem__ if options.key_hash == "java" else murmur3_32
         self._origin_of = spec.origin_of
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -85,6 +83,7 @@ class PulsarOutbound:
             return _failed(share, error)
         producer = self._producers.get(partition) or self._open(partition)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
+        share.held_bytes = sum(len(out.payload) for out in entries)
         for out, (first, last) in zip(entries, numbers, strict=False):
             sent = producer.send(out.metadata, out.payload, out.count, first, highest_sequence_id=last, owner=receipt.future)
             receipt.wait_for(sent, out.indexes, partial(_positions, out))
@@ -202,12 +201,15 @@ def _unreadable(messages: Sequence[Message], count: int) -> list[MessageFailure]
     return [unreadable(index, messages[index].defect or "") for index in range(count) if messages[index].defect is not None]
 
 
-@lru_cache(maxsize=KEY_MEMO)
 def _java_hash(key: bytes) -> int:
     try:
         return java_string_hash(key.decode())
     except UnicodeDecodeError:
         return java_string_hash(base64.b64encode(key).decode())
+
+
+_JAVA_HASHES = BoundedCache[bytes, int](_java_hash)
+"""Keys repeat, and hashing one takes longer than looking it up."""
 
 
 def _failed(share: Share, error: ClusterError) -> "asyncio.Future[Receipt]":

@@ -4,13 +4,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import LocalProtocolError
+from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Partition, Position, Share
 from mqbridge.ranges import last_stored
 from mqbridge.receipts import ReceiptAggregator, closed
@@ -25,9 +26,6 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.wire.javahash import java_string_hash
 
 log = logging.getLogger(__name__)
-
-KEY_MEMO = 16384
-"""Hashes remembered; keys repeat, and hashing one takes longer than looking it up."""
 
 
 class RocketMQOutbound:
@@ -93,6 +91,7 @@ class RocketMQOutbound:
         outgoing, failures = encode(
             share.messages, prefix, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
         )
+        share.held_bytes = sum(len(out.body) + len(out.properties) for out in outgoing)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
         queue = self._queue_of(partition, receipt.future)
         requests = [self._hand_over(queue, out) for out in outgoing]
@@ -129,7 +128,7 @@ class RocketMQOutbound:
 
     def partition_of(self, key: bytes) -> int:
         """As the Java client's selector by hash does: the key's hash code, without its sign, modulo the number of queues."""
-        return _select(key) % len(self._queues)
+        return _HASHES[key] % len(self._queues)
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Read back from the ends. Producers of others cannot be fenced off: Brokers know no sequence numbers."""
@@ -145,9 +144,12 @@ class RocketMQOutbound:
             await self._producer.close(seconds_until(deadline))
 
 
-@lru_cache(maxsize=KEY_MEMO)
-def _select(key: bytes) -> int:
+def _hash(key: bytes) -> int:
     return abs(java_string_hash(key.decode(errors="replace")))
+
+
+_HASHES = BoundedCache[bytes, int](_hash)
+"""Keys repeat, and hashing one takes longer than looking it up."""
 
 
 def _positions(out: EncodedRequest, result: SendResult) -> list[Position]:

@@ -89,12 +89,15 @@ class TubeMQOutbound:
             delivery.finish()
         requests = encode_share(messages, self._origin_of(share.batch.partition), zone)
         decided = delivery.decided
-        failed = dict(requests.failures)
+        failed, held = dict(requests.failures), 0
         for index in range(len(messages)):
             if index in failed:
                 decided(index, MappingError(failed[index]))
             else:
-                submit(name, *requests[index], done=partial(decided, index))
+                request = requests[index]
+                held += len(request[0])
+                submit(name, *request, done=partial(decided, index))
+        share.held_bytes = held
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
