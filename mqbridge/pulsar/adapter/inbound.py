@@ -123,8 +123,9 @@ class PulsarInbound:
                 lane = self._held[partition] = PulsarLane(
                     partition, consumer, self._options.batch_bytes, self._pool.max_bytes // BATCHES_AHEAD
                 )
+                term = consumer.term  # it may be over, and the next one begun, before anybody runs who waits for that
                 self._new.put_nowait(lane)
-                await consumer.wait_active(False)
+                await consumer.wait_over(term)
                 lane.revoke()
         except ClusterError as error:
             if is_missing(error):

@@ -86,6 +86,13 @@ class Consumer(ConsumerHandler):
                 raise self.ended
             await self._wait()
 
+    async def wait_over(self, term: int) -> None:
+        """Wait until a failover subscription delivers to somebody else than in this term, or did. Raises as `receive`."""
+        while self.active and self.term == term:
+            if self.ended is not None:
+                raise self.ended
+            await self._wait()
+
     async def changed(self, timeout: float) -> None:
         """Wait until an entry is there or something else has happened, at most `timeout` seconds."""
         if not self._inbox and self.ended is None:

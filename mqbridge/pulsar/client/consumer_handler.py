@@ -87,6 +87,8 @@ class ConsumerHandler:
         )
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
         self._unsubscribing = False
+        self.term = 0
+        """How often this has ceased to be the one that a failover subscription delivers to."""
         self._silence = SilenceWatch(topic, subscription.silence_s, self._listens, self._beyond, self._subscribe_anew)
 
     @property
@@ -179,6 +181,7 @@ class ConsumerHandler:
         else:
             self._acks.flush()  # of what was handed out while it was ours; later ones might undo what the next one decides
             self._state.deactivated()
+            self.term += 1
             self._forget()
         self._grant()
         self.wake()

@@ -9,6 +9,7 @@ from mqbridge.pulsar.client.acks import IDS_PER_COMMAND, Acks
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
+from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, SingleMessageMetadata
 from tests.patience import PATIENCE_S
@@ -196,6 +197,21 @@ async def test_a_failover_consumer_follows_the_broker(broker: Broker, client):
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
     broker.link.message(0, 1, 0, b"again")
     assert (await consumer.receive()).entry == 0, "it was not acknowledged before the other consumer took over"
+    await consumer.close()
+
+
+async def test_a_turn_of_another_member_is_noticed_however_short_it_was(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover))
+    broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
+    await asyncio.wait_for(consumer.wait_active(True), PATIENCE_S)
+    over = asyncio.ensure_future(consumer.wait_over(consumer.term))
+    await asyncio.sleep(0)
+    for is_active in (False, True):  # in one turn, as of one read
+        change = pb.CommandActiveConsumerChange(consumer_id=0, is_active=is_active)
+        command = BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change)
+        consumer.on_push(Frame(command.type, command, b"", 0))
+    assert consumer.active
+    await asyncio.wait_for(over, PATIENCE_S)
     await consumer.close()
 
 
