@@ -16,6 +16,7 @@ from mqbridge.native import compiled
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.stream import QueueStream
 from mqbridge.rocketmq.mapping.stored import decode_pulls
+from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 
 FORMAT = "rocketmq.records"
 """Batches whose `data` are pulls in a row."""
@@ -96,11 +97,12 @@ class RocketMQLane:
 
 
 def gather(stream: QueueStream, first: Pulled) -> list[Pulled]:
-    """A pull and those that wait behind it, up to BATCH_BYTES."""
-    pulls, size = [first], first.size
-    while size < BATCH_BYTES and (pulled := stream.take()) is not None:
+    """A pull and those that wait behind it, up to BATCH_BYTES, and while they cannot unpack to more than the largest pull may."""
+    pulls, size, unpacked = [first], first.size, first.unpacked
+    while size < BATCH_BYTES and unpacked < MAX_UNPACKED_BYTES and (pulled := stream.take()) is not None:
         pulls.append(pulled)
         size += pulled.size
+        unpacked += pulled.unpacked
     return pulls
 
 

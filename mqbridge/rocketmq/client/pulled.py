@@ -4,17 +4,17 @@ from struct import Struct
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.native import compiled
+from mqbridge.rocketmq.client.parts import cut, most_unpacked
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
-from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, decode_records
+from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, Sys, decode_records
 
 _SIZE = Struct(">i")
 _TAG = f"{Name.TAGS}{NAME_END}".encode()
 _ENTRY_END = VALUE_END.encode()
 _SIZE_AND_SYS_FLAG = Struct(">i35xB")
 """The size of a record, and the lowest eight bits of its sysFlag."""
-_INNER_BATCH = 128
 _FIRST_AT = 20
 _BORN_AT = 40
 RECORD_BYTES = 350
@@ -29,18 +29,31 @@ class Pulled:
     whose tag is not exactly one of `tags`. Records are not kept: they take several times the bytes that they were read from.
     """
 
-    __slots__ = ("_count", "_first_record", "_records", "batches", "body", "first", "next", "queue", "size", "stored", "tags")
+    __slots__ = (
+        "_count",
+        "_first_record",
+        "_records",
+        "batches",
+        "body",
+        "first",
+        "next",
+        "queue",
+        "size",
+        "stored",
+        "tags",
+        "unpacked",
+    )
 
     def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
         self.queue, self.body, self.first, self.next, self.tags = queue, body, first, next_, tags
         self.size = len(body)
         count = _count if compiled is None else compiled.rocketmq_count_stored
-        self.stored: int
-        self.batches: bool
-        self.stored, self.batches = count(body)
+        found, flags = count(body)
+        self.batches = bool(flags & Sys.INNER_BATCH)
+        self.stored: int = next_ - first if self.batches else found
         """How many messages `body` has, before `tags` are looked at; an inner batch counts by its offsets."""
-        if self.batches:
-            self.stored = next_ - first
+        self.unpacked = most_unpacked(body) if flags & (Sys.COMPRESSED | Sys.INNER_BATCH) else self.size
+        """The most that its messages may take when they are unpacked."""
         self._count = -1
         self._first_record = first
         self._records: list[Record] | None = None
@@ -111,6 +124,19 @@ class Pulled:
             at += _SIZE.unpack_from(self.body, at)[0]
         return Pulled(self.queue, self.body[:at], self.first, end)
 
+    def parts(self, limit: int) -> list["Pulled"]:
+        """Itself; or several in a row that unpack to `limit` bytes at most each, or are one record."""
+        if self.unpacked <= limit:
+            return [self]
+        found: list[Pulled] = []
+        begin, first = 0, self.first
+        for end in cut(self.body, limit):
+            rest = self.body[end + _FIRST_AT : end + _FIRST_AT + 8]
+            next_ = int.from_bytes(rest, signed=True) if rest else self.next
+            found.append(Pulled(self.queue, self.body[begin:end], first, next_, self.tags))
+            begin, first = end, max(first, next_)
+        return found
+
     def mentions(self, text: bytes) -> bool:
         """Whether these bytes may stand in it. Properties are never compressed, but those of an inner batch are in its body."""
         return self.batches or text in self.body
@@ -131,15 +157,15 @@ def property_of(record: Record, start: bytes) -> bytes | None:
     return None
 
 
-def _count(body: bytes) -> tuple[int, bool]:
-    """How many records there are, and whether one is an inner batch. Raises RemoteProtocolError when sizes do not add up."""
-    at = count = batches = 0
+def _count(body: bytes) -> tuple[int, int]:
+    """How many records there are, and which of eight flags one of them has. Raises RemoteProtocolError for impossible sizes."""
+    at = count = flags = 0
     end, read = len(body), _SIZE_AND_SYS_FLAG.unpack_from
     while at < end:
         size, sys_flag = read(body, at) if end - at >= MIN_RECORD_BYTES else (0, 0)
         if size < MIN_RECORD_BYTES or at + size > end:
             raise RemoteProtocolError(f"record {count} of an answer of {end} bytes has {size} bytes where {end - at} are left")
-        batches |= sys_flag
+        flags |= sys_flag
         at += size
         count += 1
-    return count, bool(batches & _INNER_BATCH)
+    return count, flags

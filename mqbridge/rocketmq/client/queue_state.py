@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mqbridge.errors import LocalProtocolError
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.queue_table import ACKNOWLEDGING, HANDING_OUT, TABLE, Event, State
+from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 
 LOCK_VALID_S = 30.0
 """How long a lock is trusted (as the Java clients do); the broker lets it go 60 s after it was last taken."""
@@ -110,7 +111,7 @@ class QueueState:
         at_end, before = next_ >= end, (self.position, self.at_end)
         self.position, self.at_end = next_, at_end
         if pulled is not None:
-            self.waiting.append(pulled)
+            self.waiting.extend(pulled.parts(MAX_UNPACKED_BYTES))
             self.waiting_bytes += pulled.size
         self._follow()
         return (self.position, self.at_end) != before

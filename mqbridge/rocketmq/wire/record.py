@@ -48,8 +48,8 @@ MAX_UNPACKED_BYTES = 256 << 20
 
 A thousand times the 256 KiB that brokers answer with, as much as zlib can ever do; a Zstandard body may claim 32 MiB in 30 bytes.
 """
-_OBJECT_BYTES = 512
-"""What a message of an inner batch takes besides its body, by which 22 bytes are counted for what they become."""
+OBJECT_BYTES = 512
+"""What a message that was unpacked takes besides its body: of an inner batch 22 bytes may be one."""
 
 
 class Sys:
@@ -280,7 +280,7 @@ def _unpack(record: Record) -> list[Record]:
 
 def _charged(room: int, unpacked: list[Record]) -> int:
     """What is left of MAX_UNPACKED_BYTES after these."""
-    room -= sum([len(record.body) + _OBJECT_BYTES for record in unpacked])
+    room -= sum([len(record.body) + OBJECT_BYTES for record in unpacked])
     if room < 0:
         raise RemoteProtocolError(f"the records of one answer unpack to more than {MAX_UNPACKED_BYTES} bytes, ask for fewer")
     return room

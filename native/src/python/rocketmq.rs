@@ -92,9 +92,9 @@ fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<O
     })
 }
 
-/// How many records there are, and whether one is an inner batch.
+/// How many records there are, and which of the lowest eight bits of the system flag one of them has.
 #[pyfunction]
-fn rocketmq_count_stored(py: Python<'_>, body: &[u8]) -> PyResult<Option<(usize, bool)>> {
+fn rocketmq_count_stored(py: Python<'_>, body: &[u8]) -> PyResult<Option<(usize, u8)>> {
     caught(|| or_none(py, pulled::count(body)))
 }
 

@@ -17,10 +17,9 @@ pub struct Pull {
 
 const TAG: &[u8] = &[b'T', b'A', b'G', b'S', NAME_END];
 const SYS_FLAG_AT: usize = 39;
-const INNER_BATCH: u8 = 128;
 
-/// How many records there are, and whether one is an inner batch.
-pub fn count(body: &[u8]) -> Result<(usize, bool)> {
+/// How many records there are, and which of the lowest eight bits of the system flag one of them has.
+pub fn count(body: &[u8]) -> Result<(usize, u8)> {
     let (mut at, mut count, mut flags) = (0, 0, 0);
     while at < body.len() {
         let left = body.len() - at;
@@ -33,7 +32,7 @@ pub fn count(body: &[u8]) -> Result<(usize, bool)> {
         at += taken;
         count += 1;
     }
-    Ok((count, flags & INNER_BATCH != 0))
+    Ok((count, flags))
 }
 
 /// Leaves the records from `first` up to `next`, with one of the tags.
