@@ -45,6 +45,7 @@ CARRIED_NAMES = frozenset(
 RESERVED_NAMES = CARRIED_NAMES | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
 """The names that no user's property travels under, in any system."""
 _PREFIXED = {name: RESERVED_PREFIX + name for name in Message.__slots__}
+_INT64 = range(-(1 << 63), 1 << 63)
 ABSENT = frozenset({"key", "msg_type"})
 """What `mqbridge.without` may name."""
 
@@ -151,7 +152,7 @@ def _read(name: str, text: str) -> dict[str, Any]:
         case "event_time" | "deliver_at":
             return {name: read_number(text)}
         case "hops":
-            if (hops := read_number(text)) < 2:
+            if not 2 <= (hops := read_number(text)) < _INT64[-1]:  # one more is written
                 raise ValueError(text)
             return {name: hops}
         case "null":
@@ -168,8 +169,8 @@ def _read(name: str, text: str) -> dict[str, Any]:
 
 
 def read_number(text: str) -> int:
-    """A whole number as `str` writes it. Raises ValueError for everything else that `int` would take."""
+    """A whole number of 64 bits as `str` writes it. Raises ValueError for everything else that `int` would take."""
     value = int(text)
-    if str(value) != text:
+    if str(value) != text or value not in _INT64:
         raise ValueError(text)
     return value

@@ -138,11 +138,17 @@ def test_an_entry_that_was_damaged_before_and_its_neighbours() -> None:
     assert [message.defect for message in got] == [None, "its CRC32C is wrong", None]
 
 
-def test_numbers_beyond_64_bits_are_left_to_the_plain_code() -> None:
+@pytest.mark.parametrize("name", ["event_time", "deliver_at", "hops"])
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 1 << 70, 10**4299, (1 << 63) - 1])
+def test_numbers_that_no_system_can_write_stay_properties(name: str, number: int) -> None:
+    """Nobody who may produce to a source stops a route with one."""
     single = SingleMessageMetadata()
-    single.properties.add(key="mqbridge.event_time", value=str(1 << 70))
-    [message] = decode_entries([batch_of(join_batch([(single, b"x")]), 1)])
-    assert message.event_time == 1 << 70
+    single.properties.add(key="mqbridge.origin", value="c|t|0|7")
+    single.properties.add(key=f"mqbridge.{name}", value=str(number))
+    [message] = check_decode([batch_of(join_batch([(single, b"x")]), 1)])
+    fits = number < 1 << 63 and name != "hops" and number >= -(1 << 63)
+    assert message.properties == (() if fits else ((f"mqbridge.{name}", str(number)),))
+    check_encode([message], "here|t|0|", Limits())
 
 
 # --- encode -----------------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ impl Decoder {
             return Ok(());
         }
         let store = &mut self.store;
-        let carried = read_carried(store, &mut self.pairs, payload.is_empty())?;
+        let carried = read_carried(store, &mut self.pairs, payload.is_empty());
         let msg_type = match carried.msg_type {
             Some(carried) => carried,
             None => self.pairs.iter().find(|(name, _)| store.bytes(*name) == MSG_TYPE).map(|(_, value)| *value),

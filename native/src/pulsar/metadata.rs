@@ -17,15 +17,8 @@ pub struct Numbers {
     pub null_value: u32,
 }
 
-pub const SINGLE: Numbers = Numbers {
-    properties: 1,
-    partition_key: 2,
-    payload_size: 3,
-    event_time: 5,
-    key_is_base64: 6,
-    ordering_key: 7,
-    null_value: 9,
-};
+pub const SINGLE: Numbers =
+    Numbers { properties: 1, partition_key: 2, payload_size: 3, event_time: 5, key_is_base64: 6, ordering_key: 7, null_value: 9 };
 
 pub const ENTRY: Numbers = Numbers {
     properties: 4,

@@ -2,7 +2,7 @@
 
 use crate::message::{Pair, Slice, Store};
 use crate::rocketmq::names::UNIQ_KEY;
-use crate::text::{Number, read_number, write_number};
+use crate::text::{read_number, write_number};
 
 /// Appends the value of `mqbridge.order` for properties of these names.
 pub fn write_order(names: &[&[u8]], out: &mut Vec<u8>) {
@@ -33,8 +33,7 @@ pub fn read_order(text: &[u8]) -> Option<Vec<usize>> {
     let mut order = Vec::with_capacity(count);
     let mut is_used = vec![false; count];
     for part in text.split(|byte| *byte == b',') {
-        let Number::Value(index) = read_number(part) else { return None };
-        let index = usize::try_from(index).ok()?;
+        let index = usize::try_from(read_number(part)?).ok()?;
         if std::mem::replace(is_used.get_mut(index)?, true) {
             return None;
         }

@@ -104,7 +104,7 @@ impl BlockReader {
             self.add(store, stored_name, pair);
         } else if is_carried_name(name) && (blank || name != NULL) {
             let is_hops = name == HOPS;
-            if self.carried.read(store, pair)? {
+            if self.carried.read(store, pair) {
                 self.from_gateway = true;
             } else if is_hops {
                 self.from_gateway = true;

@@ -6,7 +6,7 @@ use crate::rocketmq::broker_order::write_order;
 use crate::rocketmq::escapes::{fits, write_escaped, write_pair};
 use crate::rocketmq::names::{KEYS, SHARDING_KEY, TAGS, TIMER_DELIVER_MS, UNIQ_KEY, is_plain};
 use crate::rocketmq::{EMPTY, FLAG, NAME_END, ORDER, SHARDED, VALUE_END};
-use crate::text::{Number, read_number};
+use crate::text::read_number;
 
 /// The pair that makes the broker hold a message.
 pub type Delay = (&'static [u8], i64);
@@ -213,10 +213,7 @@ impl Sink for OurPairs<'_> {
 }
 
 fn read_flag(text: &[u8]) -> i32 {
-    match read_number(text) {
-        Number::Value(flag) => i32::try_from(flag).unwrap_or(0),
-        _ => 0,
-    }
+    read_number(text).and_then(|flag| i32::try_from(flag).ok()).unwrap_or(0)
 }
 
 /// Whether a reader takes the key from the index keys.

@@ -100,7 +100,7 @@ impl<'m, M: Minutes> Decoder<'m, M> {
             store.pairs[index] = (name.without_prefix(prefix), value);
         }
         let behind = if marker.1 < attributes.len() { Some(attributes.without_prefix(marker.1 + 1)) } else { None };
-        let carried = self.read_behind(store, behind, row)?;
+        let carried = self.read_behind(store, behind, row);
         // What somebody else appended is the user's; the system's own pairs stand there because no property says the same.
         let mut written_type = None;
         for (name, value) in &self.rest {
@@ -122,13 +122,13 @@ impl<'m, M: Minutes> Decoder<'m, M> {
         let mut at = attributes.len() + 1; // where the first appended item begins; a comma stands before it
         while at > 0 {
             let begin = memchr::memrchr(b',', &store.bytes(attributes)[..at - 1]).map_or(0, |comma| comma + 1);
-            if !is_appended(store, attributes.part(begin, at - 1), blank)? {
+            if !is_appended(store, attributes.part(begin, at - 1), blank) {
                 break;
             }
             at = begin;
         }
         let behind = if at <= attributes.len() { Some(attributes.without_prefix(at)) } else { None };
-        let carried = self.read_behind(store, behind, row)?;
+        let carried = self.read_behind(store, behind, row);
         if !self.rest.is_empty() {
             return self.read_native(store, attributes, row);
         }
@@ -138,7 +138,7 @@ impl<'m, M: Minutes> Decoder<'m, M> {
     }
 
     /// The fields among the pairs of the items that a gateway wrote; the other pairs are in `rest` after that.
-    fn read_behind(&mut self, store: &mut Store, behind: Option<Slice>, row: &Row) -> Result<Carried> {
+    fn read_behind(&mut self, store: &mut Store, behind: Option<Slice>, row: &Row) -> Carried {
         let start = store.pairs.len();
         if let Some(behind) = behind {
             read_pairs(store, behind);
@@ -197,11 +197,11 @@ fn read_pair(store: &Store, item: Slice, known: bool) -> Option<Pair> {
 }
 
 /// Whether an item is what a gateway appends to a string that it found.
-pub fn is_appended(store: &mut Store, item: Slice, blank: bool) -> Result<bool> {
+pub fn is_appended(store: &mut Store, item: Slice, blank: bool) -> bool {
     if memmem::find(store.bytes(item), RESERVED_PREFIX).is_none() {
-        return Ok(false);
+        return false;
     }
-    let Some(pair) = read_pair(store, item, false) else { return Ok(false) };
+    let Some(pair) = read_pair(store, item, false) else { return false };
     let pair = unescape(store, pair);
     is_carried(store, pair, blank)
 }

@@ -103,7 +103,7 @@ impl<'a, Z: Minutes + MinuteTexts> Encoder<'a, Z> {
     ///
     /// A route may have edited properties or type.
     fn is_unchanged(&self, message: &Message, attributes: &[u8]) -> Result<bool> {
-        if self.ours.find(attributes).is_some() && is_ours(message, attributes)? {
+        if self.ours.find(attributes).is_some() && is_ours(message, attributes) {
             return Ok(false);
         }
         let known = is_utf8(attributes);
@@ -190,9 +190,9 @@ fn write_user_pair(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Whether a string with our names in it would be read as a gateway's.
-fn is_ours(message: &Message, attributes: &[u8]) -> Result<bool> {
+fn is_ours(message: &Message, attributes: &[u8]) -> bool {
     if items(attributes).any(|(begin, end)| &attributes[begin..end] == MARKER) {
-        return Ok(true);
+        return true;
     }
     let begin = memchr::memrchr(b',', attributes).map_or(0, |comma| comma + 1);
     let mut store = Store::new();

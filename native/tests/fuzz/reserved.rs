@@ -17,7 +17,7 @@ pub fn decode(data: &[u8]) -> Result<Store> {
         }
         begin = end + 1;
     }
-    let carried = read_carried(&mut store, &mut pairs, true)?;
+    let carried = read_carried(&mut store, &mut pairs, true);
     let start = store.pairs.len() as u32;
     store.pairs.extend(&pairs);
     store.rows.push(Row {
