@@ -58,7 +58,7 @@ class LaneDelivery:
         self._waiting = 0
         """Batches that wait for their rate or bytes: one or none."""
         self._sends = Sends()
-        self._refusals = Refusals(settings, self._tickets, self._sends, self._leg_failed, self._fail)
+        self._refusals = Refusals(settings, self._tickets, self._sends, self._leg_failed, self._fail, self._charge)
         self.gaps = GapRule(lane.partition, settings)
         self.error: Exception | None = None
         self.position: Position | None = None

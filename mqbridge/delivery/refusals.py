@@ -24,14 +24,18 @@ LegFailed = Callable[[Ticket, Share, Exception, Sequence[MessageFailure]], None]
 """Told of a leg that ends its lane, with why."""
 Failed = Callable[[Exception], None]
 """Told of what ends the lane besides: every leg has ended."""
+Charge = Callable[[Ticket, int], None]
+"""Told of the bytes that the dead letters of a batch take until they are stored."""
 
 
 class Refusals:
     """The refused messages of one lane."""
 
-    def __init__(self, settings: LaneSettings, tickets: Tickets, sends: Sends, leg_failed: LegFailed, failed: Failed) -> None:
+    def __init__(
+        self, settings: LaneSettings, tickets: Tickets, sends: Sends, leg_failed: LegFailed, failed: Failed, charge: Charge
+    ) -> None:
         self._settings, self._tickets, self._sends = settings, tickets, sends
-        self._leg_failed, self._failed = leg_failed, failed
+        self._leg_failed, self._failed, self._charge = leg_failed, failed, charge
 
     def take(self, ticket: Ticket, target: Target, share: Share, receipt: Receipt, *, given_up: bool) -> None:
         """Settle or fail a leg whose receipt has failures, some time: when what has to be stored for that is stored.
@@ -58,6 +62,7 @@ class Refusals:
             made = letters.of(target.label, share.originals, receipt.failures, ticket.batch.partition)
             ended = partial(self._answered, letters, ticket, target, share, receipt)
             self._sends.send(letters.outbound, letters.next_partition(), made, ended)
+            self._charge(ticket, made.held_bytes)
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the lane and is raised by its `run`
             self._leg_failed(ticket, share, error, receipt.failures)
         finally:

@@ -415,6 +415,21 @@ async def test_what_an_outbound_holds_counts() -> None:
     assert budget.used == 0
 
 
+async def test_what_dead_letters_take_counts() -> None:
+    lane, outbound, letters = FakeLane(keyed(0, 5)), FakeOutbound(), HoldingOutbound(20 * LEG_BYTES)
+    made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
+    task = spawn(made.run(), "delivery")
+    await until(lambda: outbound.sent)
+    outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
+    await until(lambda: letters.sent)
+    assert made._settings.budget.used == 21 * LEG_BYTES
+    letters.sent[0][2].set_result(Receipt())
+    await until(lambda: lane.acknowledged)
+    assert made._settings.budget.used == 0
+    made.stop()
+    assert await ended(task) is None
+
+
 async def test_nothing_overtakes_a_batch_that_was_held_back() -> None:
     """The batch behind it is there at once and goes to another partition: its key would come before its own earlier message."""
     lane, outbound, come = FakeLane(), FakeOutbound(2), asyncio.Event()

@@ -15,6 +15,9 @@ from mqbridge.tubemq.client.producer import Sender
 from mqbridge.tubemq.client.send_result import Done, SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.mapping.share import encode_share
 
+REQUEST_BYTES = 450
+"""What a message that waits takes besides its data. Measured with a million of 1 and of 20 bytes: 390 and 440."""
+
 LastStored = Callable[[str, Mapping[int, str], Partition, Mapping[int, Position] | None], Awaitable[Mapping[int, Position]]]
 """What a topic's partitions, by index and name, hold of a source, since a position of each."""
 
@@ -95,7 +98,7 @@ class TubeMQOutbound:
                 decided(index, MappingError(failed[index]))
             else:
                 request = requests[index]
-                held += len(request[0])
+                held += len(request[0]) + REQUEST_BYTES
                 submit(name, *request, done=partial(decided, index))
         share.held_bytes = held
         return future
