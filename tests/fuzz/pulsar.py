@@ -42,7 +42,7 @@ def read_entry(data: bytes) -> None:
     """Its messages, every field, and what they are encoded to; by both decoders and encoders."""
     entry = decode_entry(data)
     entry.ledger, entry.entry = 3, 4
-    messages = decode(entry, with_removed=True)
+    messages = decode(entry, include_compacted_out=True)
     for message in messages:
         check_message(message)
     found = decode_entries([entry])

@@ -33,7 +33,7 @@ def check_decode(entries: Sequence[Entry]) -> Sequence[Message]:
     for number, entry in enumerate(entries):
         entry.entry = number
     others = [copy.copy(entry) for entry in entries]
-    expected = [message.as_dict() for entry in others for message in decode(entry, with_removed=True)]
+    expected = [message.as_dict() for entry in others for message in decode(entry, include_compacted_out=True)]
     got = decode_entries(entries)
     assert native.is_native(got)
     assert [message.as_dict() for message in got] == expected

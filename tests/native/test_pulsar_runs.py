@@ -72,7 +72,9 @@ def check_frame(data: bytes) -> Run | None:
     assert expected.payload == entry.payload
     assert 0 < entry.held_bytes == found.charges[0]
     messages = decode_entries([entry])
-    assert [message.as_dict() for message in messages] == [message.as_dict() for message in decode(expected, with_removed=True)]
+    assert [message.as_dict() for message in messages] == [
+        message.as_dict() for message in decode(expected, include_compacted_out=True)
+    ]
     assert entry.defect == expected.defect
     return found
 

@@ -51,7 +51,9 @@ def fields(entry: EncodedEntry) -> object:
 
 def check(entries: Sequence[Entry], origin: str | None, limits: Limits) -> None:
     others = [copy.copy(entry) for entry in entries]
-    expected = encode_plain([message for entry in others for message in decode(entry, with_removed=True)], origin, limits)
+    expected = encode_plain(
+        [message for entry in others for message in decode(entry, include_compacted_out=True)], origin, limits
+    )
     got = encode_entries(entries, origin, limits)
     assert list(map(fields, got[0])) == list(map(fields, expected[0]))
     assert [(one.index, one.reason) for one in got[1]] == [(one.index, one.reason) for one in expected[1]]
@@ -77,7 +79,7 @@ def test_entries_with_other_bytes_mean_the_same(entry: Entry, changed: Changes, 
     """Properties without a name or a value are copied as they are."""
     entry.payload = changed(entry.payload)
     other = copy.copy(entry)
-    expected = encode_plain(decode(other, with_removed=True), origin, Limits())
+    expected = encode_plain(decode(other, include_compacted_out=True), origin, Limits())
     got = encode_entries([entry], origin, Limits())
 
     def read_back(found: list[EncodedEntry]) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ class Consumer(ConsumerHandler):
             await self._wait()
 
     async def wait_over(self, term: int) -> None:
-        """Wait until a failover subscription delivers to somebody else than in this term, or did. Raises as `receive`."""
+        """Wait until the consumer has become passive since this `term`, even if it is active again. Raises as `receive`."""
         while self.active and self.term == term:
             if self.ended is not None:
                 raise self.ended

@@ -88,7 +88,7 @@ class ConsumerHandler:
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
         self._unsubscribing = False
         self.term = 0
-        """How often this has ceased to be the one that a failover subscription delivers to."""
+        """How many times a failover subscription has made this consumer passive."""
         self._silence = SilenceWatch(topic, subscription.silence_s, self._listens, self._beyond, self._subscribe_anew)
 
     @property

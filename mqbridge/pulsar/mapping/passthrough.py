@@ -24,7 +24,7 @@ def encode_entries(entries: Sequence[Entry], origin: str | None, limits: Limits)
     found: list[Message | CopiedMessage] = []
     for entry in entries:
         entry.unpack()
-        found += _copy_batch(entry, origin) or decode(entry, with_removed=True)
+        found += _copy_batch(entry, origin) or decode(entry, include_compacted_out=True)
     return encode_plain(found, origin, limits)
 
 

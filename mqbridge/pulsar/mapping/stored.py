@@ -24,7 +24,7 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
             for index, defect in defects:
                 entries[index].defect = defect
             return messages
-    return [message for entry in entries for message in decode(entry, with_removed=True)]
+    return [message for entry in entries for message in decode(entry, include_compacted_out=True)]
 
 
 def _fields(entry: Entry) -> tuple[Any, ...]:
@@ -35,16 +35,16 @@ def _fields(entry: Entry) -> tuple[Any, ...]:
     return (entry.payload, alone, count, entry.ack_set, *place, entry.redelivery_count, *times, entry.defect)
 
 
-def decode(entry: Entry, *, with_removed: bool = False) -> list[Message]:
+def decode(entry: Entry, *, include_compacted_out: bool = False) -> list[Message]:
     """The same for one entry, by plain code.
 
-    What compaction removed from a batch is left out: only who reads with `read_compacted` gets such batches. The gateway does
-    not, and counts the messages of an entry without looking into it: it says `with_removed`.
+    Messages that compaction removed are left out; only readers with `read_compacted` receive such batches. The gateway counts
+    the messages of an entry without decoding it, so it decodes with `include_compacted_out`.
     """
     entry.unpack()
     if entry.defect is None and entry.is_batch:
         try:
-            return _decode_batch(entry, with_removed=with_removed)
+            return _decode_batch(entry, include_compacted_out=include_compacted_out)
         except RemoteProtocolError as error:
             entry.defect = str(error)
     if entry.defect is not None:
@@ -52,11 +52,11 @@ def decode(entry: Entry, *, with_removed: bool = False) -> list[Message]:
     return [MessageReader(entry).read(entry.metadata, entry.payload, 0)]
 
 
-def _decode_batch(entry: Entry, *, with_removed: bool) -> list[Message]:
+def _decode_batch(entry: Entry, *, include_compacted_out: bool) -> list[Message]:
     """Raises RemoteProtocolError when a batch does not hold exactly its messages."""
     read, is_whole = MessageReader(entry).read, not entry.ack_set
     return [
         read(metadata, payload, index)
         for index, (metadata, payload) in enumerate(iterate_batch(entry.payload, entry.count))
-        if (is_whole or entry.is_due(index)) and (with_removed or not metadata.compacted_out)
+        if (is_whole or entry.is_due(index)) and (include_compacted_out or not metadata.compacted_out)
     ]

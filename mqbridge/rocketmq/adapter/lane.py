@@ -97,12 +97,12 @@ class RocketMQLane:
 
 
 def gather(stream: QueueStream, first: Pulled) -> list[Pulled]:
-    """A pull and those that wait behind it, up to BATCH_BYTES, and while they cannot unpack to more than the largest pull may."""
-    pulls, size, unpacked = [first], first.size, first.unpacked
+    """A pull and those that wait behind it, up to BATCH_BYTES, or MAX_UNPACKED_BYTES if they may decompress to so much."""
+    pulls, size, unpacked = [first], first.size, first.max_unpacked_bytes
     while size < BATCH_BYTES and unpacked < MAX_UNPACKED_BYTES and (pulled := stream.take()) is not None:
         pulls.append(pulled)
         size += pulled.size
-        unpacked += pulled.unpacked
+        unpacked += pulled.max_unpacked_bytes
     return pulls
 
 

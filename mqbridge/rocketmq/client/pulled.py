@@ -4,7 +4,7 @@ from struct import Struct
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client.parts import cut, most_unpacked
+from mqbridge.rocketmq.client.unpacked_size import max_unpacked_bytes_of, split_points
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
@@ -36,12 +36,12 @@ class Pulled:
         "batches",
         "body",
         "first",
+        "max_unpacked_bytes",
         "next",
         "queue",
         "size",
         "stored",
         "tags",
-        "unpacked",
     )
 
     def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
@@ -52,8 +52,8 @@ class Pulled:
         self.batches = bool(flags & Sys.INNER_BATCH)
         self.stored: int = next_ - first if self.batches else found
         """How many messages `body` has, before `tags` are looked at; an inner batch counts by its offsets."""
-        self.unpacked = most_unpacked(body) if flags & (Sys.COMPRESSED | Sys.INNER_BATCH) else self.size
-        """The most that its messages may take when they are unpacked."""
+        self.max_unpacked_bytes = max_unpacked_bytes_of(body) if flags & (Sys.COMPRESSED | Sys.INNER_BATCH) else self.size
+        """Upper bound of the memory of its messages once they are decompressed."""
         self._count = -1
         self._first_record = first
         self._records: list[Record] | None = None
@@ -124,13 +124,13 @@ class Pulled:
             at += _SIZE.unpack_from(self.body, at)[0]
         return Pulled(self.queue, self.body[:at], self.first, end)
 
-    def parts(self, limit: int) -> list["Pulled"]:
-        """Itself; or several in a row that unpack to `limit` bytes at most each, or are one record."""
-        if self.unpacked <= limit:
+    def split(self, limit: int) -> list["Pulled"]:
+        """Consecutive parts that take at most `limit` bytes each once they are decompressed, or are one record; mostly itself."""
+        if self.max_unpacked_bytes <= limit:
             return [self]
         found: list[Pulled] = []
         begin, first = 0, self.first
-        for end in cut(self.body, limit):
+        for end in split_points(self.body, limit):
             rest = self.body[end + _FIRST_AT : end + _FIRST_AT + 8]
             next_ = int.from_bytes(rest, signed=True) if rest else self.next
             found.append(Pulled(self.queue, self.body[begin:end], first, next_, self.tags))

@@ -111,7 +111,7 @@ class QueueState:
         at_end, before = next_ >= end, (self.position, self.at_end)
         self.position, self.at_end = next_, at_end
         if pulled is not None:
-            self.waiting.extend(pulled.parts(MAX_UNPACKED_BYTES))
+            self.waiting.extend(pulled.split(MAX_UNPACKED_BYTES))
             self.waiting_bytes += pulled.size
         self._follow()
         return (self.position, self.at_end) != before

@@ -15,9 +15,9 @@ from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter import lane as lane_module
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.client import queue_state
-from mqbridge.rocketmq.client.parts import unpacked_bytes
 from mqbridge.rocketmq.client.pulled import Pulled
 from mqbridge.rocketmq.client.queue_state import QueueState
+from mqbridge.rocketmq.client.unpacked_size import max_unpacked_bytes
 from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -47,7 +47,7 @@ def test_what_unpacks_to_more_than_an_answer_may_is_read_in_parts() -> None:
     whole = pulled(records, 0, count)
     with pytest.raises(RemoteProtocolError, match="unpack to more"):
         decode_pulls([whole])
-    parts = whole.parts(MAX_UNPACKED_BYTES)
+    parts = whole.split(MAX_UNPACKED_BYTES)
     assert len(parts) == 2
     found = 0
     for part in parts:
@@ -79,21 +79,21 @@ def records(draw: st.DrawFn) -> tuple[list[bytes], int]:
 def test_parts_are_the_whole(made: tuple[list[bytes], int], begin: int, limit: int) -> None:
     bodies, end = made
     whole = pulled(bodies, begin, end)
-    parts = whole.parts(limit)
+    parts = whole.split(limit)
     assert b"".join(part.body for part in parts) == whole.body
     assert [part.first for part in parts] == [begin, *(max(begin, part.next) for part in parts[:-1])]
     assert parts[-1].next == end
     assert [m.position for part in parts for m in decode_pulls([part])] == [m.position for m in decode_pulls([whole])]
     for part in parts:
-        assert part.unpacked <= limit or part.body in bodies
+        assert part.max_unpacked_bytes <= limit or part.body in bodies
         taken = sum(len(message.payload or b"") for message in decode_pulls([part]))
-        assert taken <= part.unpacked
+        assert taken <= part.max_unpacked_bytes
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_no_codec_makes_more_of_its_bytes(codec: int) -> None:
     for size in (0, 1, 1000, 1 << 20):
-        assert size <= unpacked_bytes(len(compress(codec, bytes(size))), Sys.COMPRESSED | codec)
+        assert size <= max_unpacked_bytes(len(compress(codec, bytes(size))), Sys.COMPRESSED | codec)
 
 
 def test_a_queue_hands_out_parts(monkeypatch: pytest.MonkeyPatch) -> None:

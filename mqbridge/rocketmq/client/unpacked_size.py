@@ -1,6 +1,6 @@
-"""How much memory the bodies of stored records may need once they are unpacked, by their sizes and flags alone.
+"""Upper bounds of the memory of stored records once they are decompressed, from their sizes and flags alone.
 
-What comes compressed may become a thousand times as large, so a pull is cut into parts that can be unpacked one after the other.
+A compressed body may become a thousand times as large, so a pull is split into parts that are decoded one after the other.
 """
 
 from collections.abc import Iterator
@@ -11,14 +11,15 @@ from mqbridge.rocketmq.wire.record import MAX_INNER_MESSAGES, OBJECT_BYTES, Sys
 
 _SIZE_AND_SYS_FLAG = Struct(">i32xi")
 _ZLIB, _LZ4 = 1032, 255
-"""The most that a byte can become."""
+"""Most bytes that one compressed byte can become."""
 _RATIOS = {0: _ZLIB, 0x300: _ZLIB, 0x100: _LZ4}
-"""By codec. A few bytes of Zstandard can become any number; all codecs are held to MAX_PLAIN_BYTES."""
+"""By codec. Zstandard has no bound; `decompress` allows MAX_PLAIN_BYTES of every codec."""
 _LEAST_INNER_BYTES = 22
+"""Size of the smallest message of an inner batch."""
 
 
-def unpacked_bytes(size: int, sys_flag: int) -> int:
-    """The most that a record of this size takes when it is unpacked."""
+def max_unpacked_bytes(size: int, sys_flag: int) -> int:
+    """The bound for a record of this stored size."""
     most = size + OBJECT_BYTES
     if sys_flag & Sys.COMPRESSED:
         ratio = _RATIOS.get(sys_flag & Sys.COMPRESSION)
@@ -28,13 +29,13 @@ def unpacked_bytes(size: int, sys_flag: int) -> int:
     return most
 
 
-def most_unpacked(body: bytes) -> int:
-    """The most that records take when they are unpacked."""
+def max_unpacked_bytes_of(body: bytes) -> int:
+    """The bound for consecutive records."""
     return sum(unpacked for _, unpacked in _records(body))
 
 
-def cut(body: bytes, limit: int) -> Iterator[int]:
-    """Where the parts of whole records end that unpack to `limit` at most each, or are one record."""
+def split_points(body: bytes, limit: int) -> Iterator[int]:
+    """The ends of parts of whole records whose bound is at most `limit`, or that are one record."""
     held = begin = at = 0
     for end, unpacked in _records(body):
         if at > begin and held + unpacked > limit:
@@ -45,9 +46,9 @@ def cut(body: bytes, limit: int) -> Iterator[int]:
 
 
 def _records(body: bytes) -> Iterator[tuple[int, int]]:
-    """The end of each record, and the most that it takes when it is unpacked."""
+    """The end and the bound of each record."""
     at = 0
     while at < len(body):
         size, sys_flag = _SIZE_AND_SYS_FLAG.unpack_from(body, at)
         at += size
-        yield at, unpacked_bytes(size, sys_flag)
+        yield at, max_unpacked_bytes(size, sys_flag)
